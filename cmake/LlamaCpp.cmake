@@ -1,0 +1,60 @@
+# Headers and link targets of the llama.cpp inside llama-cpp-python, without compiling it.
+#
+# Headers come from the first of:
+#   1. -DLLAMA_CPP_INCLUDE_DIR=<folder with llama.h>
+#   2. an installed llama-cpp-python of the pinned version (pip install --no-build-isolation)
+#   3. the pinned source distribution, fetched by pip (its index, cache and proxy settings apply)
+#
+# Libraries: at run time ours must be the ones that llama_cpp has loaded already, which the loader finds by SONAME. So
+# we link against empty stand-ins that carry only these names. No RPATH, no second copy, and the same build serves CPU,
+# CUDA, Metal and all other builds of llama-cpp-python.
+
+file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/vendor/llama_cpp_python_version LLAMA_CPP_PYTHON_VERSION LIMIT_COUNT 1)
+
+set(LLAMA_CPP_INCLUDE_DIR "" CACHE PATH "Folder with llama.h and ggml.h of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}")
+set(_headers ${LLAMA_CPP_INCLUDE_DIR})
+
+if(NOT _headers)
+    execute_process(
+        COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/llama_headers.py
+                ${LLAMA_CPP_PYTHON_VERSION} ${CMAKE_CURRENT_BINARY_DIR}/llama_headers
+        OUTPUT_VARIABLE _headers
+        OUTPUT_STRIP_TRAILING_WHITESPACE
+        RESULT_VARIABLE _result)
+    if(NOT _result EQUAL 0)
+        message(FATAL_ERROR "no headers of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}: see the message above")
+    endif()
+endif()
+
+foreach(_header llama.h ggml.h ggml-alloc.h ggml-backend.h gguf.h)
+    if(NOT EXISTS "${_headers}/${_header}")
+        message(FATAL_ERROR "${_headers} has no ${_header}")
+    endif()
+endforeach()
+message(STATUS "llama.cpp headers: ${_headers}")
+
+add_library(llama_cpp INTERFACE)
+target_include_directories(llama_cpp SYSTEM INTERFACE ${_headers})
+target_include_directories(llama_cpp INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/vendor)
+target_compile_definitions(llama_cpp INTERFACE
+    LLAMA_SHARED GGML_SHARED GGML_BACKEND_SHARED LLAMA_CPP_PYTHON_VERSION="${LLAMA_CPP_PYTHON_VERSION}")
+
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/stub.c "typedef int nothing;\n")
+foreach(_name llama ggml ggml-base)
+    add_library(stub-${_name} SHARED ${CMAKE_CURRENT_BINARY_DIR}/stub.c)
+    set_target_properties(stub-${_name} PROPERTIES
+        OUTPUT_NAME ${_name}
+        SOVERSION 0
+        INSTALL_NAME_DIR "@rpath"
+        BUILD_WITH_INSTALL_NAME_DIR ON
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/stubs)
+    target_link_libraries(llama_cpp INTERFACE stub-${_name})
+endforeach()
+
+if(APPLE)
+    target_link_options(llama_cpp INTERFACE "LINKER:-undefined,dynamic_lookup")
+else()
+    # --no-as-needed: the stand-ins define nothing, and would be left out. now: bind all symbols at import, so that a wrong
+    # libllama is an ImportError and not an abort in the middle of a call
+    target_link_options(llama_cpp INTERFACE "LINKER:--no-as-needed" "LINKER:-z,now")
+endif()

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace eagle3::python {
+
+namespace py = pybind11;
+
+// one function per class (or small group) that Python sees, each in the file of the same name
+void register_feature_tap(py::module_ & m);
+void register_target(py::module_ & m);
+void register_head(py::module_ & m);
+void register_drafter(py::module_ & m);
+
+} // namespace eagle3::python

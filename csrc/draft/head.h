@@ -1,0 +1,65 @@
+#pragma once
+
+#include "gguf_file.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+// What an EAGLE-3 head is: read from the header of its GGUF file, checked for consistency, without any weights.
+// The three dialects differ in where a few things stand; see docs/architecture.md and dialect below.
+struct head_hparams {
+    std::string path;
+    std::string arch;    // general.architecture: "eagle3", or "eagle3-ext" for what llama.cpp cannot run
+    std::string dialect; // "upstream" (llama.cpp), "fork" (SpecDrift's llama.cpp), "extended" (upstream's keys plus ours)
+
+    std::vector<int32_t> boundaries; // empty if use_aux_hidden_state is false
+
+    int32_t n_embd      = 0; // H_d, width of the head
+    int32_t n_embd_tgt  = 0; // H_t, width of the target
+    int32_t n_layer     = 1;
+    int32_t n_ff        = 0;
+    int32_t n_head      = 0;
+    int32_t n_head_kv   = 0;
+    int32_t n_embd_head = 0;
+    int32_t n_vocab_dft = 0; // V_d: rows of the head's own lm_head or of d2t, 0 = the target's whole vocabulary
+    int32_t n_vocab     = 0; // vocabulary of the target as the head knows it, 0 = unknown
+
+    bool norm_before_residual = false;
+    bool norm_before_fc       = false;
+    bool fc_norm              = false;
+    bool norm_output          = false;
+    bool use_aux_hidden_state = true;
+
+    bool has_tok_embd = false; // own token embedding, else the target's
+    bool has_output   = false; // own lm_head, else the target's
+    bool has_d2t      = false; // draft vocabulary
+
+    int32_t     sliding_window = 0; // 0 = full attention
+    std::string hidden_act     = "silu";
+    float       rms_eps        = 1e-5f;
+    float       logit_scale    = 1.0f;
+
+    int32_t     n_rot             = 0;
+    float       rope_freq_base    = 10000.0f;
+    std::string rope_scaling      = "none"; // "none", "linear" or "yarn"; llama3 scaling is the tensor rope_freqs
+    float       rope_freq_scale   = 1.0f;
+    int32_t     rope_n_ctx_orig   = 0;
+    float       rope_ext_factor   = 0.0f;
+    float       rope_attn_factor  = 1.0f;
+    float       rope_beta_fast    = 32.0f;
+    float       rope_beta_slow    = 1.0f;
+
+    int32_t n_embd_q() const { return n_head * n_embd_head; }
+    int32_t n_embd_k() const { return n_head_kv * n_embd_head; }
+
+    // width of one feature row: all boundaries side by side
+    int32_t n_embd_feat() const { return use_aux_hidden_state ? static_cast<int32_t>(boundaries.size()) * n_embd_tgt : n_embd_tgt; }
+};
+
+// throws model_file_error with the key or tensor, what was expected and what was found
+head_hparams read_head(const gguf_file & file);
+
+} // namespace eagle3

@@ -1,0 +1,170 @@
+#include "gguf_file.h"
+
+#include "error.h"
+
+#include <filesystem>
+#include <limits>
+
+namespace eagle3 {
+
+gguf_file::gguf_file(const std::string & path) : path_(path) {
+    std::error_code ec;
+    if (!std::filesystem::exists(path, ec)) {
+        throw model_file_error(format("'%s': no such file", path.c_str()));
+    }
+    if (!std::filesystem::is_regular_file(path, ec)) {
+        throw model_file_error(format("'%s': not a regular file", path.c_str()));
+    }
+    file_size_ = std::filesystem::file_size(path, ec);
+    if (ec || file_size_ == 0) {
+        throw model_file_error(format("'%s': the file is empty or cannot be read", path.c_str()));
+    }
+
+    ggml_context *   meta   = nullptr;
+    gguf_init_params params = { /*.no_alloc =*/ true, /*.ctx =*/ &meta };
+    gguf_.reset(gguf_init_from_file(path.c_str(), params));
+    meta_.reset(meta);
+    if (!gguf_ || !meta_) {
+        throw model_file_error(
+            format("'%s': not a readable GGUF file (%zu bytes): wrong magic, or the header is truncated", path.c_str(), file_size_));
+    }
+
+    for (int64_t i = 0; i < gguf_get_n_tensors(gguf_.get()); ++i) {
+        const size_t end = data_offset() + gguf_get_tensor_offset(gguf_.get(), i) + gguf_get_tensor_size(gguf_.get(), i);
+        if (end > file_size_) {
+            throw model_file_error(format("'%s': truncated: tensor '%s' ends at byte %zu, the file has %zu", path.c_str(),
+                                          gguf_get_tensor_name(gguf_.get(), i), end, file_size_));
+        }
+    }
+}
+
+static model_file_error wrong_kind(const gguf_file & file, const std::string & key, const char * expected, gguf_type found) {
+    return model_file_error(format("'%s': key '%s': expected %s, found %s", file.path().c_str(), key.c_str(), expected, gguf_type_name(found)));
+}
+
+// element i of an integer array or value
+static std::optional<int64_t> int_at(gguf_type type, const void * data, size_t i) {
+    switch (type) {
+        case GGUF_TYPE_UINT8:  return static_cast<const uint8_t  *>(data)[i];
+        case GGUF_TYPE_INT8:   return static_cast<const int8_t   *>(data)[i];
+        case GGUF_TYPE_UINT16: return static_cast<const uint16_t *>(data)[i];
+        case GGUF_TYPE_INT16:  return static_cast<const int16_t  *>(data)[i];
+        case GGUF_TYPE_UINT32: return static_cast<const uint32_t *>(data)[i];
+        case GGUF_TYPE_INT32:  return static_cast<const int32_t  *>(data)[i];
+        case GGUF_TYPE_UINT64: return static_cast<int64_t>(static_cast<const uint64_t *>(data)[i]);
+        case GGUF_TYPE_INT64:  return static_cast<const int64_t  *>(data)[i];
+        default:               return std::nullopt;
+    }
+}
+
+std::optional<int64_t> gguf_file::get_int(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    const gguf_type type = gguf_get_kv_type(gguf_.get(), id);
+    if (type == GGUF_TYPE_ARRAY || type == GGUF_TYPE_STRING) {
+        throw wrong_kind(*this, key, "an integer", type);
+    }
+    const auto value = int_at(type, gguf_get_val_data(gguf_.get(), id), 0);
+    if (!value) {
+        throw wrong_kind(*this, key, "an integer", type);
+    }
+    return value;
+}
+
+int64_t gguf_file::require_int(const std::string & key) const {
+    const auto value = get_int(key);
+    if (!value) {
+        throw model_file_error(format("'%s': key '%s' is missing", path_.c_str(), key.c_str()));
+    }
+    return *value;
+}
+
+std::optional<double> gguf_file::get_float(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    switch (gguf_get_kv_type(gguf_.get(), id)) {
+        case GGUF_TYPE_FLOAT32: return gguf_get_val_f32(gguf_.get(), id);
+        case GGUF_TYPE_FLOAT64: return gguf_get_val_f64(gguf_.get(), id);
+        default:                return static_cast<double>(*get_int(key));
+    }
+}
+
+std::optional<bool> gguf_file::get_bool(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_BOOL) {
+        throw wrong_kind(*this, key, "a bool", gguf_get_kv_type(gguf_.get(), id));
+    }
+    return gguf_get_val_bool(gguf_.get(), id);
+}
+
+std::optional<std::string> gguf_file::get_str(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
+        throw wrong_kind(*this, key, "a string", gguf_get_kv_type(gguf_.get(), id));
+    }
+    return gguf_get_val_str(gguf_.get(), id);
+}
+
+std::optional<std::vector<int32_t>> gguf_file::get_int_array(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(gguf_.get(), id) == GGUF_TYPE_STRING) {
+        throw wrong_kind(*this, key, "an array of integers", gguf_get_kv_type(gguf_.get(), id));
+    }
+    std::vector<int32_t> values(gguf_get_arr_n(gguf_.get(), id));
+    for (size_t i = 0; i < values.size(); ++i) {
+        const auto value = int_at(gguf_get_arr_type(gguf_.get(), id), gguf_get_arr_data(gguf_.get(), id), i);
+        if (!value || *value < std::numeric_limits<int32_t>::min() || *value > std::numeric_limits<int32_t>::max()) {
+            throw wrong_kind(*this, key, "an array of 32-bit integers", gguf_get_arr_type(gguf_.get(), id));
+        }
+        values[i] = static_cast<int32_t>(*value);
+    }
+    return values;
+}
+
+size_t gguf_file::array_length(const std::string & key) const {
+    const int64_t id = find(key);
+    return id >= 0 && gguf_get_kv_type(gguf_.get(), id) == GGUF_TYPE_ARRAY ? gguf_get_arr_n(gguf_.get(), id) : 0;
+}
+
+std::string gguf_file::array_str(const std::string & key, size_t i) const {
+    const int64_t id = find(key);
+    if (id < 0 || i >= array_length(key) || gguf_get_arr_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
+        throw model_file_error(format("'%s': key '%s': expected an array of more than %zu strings", path_.c_str(), key.c_str(), i));
+    }
+    return gguf_get_arr_str(gguf_.get(), id, i);
+}
+
+const ggml_tensor * gguf_file::find_tensor(const std::string & name) const {
+    return ggml_get_tensor(meta_.get(), name.c_str());
+}
+
+size_t gguf_file::tensor_offset(const std::string & name) const {
+    const int64_t id = gguf_find_tensor(gguf_.get(), name.c_str());
+    if (id < 0) {
+        throw model_file_error(format("'%s': tensor '%s' is missing", path_.c_str(), name.c_str()));
+    }
+    return data_offset() + gguf_get_tensor_offset(gguf_.get(), id);
+}
+
+std::vector<const ggml_tensor *> gguf_file::tensors() const {
+    std::vector<const ggml_tensor *> result;
+    for (ggml_tensor * t = ggml_get_first_tensor(meta_.get()); t; t = ggml_get_next_tensor(meta_.get(), t)) {
+        result.push_back(t);
+    }
+    return result;
+}
+
+} // namespace eagle3

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "gguf.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+// The header of a GGUF file: typed keys and tensor infos. No tensor data is read.
+// Everything that a damaged or foreign file can do wrong becomes a model_file_error that names the file.
+class gguf_file {
+  public:
+    explicit gguf_file(const std::string & path);
+
+    const std::string & path() const { return path_; }
+
+    size_t file_size() const { return file_size_; }
+    size_t data_offset() const { return gguf_get_data_offset(gguf_.get()); }
+
+    bool has_key(const std::string & key) const { return find(key) >= 0; }
+
+    // the value of a key, or nothing if the key is absent; a value of another kind is an error
+    std::optional<int64_t>              get_int(const std::string & key) const;
+    std::optional<double>               get_float(const std::string & key) const;
+    std::optional<bool>                 get_bool(const std::string & key) const;
+    std::optional<std::string>          get_str(const std::string & key) const;
+    std::optional<std::vector<int32_t>> get_int_array(const std::string & key) const;
+
+    // number of elements of an array key of any element type, 0 if absent
+    size_t array_length(const std::string & key) const;
+
+    // element i of an array of strings
+    std::string array_str(const std::string & key, size_t i) const;
+
+    int64_t require_int(const std::string & key) const;
+
+    // tensor infos, by name; ggml_tensor without data
+    const ggml_tensor * find_tensor(const std::string & name) const;
+
+    // byte offset of a tensor's data from the start of the file
+    size_t tensor_offset(const std::string & name) const;
+
+    std::vector<const ggml_tensor *> tensors() const;
+
+  private:
+    int64_t find(const std::string & key) const { return gguf_find_key(gguf_.get(), key.c_str()); }
+
+    struct gguf_deleter { void operator()(gguf_context * ctx) const { gguf_free(ctx); } };
+    struct ggml_deleter { void operator()(ggml_context * ctx) const { ggml_free(ctx); } };
+
+    std::string path_;
+    size_t      file_size_ = 0;
+
+    std::unique_ptr<gguf_context, gguf_deleter> gguf_;
+    std::unique_ptr<ggml_context, ggml_deleter> meta_;
+};
+
+} // namespace eagle3

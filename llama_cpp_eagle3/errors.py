@@ -1,0 +1,30 @@
+"""What can go wrong, as one tree rooted at `Eagle3Error`.
+
+The compiled module raises the same classes (csrc/error.h has their C++ twins).
+"""
+
+from __future__ import annotations
+
+
+class Eagle3Error(RuntimeError):
+    """Base class of all errors of this package."""
+
+
+class ModelFileError(Eagle3Error, ValueError):
+    """A model file is missing, truncated, not GGUF, of the wrong architecture, or has a bad key or tensor."""
+
+
+class IncompatibleDraftError(Eagle3Error, ValueError):
+    """Draft and target do not fit together; the message names both files, both numbers and what to do."""
+
+
+class ContextFullError(Eagle3Error):
+    """The context has no room for the tokens that were to be evaluated."""
+
+
+class LibraryMismatchError(Eagle3Error, ImportError):
+    """The installed llama-cpp-python is not the version that this package was built for."""
+
+
+class BusyError(Eagle3Error):
+    """One object was used by two threads at once."""

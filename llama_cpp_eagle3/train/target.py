@@ -1,0 +1,177 @@
+"""Train the bundled target: ``python -m llama_cpp_eagle3.train.target --out DIR --minutes 40``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from . import corpus
+from .model import Config, Llama
+
+CHECKPOINT = "target.pt"
+
+
+def autocast() -> torch.autocast:
+    """bfloat16 matrix products; norms, softmax and the weights themselves stay float32."""
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def windows(stream: np.ndarray, n_ctx: int, rng: np.random.Generator) -> np.ndarray:
+    """One epoch: windows of ``n_ctx + 1`` tokens from a random offset, shuffled, each opened by BOS.
+
+    BOS at the head of a window that starts in the middle of a file teaches the model to go on from any prompt.
+    """
+    start = int(rng.integers(n_ctx))
+    n = (len(stream) - start) // n_ctx
+    out = np.empty((n, n_ctx + 1), dtype=np.int64)
+    out[:, 0] = corpus.BOS
+    out[:, 1:] = stream[start : start + n * n_ctx].reshape(n, n_ctx)
+    return out[rng.permutation(n)]
+
+
+def rate(progress: float, step: int, warmup: int) -> float:
+    """Cosine from 1 to 0.02 over ``progress`` 0..1, after a linear warm-up over steps."""
+    return min(1.0, (step + 1) / warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+def loss_of(model: Llama, batch: Tensor) -> Tensor:
+    """Mean next-token cross entropy."""
+    with autocast():
+        logits = model(batch[:, :-1])
+    return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+
+@torch.no_grad()
+def evaluate(model: Llama, stream: np.ndarray, n_windows: int = 48) -> dict[str, float]:
+    """Loss and next-token accuracy on evenly spaced held-out windows."""
+    data = windows(stream, model.cfg.n_ctx, np.random.default_rng(0))[:n_windows]
+    loss = right = total = 0.0
+    for part in np.array_split(data, max(1, len(data) // 8)):
+        batch = torch.from_numpy(part)
+        with autocast():
+            logits = model(batch[:, :-1]).float()
+        loss += float(F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum"))
+        right += float((logits.argmax(-1) == batch[:, 1:]).sum())
+        total += batch[:, 1:].numel()
+    return {"loss": loss / total, "accuracy": right / total}
+
+
+def optimizer_for(model: torch.nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices only."""
+    params = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in params if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+
+
+def load(path: Path) -> Llama:
+    """The trained target of a checkpoint."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model = Llama(Config(**state["config"]))
+    model.load_state_dict(state["model"])
+    return model.eval()
+
+
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    """The loop; returns what provenance records."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    corpus.prepare(args.out)
+    stream = np.load(args.out / "train.npy")
+    held = np.load(args.out / "heldout.npy")
+
+    model = Llama(Config())
+    optimizer = optimizer_for(model, args.lr, 0.1)
+    step, epoch, elapsed = 0, 0, 0.0
+    log: list[dict[str, float]] = []
+    path = args.out / CHECKPOINT
+    if path.exists():
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, epoch, elapsed, log = state["step"], state["epoch"], state["elapsed"], state["log"]
+    run = torch.compile(model) if args.compile else model
+
+    def save() -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "config": vars(model.cfg)}
+        torch.save(state | {"step": step, "epoch": epoch, "elapsed": elapsed, "log": log}, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
+
+    def progress() -> float:
+        return step / args.steps if args.steps else elapsed / (args.minutes * 60)
+
+    bar = tqdm(total=args.steps or args.minutes * 60, initial=step if args.steps else int(elapsed), unit="step" if args.steps else "s")
+    last = time.monotonic()
+    saved = last
+    while progress() < 1.0:
+        # a resumed run starts its epoch afresh, with another shuffle than the interrupted one
+        for part in np.split(*batches(windows(stream, model.cfg.n_ctx, np.random.default_rng((args.seed, epoch, step))), args.batch)):
+            for group in optimizer.param_groups:
+                group["lr"] = args.lr * rate(progress(), step, args.warmup)
+            loss = loss_of(run, torch.from_numpy(part))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            step += 1
+            now = time.monotonic()
+            elapsed += now - last
+            bar.update(1 if args.steps else now - last)
+            last = now
+            bar.set_postfix_str(f"step {step} epoch {epoch} loss {loss.item():.3f}", refresh=False)
+            if step % args.eval_every == 0:
+                log.append({"step": step, "train_loss": loss.item(), **evaluate(model, held)})
+                bar.write(json.dumps(log[-1] | {"elapsed": round(elapsed)}))
+            if now - saved > args.save_every:
+                save()
+                saved = now
+            if progress() >= 1.0:
+                break
+        epoch += 1
+    log.append({"step": step, "train_loss": loss.item(), **evaluate(model, held, 200)})
+    save()
+    report = {"steps": step, "tokens": step * args.batch * model.cfg.n_ctx, "minutes": round(elapsed / 60, 1), "log": log}
+    report |= {"epochs": round(report["tokens"] / len(stream), 2), "torch": torch.__version__, "lr": args.lr, "batch": args.batch}
+    report |= {"n_params": sum(p.numel() for p in model.parameters()), "config": vars(model.cfg), "seed": args.seed}
+    (args.out / "target.json").write_text(json.dumps(report, indent=2) + "\n")
+    bar.write(json.dumps(log[-1]))
+    return report
+
+
+def batches(data: np.ndarray, n_batch: int) -> tuple[np.ndarray, int]:
+    """Arguments for ``np.split``: whole batches only."""
+    n = max(1, len(data) // n_batch)
+    return data[: n * n_batch], n
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/train"), help="work folder: corpus, checkpoints, report")
+    parser.add_argument("--minutes", type=float, default=40.0, help="training time; the schedule follows it")
+    parser.add_argument("--steps", type=int, default=0, help="train this many steps instead of for a time (repeatable)")
+    parser.add_argument("--batch", type=int, default=16, help="windows of 512 tokens per step")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--warmup", type=int, default=100, help="steps")
+    parser.add_argument("--eval-every", type=int, default=200, help="steps")
+    parser.add_argument("--save-every", type=float, default=180.0, help="seconds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="torch.compile (needs a C++ compiler)")
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
