@@ -1,0 +1,26 @@
+"""Tiny random models that the tests make on the spot: real GGUF files, written in milliseconds.
+
+`write_target` writes a target, `write_head` an EAGLE-3 head of any variant for it, `write_perfect_pair` a target with a head
+that is always right. What they return keeps the weights in checkpoint layout, so that a test can compute the truth itself.
+"""
+
+from .corrupt import CORRUPTIONS, Corruption, corrupt
+from .head import Head, HeadVariant, write_head
+from .perfect import write_perfect_pair
+from .target import Target, write_target
+from .vocab import BOS, CHAT_TEMPLATE, EOS
+
+__all__ = [
+    "BOS",
+    "CHAT_TEMPLATE",
+    "CORRUPTIONS",
+    "Corruption",
+    "EOS",
+    "Head",
+    "HeadVariant",
+    "Target",
+    "corrupt",
+    "write_head",
+    "write_perfect_pair",
+    "write_target",
+]
