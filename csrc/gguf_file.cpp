@@ -21,39 +21,43 @@ gguf_file::gguf_file(const std::string & path) : path_(path) {
     }
 
     ggml_context *   meta   = nullptr;
-    gguf_init_params params = { /*.no_alloc =*/ true, /*.ctx =*/ &meta };
+    gguf_init_params params = { /*.no_alloc =*/true, /*.ctx =*/&meta };
     gguf_.reset(gguf_init_from_file(path.c_str(), params));
     meta_.reset(meta);
     if (!gguf_ || !meta_) {
         throw model_file_error(
-            format("'%s': not a readable GGUF file (%zu bytes): wrong magic, or the header is truncated", path.c_str(), file_size_));
+            format("'%s': not a readable GGUF file (%zu bytes): wrong magic, or the header is truncated", path.c_str(),
+                   file_size_));
     }
 
     for (int64_t i = 0; i < gguf_get_n_tensors(gguf_.get()); ++i) {
-        const size_t end = data_offset() + gguf_get_tensor_offset(gguf_.get(), i) + gguf_get_tensor_size(gguf_.get(), i);
+        const size_t end =
+            data_offset() + gguf_get_tensor_offset(gguf_.get(), i) + gguf_get_tensor_size(gguf_.get(), i);
         if (end > file_size_) {
-            throw model_file_error(format("'%s': truncated: tensor '%s' ends at byte %zu, the file has %zu", path.c_str(),
-                                          gguf_get_tensor_name(gguf_.get(), i), end, file_size_));
+            throw model_file_error(format("'%s': truncated: tensor '%s' ends at byte %zu, the file has %zu",
+                                          path.c_str(), gguf_get_tensor_name(gguf_.get(), i), end, file_size_));
         }
     }
 }
 
-static model_file_error wrong_kind(const gguf_file & file, const std::string & key, const char * expected, gguf_type found) {
-    return model_file_error(format("'%s': key '%s': expected %s, found %s", file.path().c_str(), key.c_str(), expected, gguf_type_name(found)));
+static model_file_error wrong_kind(const gguf_file & file, const std::string & key, const char * expected,
+                                   gguf_type found) {
+    return model_file_error(format("'%s': key '%s': expected %s, found %s", file.path().c_str(), key.c_str(), expected,
+                                   gguf_type_name(found)));
 }
 
 // element i of an integer array or value
 static std::optional<int64_t> int_at(gguf_type type, const void * data, size_t i) {
     switch (type) {
-        case GGUF_TYPE_UINT8:  return static_cast<const uint8_t  *>(data)[i];
-        case GGUF_TYPE_INT8:   return static_cast<const int8_t   *>(data)[i];
+        case GGUF_TYPE_UINT8: return static_cast<const uint8_t *>(data)[i];
+        case GGUF_TYPE_INT8: return static_cast<const int8_t *>(data)[i];
         case GGUF_TYPE_UINT16: return static_cast<const uint16_t *>(data)[i];
-        case GGUF_TYPE_INT16:  return static_cast<const int16_t  *>(data)[i];
+        case GGUF_TYPE_INT16: return static_cast<const int16_t *>(data)[i];
         case GGUF_TYPE_UINT32: return static_cast<const uint32_t *>(data)[i];
-        case GGUF_TYPE_INT32:  return static_cast<const int32_t  *>(data)[i];
+        case GGUF_TYPE_INT32: return static_cast<const int32_t *>(data)[i];
         case GGUF_TYPE_UINT64: return static_cast<int64_t>(static_cast<const uint64_t *>(data)[i]);
-        case GGUF_TYPE_INT64:  return static_cast<const int64_t  *>(data)[i];
-        default:               return std::nullopt;
+        case GGUF_TYPE_INT64: return static_cast<const int64_t *>(data)[i];
+        default: return std::nullopt;
     }
 }
 
@@ -89,7 +93,7 @@ std::optional<double> gguf_file::get_float(const std::string & key) const {
     switch (gguf_get_kv_type(gguf_.get(), id)) {
         case GGUF_TYPE_FLOAT32: return gguf_get_val_f32(gguf_.get(), id);
         case GGUF_TYPE_FLOAT64: return gguf_get_val_f64(gguf_.get(), id);
-        default:                return static_cast<double>(*get_int(key));
+        default: return static_cast<double>(*get_int(key));
     }
 }
 
@@ -120,7 +124,8 @@ std::optional<std::vector<int32_t>> gguf_file::get_int_array(const std::string &
     if (id < 0) {
         return std::nullopt;
     }
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(gguf_.get(), id) == GGUF_TYPE_STRING) {
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY ||
+        gguf_get_arr_type(gguf_.get(), id) == GGUF_TYPE_STRING) {
         throw wrong_kind(*this, key, "an array of integers", gguf_get_kv_type(gguf_.get(), id));
     }
     std::vector<int32_t> values(gguf_get_arr_n(gguf_.get(), id));
@@ -142,7 +147,8 @@ size_t gguf_file::array_length(const std::string & key) const {
 std::string gguf_file::array_str(const std::string & key, size_t i) const {
     const int64_t id = find(key);
     if (id < 0 || i >= array_length(key) || gguf_get_arr_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
-        throw model_file_error(format("'%s': key '%s': expected an array of more than %zu strings", path_.c_str(), key.c_str(), i));
+        throw model_file_error(
+            format("'%s': key '%s': expected an array of more than %zu strings", path_.c_str(), key.c_str(), i));
     }
     return gguf_get_arr_str(gguf_.get(), id, i);
 }

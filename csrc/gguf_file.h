@@ -49,8 +49,12 @@ class gguf_file {
   private:
     int64_t find(const std::string & key) const { return gguf_find_key(gguf_.get(), key.c_str()); }
 
-    struct gguf_deleter { void operator()(gguf_context * ctx) const { gguf_free(ctx); } };
-    struct ggml_deleter { void operator()(ggml_context * ctx) const { ggml_free(ctx); } };
+    struct gguf_deleter {
+        void operator()(gguf_context * ctx) const { gguf_free(ctx); }
+    };
+    struct ggml_deleter {
+        void operator()(ggml_context * ctx) const { ggml_free(ctx); }
+    };
 
     std::string path_;
     size_t      file_size_ = 0;

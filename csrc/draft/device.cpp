@@ -5,7 +5,8 @@
 namespace eagle3 {
 
 context_ptr make_tensor_context(size_t n_tensors) {
-    const ggml_init_params params = { /*.mem_size =*/ ggml_tensor_overhead() * n_tensors, /*.mem_buffer =*/ nullptr, /*.no_alloc =*/ true };
+    const ggml_init_params params = { /*.mem_size =*/ggml_tensor_overhead() * n_tensors, /*.mem_buffer =*/nullptr,
+                                      /*.no_alloc =*/true };
     return context_ptr(ggml_init(params));
 }
 
@@ -24,7 +25,8 @@ static ggml_backend_dev_t choose_device(int32_t n_gpu_layers, const ggml_tensor 
     return dev ? dev : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
-device::device(int32_t n_gpu_layers, const ggml_tensor * output_tgt, int32_t n_threads) : dev_(choose_device(n_gpu_layers, output_tgt)) {
+device::device(int32_t n_gpu_layers, const ggml_tensor * output_tgt, int32_t n_threads) :
+    dev_(choose_device(n_gpu_layers, output_tgt)) {
     if (!dev_) {
         throw error("ggml offers no device to run the head on");
     }

@@ -7,9 +7,15 @@
 
 namespace eagle3 {
 
-struct backend_deleter { void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); } };
-struct buffer_deleter  { void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); } };
-struct context_deleter { void operator()(ggml_context * ctx) const { ggml_free(ctx); } };
+struct backend_deleter {
+    void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
+};
+struct buffer_deleter {
+    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
+};
+struct context_deleter {
+    void operator()(ggml_context * ctx) const { ggml_free(ctx); }
+};
 
 using backend_ptr = std::unique_ptr<ggml_backend, backend_deleter>;
 using buffer_ptr  = std::unique_ptr<ggml_backend_buffer, buffer_deleter>;

@@ -10,8 +10,8 @@ namespace {
 
 int32_t positive(const gguf_file & file, const std::string & key, int64_t value) {
     if (value <= 0 || value > (1 << 28)) {
-        throw model_file_error(format("'%s': key '%s': expected a positive size, found %lld", file.path().c_str(), key.c_str(),
-                                      static_cast<long long>(value)));
+        throw model_file_error(format("'%s': key '%s': expected a positive size, found %lld", file.path().c_str(),
+                                      key.c_str(), static_cast<long long>(value)));
     }
     return static_cast<int32_t>(value);
 }
@@ -31,13 +31,15 @@ void read_boundaries(const gguf_file & file, head_hparams & hparams) {
         return;
     }
     if (!target_layers && !extract_layers) {
-        throw model_file_error(format("'%s': key 'eagle3.target_layers' is missing: the file does not say which hidden states the head reads",
-                                      file.path().c_str()));
+        throw model_file_error(format(
+            "'%s': key 'eagle3.target_layers' is missing: the file does not say which hidden states the head reads",
+            file.path().c_str()));
     }
     hparams.boundaries = target_layers ? *target_layers : *extract_layers;
     const std::set<int32_t> unique(hparams.boundaries.begin(), hparams.boundaries.end());
     if (hparams.boundaries.empty() || unique.size() != hparams.boundaries.size() || *unique.begin() < 0) {
-        throw model_file_error(format("'%s': key 'eagle3.target_layers': expected one or more different boundaries >= 0", file.path().c_str()));
+        throw model_file_error(format(
+            "'%s': key 'eagle3.target_layers': expected one or more different boundaries >= 0", file.path().c_str()));
     }
 }
 
@@ -46,33 +48,38 @@ void read_rope(const gguf_file & file, head_hparams & hparams) {
     hparams.rope_freq_base = static_cast<float>(file.get_float("eagle3.rope.freq_base").value_or(10000.0));
     hparams.rope_scaling   = file.get_str("eagle3.rope.scaling.type").value_or("none");
     if (hparams.n_rot > hparams.n_embd_head || hparams.n_rot % 2 != 0) {
-        throw model_file_error(format("'%s': key 'eagle3.rope.dimension_count': expected an even number <= %d, found %d", file.path().c_str(),
-                                      hparams.n_embd_head, hparams.n_rot));
+        throw model_file_error(
+            format("'%s': key 'eagle3.rope.dimension_count': expected an even number <= %d, found %d",
+                   file.path().c_str(), hparams.n_embd_head, hparams.n_rot));
     }
     if (!(hparams.rope_freq_base > 0.0f)) {
-        throw model_file_error(format("'%s': key 'eagle3.rope.freq_base': expected a positive number", file.path().c_str()));
+        throw model_file_error(
+            format("'%s': key 'eagle3.rope.freq_base': expected a positive number", file.path().c_str()));
     }
     if (hparams.rope_scaling == "none") {
         return;
     }
     if (hparams.rope_scaling != "linear" && hparams.rope_scaling != "yarn") {
-        throw model_file_error(format("'%s': key 'eagle3.rope.scaling.type': expected none, linear or yarn, found '%s'", file.path().c_str(),
-                                      hparams.rope_scaling.c_str()));
+        throw model_file_error(format("'%s': key 'eagle3.rope.scaling.type': expected none, linear or yarn, found '%s'",
+                                      file.path().c_str(), hparams.rope_scaling.c_str()));
     }
 
     const double factor = file.get_float("eagle3.rope.scaling.factor").value_or(1.0);
     if (!(factor > 0.0)) {
-        throw model_file_error(format("'%s': key 'eagle3.rope.scaling.factor': expected a positive number", file.path().c_str()));
+        throw model_file_error(
+            format("'%s': key 'eagle3.rope.scaling.factor': expected a positive number", file.path().c_str()));
     }
     hparams.rope_freq_scale  = static_cast<float>(1.0 / factor);
     hparams.rope_attn_factor = static_cast<float>(file.get_float("eagle3.rope.scaling.attn_factor").value_or(1.0));
     if (hparams.rope_scaling == "yarn") {
         // ggml multiplies by 1 + 0.1 ln(factor) itself, which is YaRN's default attention factor
-        hparams.rope_n_ctx_orig = size_or(file, "eagle3.rope.scaling.original_context_length",
-                                          size_or(file, "eagle3.context_length", 2048));
-        hparams.rope_ext_factor = static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_ext_factor").value_or(1.0));
-        hparams.rope_beta_fast  = static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_beta_fast").value_or(32.0));
-        hparams.rope_beta_slow  = static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_beta_slow").value_or(1.0));
+        hparams.rope_n_ctx_orig =
+            size_or(file, "eagle3.rope.scaling.original_context_length", size_or(file, "eagle3.context_length", 2048));
+        hparams.rope_ext_factor =
+            static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_ext_factor").value_or(1.0));
+        hparams.rope_beta_fast =
+            static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_beta_fast").value_or(32.0));
+        hparams.rope_beta_slow = static_cast<float>(file.get_float("eagle3.rope.scaling.yarn_beta_slow").value_or(1.0));
     }
 }
 
@@ -83,8 +90,9 @@ head_hparams read_head(const gguf_file & file) {
     hparams.path = file.path();
     hparams.arch = file.get_str("general.architecture").value_or("");
     if (hparams.arch != "eagle3" && hparams.arch != "eagle3-ext") {
-        throw model_file_error(format("'%s': expected an EAGLE-3 head (general.architecture eagle3 or eagle3-ext), found '%s'",
-                                      file.path().c_str(), hparams.arch.c_str()));
+        throw model_file_error(
+            format("'%s': expected an EAGLE-3 head (general.architecture eagle3 or eagle3-ext), found '%s'",
+                   file.path().c_str(), hparams.arch.c_str()));
     }
     const bool is_fork = file.has_key("eagle3.extract_layers") || file.find_tensor("blk.0.hidden_norm.weight");
     hparams.dialect    = is_fork ? "fork" : hparams.arch == "eagle3" ? "upstream" : "extended";
@@ -95,14 +103,16 @@ head_hparams read_head(const gguf_file & file) {
     hparams.n_ff        = require_size(file, "eagle3.feed_forward_length");
     hparams.n_head      = require_size(file, "eagle3.attention.head_count");
     hparams.n_head_kv   = size_or(file, "eagle3.attention.head_count_kv", hparams.n_head);
-    hparams.n_embd_head = file.has_key("eagle3.attention.key_length") ? require_size(file, "eagle3.attention.key_length")
-                                                                       : hparams.n_embd / hparams.n_head;
+    hparams.n_embd_head = file.has_key("eagle3.attention.key_length")
+                              ? require_size(file, "eagle3.attention.key_length")
+                              : hparams.n_embd / hparams.n_head;
     if (hparams.n_head % hparams.n_head_kv != 0) {
-        throw model_file_error(format("'%s': expected head_count to be a multiple of head_count_kv, found %d and %d", file.path().c_str(),
-                                      hparams.n_head, hparams.n_head_kv));
+        throw model_file_error(format("'%s': expected head_count to be a multiple of head_count_kv, found %d and %d",
+                                      file.path().c_str(), hparams.n_head, hparams.n_head_kv));
     }
     if (size_or(file, "eagle3.attention.value_length", hparams.n_embd_head) != hparams.n_embd_head) {
-        throw model_file_error(format("'%s': key 'eagle3.attention.value_length': heads with other value than key lengths (MLA) are not supported",
+        throw model_file_error(format("'%s': key 'eagle3.attention.value_length': heads with other value than key "
+                                      "lengths (MLA) are not supported",
                                       file.path().c_str()));
     }
 
@@ -119,8 +129,9 @@ head_hparams read_head(const gguf_file & file) {
     hparams.sliding_window = window > 0 && window < (1 << 28) ? static_cast<int32_t>(window) : 0;
     hparams.hidden_act     = file.get_str("eagle3.hidden_act").value_or("silu");
     if (hparams.hidden_act != "silu" && hparams.hidden_act != "gelu" && hparams.hidden_act != "gelu_pytorch_tanh") {
-        throw model_file_error(format("'%s': key 'eagle3.hidden_act': expected silu, gelu or gelu_pytorch_tanh, found '%s'", file.path().c_str(),
-                                      hparams.hidden_act.c_str()));
+        throw model_file_error(
+            format("'%s': key 'eagle3.hidden_act': expected silu, gelu or gelu_pytorch_tanh, found '%s'",
+                   file.path().c_str(), hparams.hidden_act.c_str()));
     }
     hparams.rms_eps     = static_cast<float>(file.get_float("eagle3.attention.layer_norm_rms_epsilon").value_or(1e-5));
     hparams.logit_scale = static_cast<float>(file.get_float("eagle3.logit_scale").value_or(1.0));
@@ -135,11 +146,13 @@ head_hparams read_head(const gguf_file & file) {
     hparams.has_tok_embd = tok_embd != nullptr;
     hparams.has_output   = output != nullptr;
     hparams.has_d2t      = d2t != nullptr;
-    hparams.n_vocab      = tok_embd ? static_cast<int32_t>(tok_embd->ne[1]) : static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));
+    hparams.n_vocab      = tok_embd ? static_cast<int32_t>(tok_embd->ne[1])
+                                    : static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));
     hparams.n_vocab_dft  = d2t ? static_cast<int32_t>(d2t->ne[0]) : output ? static_cast<int32_t>(output->ne[1]) : 0;
     if (!tok_embd && hparams.n_embd != hparams.n_embd_tgt) {
-        throw model_file_error(format("'%s': the head is %d wide, its target %d: expected a tensor 'token_embd.weight' of its own",
-                                      file.path().c_str(), hparams.n_embd, hparams.n_embd_tgt));
+        throw model_file_error(
+            format("'%s': the head is %d wide, its target %d: expected a tensor 'token_embd.weight' of its own",
+                   file.path().c_str(), hparams.n_embd, hparams.n_embd_tgt));
     }
     return hparams;
 }

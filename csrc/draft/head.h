@@ -12,8 +12,9 @@ namespace eagle3 {
 // The three dialects differ in where a few things stand; see docs/architecture.md and dialect below.
 struct head_hparams {
     std::string path;
-    std::string arch;    // general.architecture: "eagle3", or "eagle3-ext" for what llama.cpp cannot run
-    std::string dialect; // "upstream" (llama.cpp), "fork" (SpecDrift's llama.cpp), "extended" (upstream's keys plus ours)
+    std::string arch; // general.architecture: "eagle3", or "eagle3-ext" for what llama.cpp cannot run
+    std::string
+        dialect; // "upstream" (llama.cpp), "fork" (SpecDrift's llama.cpp), "extended" (upstream's keys plus ours)
 
     std::vector<int32_t> boundaries; // empty if use_aux_hidden_state is false
 
@@ -42,21 +43,23 @@ struct head_hparams {
     float       rms_eps        = 1e-5f;
     float       logit_scale    = 1.0f;
 
-    int32_t     n_rot             = 0;
-    float       rope_freq_base    = 10000.0f;
-    std::string rope_scaling      = "none"; // "none", "linear" or "yarn"; llama3 scaling is the tensor rope_freqs
-    float       rope_freq_scale   = 1.0f;
-    int32_t     rope_n_ctx_orig   = 0;
-    float       rope_ext_factor   = 0.0f;
-    float       rope_attn_factor  = 1.0f;
-    float       rope_beta_fast    = 32.0f;
-    float       rope_beta_slow    = 1.0f;
+    int32_t     n_rot            = 0;
+    float       rope_freq_base   = 10000.0f;
+    std::string rope_scaling     = "none"; // "none", "linear" or "yarn"; llama3 scaling is the tensor rope_freqs
+    float       rope_freq_scale  = 1.0f;
+    int32_t     rope_n_ctx_orig  = 0;
+    float       rope_ext_factor  = 0.0f;
+    float       rope_attn_factor = 1.0f;
+    float       rope_beta_fast   = 32.0f;
+    float       rope_beta_slow   = 1.0f;
 
     int32_t n_embd_q() const { return n_head * n_embd_head; }
     int32_t n_embd_k() const { return n_head_kv * n_embd_head; }
 
     // width of one feature row: all boundaries side by side
-    int32_t n_embd_feat() const { return use_aux_hidden_state ? static_cast<int32_t>(boundaries.size()) * n_embd_tgt : n_embd_tgt; }
+    int32_t n_embd_feat() const {
+        return use_aux_hidden_state ? static_cast<int32_t>(boundaries.size()) * n_embd_tgt : n_embd_tgt;
+    }
 };
 
 // throws model_file_error with the key or tensor, what was expected and what was found

@@ -7,18 +7,18 @@
 #include <fstream>
 
 #if defined(__unix__) || defined(__APPLE__)
-#    include <fcntl.h>
-#    include <sys/mman.h>
-#    include <sys/stat.h>
-#    include <unistd.h>
-#    define EAGLE3_HAVE_MMAP
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define EAGLE3_HAVE_MMAP
 #endif
 
 namespace eagle3 {
 
 mapped_file::mapped_file(const std::string & path) {
 #ifdef EAGLE3_HAVE_MMAP
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int   fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat st = {};
     if (fd < 0 || fstat(fd, &st) != 0) {
         const std::string reason = strerror(errno);

@@ -1,0 +1,53 @@
+#include "draft/head.h"
+
+#include "module.h"
+
+#include <pybind11/stl.h>
+
+namespace eagle3::python {
+
+void register_head(py::module_ & m) {
+    py::class_<head_hparams>(
+        m, "Head", "What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head().")
+        .def_readonly("path", &head_hparams::path)
+        .def_readonly("arch", &head_hparams::arch,
+                      "general.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run")
+        .def_readonly("dialect", &head_hparams::dialect, "upstream, fork or extended")
+        .def_readonly("boundaries", &head_hparams::boundaries,
+                      "target boundaries that a row is made of, empty without fc")
+        .def_readonly("n_embd", &head_hparams::n_embd)
+        .def_readonly("n_embd_tgt", &head_hparams::n_embd_tgt)
+        .def_readonly("n_layer", &head_hparams::n_layer)
+        .def_readonly("n_ff", &head_hparams::n_ff)
+        .def_readonly("n_head", &head_hparams::n_head)
+        .def_readonly("n_head_kv", &head_hparams::n_head_kv)
+        .def_readonly("n_embd_head", &head_hparams::n_embd_head)
+        .def_readonly("n_rot", &head_hparams::n_rot)
+        .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft, "draft vocabulary, 0 = the target's")
+        .def_readonly("n_vocab", &head_hparams::n_vocab, "target vocabulary as the head knows it, 0 = unknown")
+        .def_readonly("norm_before_residual", &head_hparams::norm_before_residual)
+        .def_readonly("norm_before_fc", &head_hparams::norm_before_fc)
+        .def_readonly("fc_norm", &head_hparams::fc_norm)
+        .def_readonly("norm_output", &head_hparams::norm_output)
+        .def_readonly("use_aux_hidden_state", &head_hparams::use_aux_hidden_state)
+        .def_readonly("has_tok_embd", &head_hparams::has_tok_embd)
+        .def_readonly("has_output", &head_hparams::has_output)
+        .def_readonly("has_d2t", &head_hparams::has_d2t)
+        .def_readonly("sliding_window", &head_hparams::sliding_window)
+        .def_readonly("hidden_act", &head_hparams::hidden_act)
+        .def_readonly("rms_eps", &head_hparams::rms_eps)
+        .def_readonly("logit_scale", &head_hparams::logit_scale)
+        .def_readonly("rope_freq_base", &head_hparams::rope_freq_base)
+        .def_readonly("rope_scaling", &head_hparams::rope_scaling)
+        .def("__repr__", [](const head_hparams & h) {
+            return py::str("Head(path={!r}, arch={!r}, boundaries={}, n_embd={}, n_layer={}, n_vocab_dft={})")
+                .format(h.path, h.arch, h.boundaries, h.n_embd, h.n_layer, h.n_vocab_dft);
+        });
+
+    m.def(
+        "read_head", [](const std::string & path) { return read_head(gguf_file(path)); }, py::arg("path"),
+        py::call_guard<py::gil_scoped_release>(),
+        "Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found.");
+}
+
+} // namespace eagle3::python

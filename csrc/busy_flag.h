@@ -1,0 +1,33 @@
+#pragma once
+
+#include "error.h"
+
+#include <atomic>
+
+namespace eagle3 {
+
+// Set while a thread works on an object that is not made for two: the second one gets an exception instead of a race.
+class busy_flag {
+  public:
+    class scope {
+      public:
+        explicit scope(busy_flag & flag) : flag(flag) {
+            if (flag.is_set.exchange(true, std::memory_order_acquire)) {
+                throw busy_error(
+                    "this object is in use by another thread: give every thread its own, or take turns with a lock");
+            }
+        }
+        ~scope() { flag.is_set.store(false, std::memory_order_release); }
+
+        scope(const scope &)             = delete;
+        scope & operator=(const scope &) = delete;
+
+      private:
+        busy_flag & flag;
+    };
+
+  private:
+    std::atomic<bool> is_set{ false };
+};
+
+} // namespace eagle3

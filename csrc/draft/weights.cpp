@@ -1,0 +1,358 @@
+#include "draft/weights.h"
+
+#include "error.h"
+#include "llama_ext.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace eagle3 {
+
+target_tables::target_tables(const llama_model * model_tgt) :
+    n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(model_tgt))), n_embd(llama_model_n_embd(model_tgt)),
+    n_layer(llama_model_n_layer(model_tgt)) {
+    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model_tgt)) {
+        if (name == "token_embd.weight" && (!tok_embd || ggml_backend_buffer_is_host(tensor->buffer))) {
+            tok_embd = tensor; // a tied table can be there twice: prefer the one whose rows the host can read
+        }
+        if (name == "output.weight") {
+            output = tensor;
+        }
+    }
+    if (!output) {
+        for (const auto & [name, tensor] : llama_internal_get_tensor_map(model_tgt)) {
+            if (name == "token_embd.weight") {
+                output = tensor; // tied: the last one is where the output layer runs
+            }
+        }
+    }
+}
+
+static std::string shape_str(const std::vector<int64_t> & ne) {
+    std::string s = "[";
+    for (size_t i = 0; i < ne.size(); ++i) {
+        s += (i ? ", " : "") + std::to_string(ne[i]);
+    }
+    return s + "]";
+}
+
+static uint64_t fnv1a(uint64_t hash, const void * data, size_t size) {
+    const auto * bytes = static_cast<const uint8_t *>(data);
+    for (size_t i = 0; i < size; ++i) {
+        hash = (hash ^ bytes[i]) * 1099511628211ull;
+    }
+    return hash;
+}
+
+// Finds tensors in the file, checks their shapes and collects what has to be copied. Two passes over the same
+// describing code would be the alternative; instead a tensor is placed when it is asked for.
+struct head_weights::loader {
+    head_weights &        weights;
+    const gguf_file &     file;
+    const device &        dev;
+    ggml_backend_buffer_t mapped = nullptr; // the file as a device buffer, if the device can use host memory
+
+    loader(head_weights & weights, const gguf_file & file, const device & dev) :
+        weights(weights), file(file), dev(dev) {
+        ggml_backend_dev_props props;
+        ggml_backend_dev_get_props(dev.dev(), &props);
+        if (!props.caps.buffer_from_host_ptr || !weights.file_.is_mapped()) {
+            return;
+        }
+        size_t max_size = 0;
+        for (const ggml_tensor * t : file.tensors()) {
+            max_size = std::max(max_size, ggml_nbytes(t));
+        }
+        mapped = ggml_backend_dev_buffer_from_host_ptr(dev.dev(), weights.file_.data(), weights.file_.size(), max_size);
+        if (mapped) {
+            ggml_backend_buffer_set_usage(mapped, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+            weights.buffers_.emplace_back(mapped);
+        }
+    }
+
+    // the file's description of a tensor after checking shape and values; nullptr if it is absent
+    const ggml_tensor * find(const std::string & name, const std::vector<int64_t> & ne, bool required) {
+        const ggml_tensor * meta = file.find_tensor(name);
+        if (!meta) {
+            if (required) {
+                throw model_file_error(format("'%s': tensor '%s' %s is missing", file.path().c_str(), name.c_str(),
+                                              shape_str(ne).c_str()));
+            }
+            return nullptr;
+        }
+        std::vector<int64_t> found(meta->ne, meta->ne + std::max<size_t>(ggml_n_dims(meta), ne.size()));
+        if (found != ne) {
+            throw model_file_error(format("'%s': tensor '%s': expected shape %s, found %s", file.path().c_str(),
+                                          name.c_str(), shape_str(ne).c_str(), shape_str(found).c_str()));
+        }
+        if (!ggml_validate_row_data(meta->type, data(name), ggml_nbytes(meta))) {
+            throw model_file_error(
+                format("'%s': tensor '%s' holds NaN or infinite values: the file is damaged, or training diverged",
+                       file.path().c_str(), name.c_str()));
+        }
+        weights.fingerprint_ = fnv1a(weights.fingerprint_, name.data(), name.size());
+        weights.fingerprint_ = fnv1a(weights.fingerprint_, data(name), std::min<size_t>(ggml_nbytes(meta), 4096));
+        weights.n_bytes_own += ggml_nbytes(meta);
+        return meta;
+    }
+
+    const uint8_t * data(const std::string & name) const {
+        return static_cast<const uint8_t *>(weights.file_.data()) + file.tensor_offset(name);
+    }
+
+    ggml_tensor * upload(ggml_tensor * tensor, const void * src) {
+        const size_t size = ggml_backend_buft_get_alloc_size(dev.buft(), tensor);
+        buffer_ptr   buffer(ggml_backend_buft_alloc_buffer(dev.buft(), size));
+        if (!buffer) {
+            throw error(
+                format("cannot allocate %zu bytes on %s for tensor '%s'", size, dev.name().c_str(), tensor->name));
+        }
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        ggml_backend_tensor_alloc(buffer.get(), tensor, ggml_backend_buffer_get_base(buffer.get()));
+        ggml_backend_tensor_set(tensor, src, 0, ggml_nbytes(tensor));
+        weights.buffers_.push_back(std::move(buffer));
+        return tensor;
+    }
+
+    ggml_tensor * matrix(const std::string & name, int64_t n_in, int64_t n_out, bool required = true) {
+        const ggml_tensor * meta = find(name, { n_in, n_out }, required);
+        if (!meta) {
+            return nullptr;
+        }
+        ggml_tensor * tensor = ggml_dup_tensor(weights.ctx_.get(), meta);
+        ggml_set_name(tensor, name.c_str());
+        if (mapped && file.tensor_offset(name) % ggml_backend_buft_get_alignment(dev.buft()) == 0) {
+            ggml_backend_tensor_alloc(mapped, tensor,
+                                      static_cast<uint8_t *>(ggml_backend_buffer_get_base(mapped)) +
+                                          file.tensor_offset(name));
+            return tensor;
+        }
+        return upload(tensor, data(name));
+    }
+
+    std::vector<float> to_f32(const std::string & name, int64_t n, bool required) {
+        const ggml_tensor * meta = find(name, { n }, required);
+        if (!meta) {
+            return {};
+        }
+        std::vector<float> values(n);
+        if (meta->type == GGML_TYPE_F32) {
+            memcpy(values.data(), data(name), n * sizeof(float));
+        } else if (ggml_get_type_traits(meta->type)->to_float) {
+            ggml_get_type_traits(meta->type)->to_float(data(name), values.data(), n);
+        } else {
+            throw model_file_error(format("'%s': tensor '%s': type %s cannot be read as numbers", file.path().c_str(),
+                                          name.c_str(), ggml_type_name(meta->type)));
+        }
+        return values;
+    }
+
+    // norm weights and biases
+    ggml_tensor * vector(const std::string & name, int64_t n, bool required = true) {
+        const std::vector<float> values = to_f32(name, n, required);
+        if (values.empty()) {
+            return nullptr;
+        }
+        ggml_tensor * tensor = ggml_new_tensor_1d(weights.ctx_.get(), GGML_TYPE_F32, n);
+        ggml_set_name(tensor, name.c_str());
+        return upload(tensor, values.data());
+    }
+};
+
+static void check_pair(const head_hparams & hparams, const target_tables & tables) {
+    const char * path = hparams.path.c_str();
+    if (hparams.n_embd_tgt != tables.n_embd) {
+        throw incompatible_draft_error(format("'%s': the head reads hidden states of width %d, the target's are %d "
+                                              "wide: it was trained for another model",
+                                              path, hparams.n_embd_tgt, tables.n_embd));
+    }
+    for (const int32_t b : hparams.boundaries) {
+        if (b > tables.n_layer) {
+            throw incompatible_draft_error(format(
+                "'%s': the head reads boundary %d, the target has layers 0..%d: it was trained for another model", path,
+                b, tables.n_layer));
+        }
+    }
+    if (hparams.has_tok_embd && hparams.n_vocab != tables.n_vocab) {
+        throw incompatible_draft_error(format("'%s': the head embeds %d tokens, the target's vocabulary has %d", path,
+                                              hparams.n_vocab, tables.n_vocab));
+    }
+    if (hparams.has_output && !hparams.has_d2t && hparams.n_vocab_dft != tables.n_vocab) {
+        throw incompatible_draft_error(format("'%s': the head predicts %d tokens without a map to the target's %d",
+                                              path, hparams.n_vocab_dft, tables.n_vocab));
+    }
+    if (!hparams.has_tok_embd && !tables.tok_embd) {
+        throw incompatible_draft_error(
+            format("'%s': the head has no token embedding and the target's cannot be shared", path));
+    }
+    if (!hparams.has_output) {
+        if (!tables.output) {
+            throw incompatible_draft_error(
+                format("'%s': the head has no lm_head and the target's cannot be shared", path));
+        }
+        if (hparams.n_embd != tables.n_embd) {
+            throw incompatible_draft_error(
+                format("'%s': the head is %d wide and has no lm_head of its own, the target's is %d wide", path,
+                       hparams.n_embd, tables.n_embd));
+        }
+        if (hparams.has_d2t && hparams.n_vocab_dft != tables.n_vocab) {
+            throw incompatible_draft_error(
+                format("'%s': the head maps %d draft tokens but shares the target's lm_head with %d rows", path,
+                       hparams.n_vocab_dft, tables.n_vocab));
+        }
+    }
+}
+
+head_weights::head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
+                           const device & dev) :
+    file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)),
+    fingerprint_(14695981039346656037ull) {
+    check_pair(hparams, tables);
+
+    loader        load(*this, file, dev);
+    const int64_t n_embd = hparams.n_embd;
+    const int64_t n_feat = hparams.n_embd_feat();
+
+    if (hparams.use_aux_hidden_state) {
+        fc   = load.matrix("fc.weight", n_feat, n_embd);
+        fc_b = load.vector("fc.bias", n_embd, false);
+    } else if (hparams.n_embd != hparams.n_embd_tgt) {
+        throw model_file_error(format("'%s': a head without fc must be as wide as its target, found %d and %d",
+                                      hparams.path.c_str(), hparams.n_embd, hparams.n_embd_tgt));
+    }
+    if (hparams.norm_before_fc) {
+        input_norm = load.vector("enc.output_norm.weight", n_feat);
+    }
+    if (hparams.fc_norm) {
+        std::vector<float> values;
+        for (size_t k = 0; k < hparams.boundaries.size(); ++k) {
+            const auto slot = load.to_f32(format("fc_norm.%zu.weight", k), hparams.n_embd_tgt, true);
+            values.insert(values.end(), slot.begin(), slot.end());
+        }
+        fc_norm = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, hparams.n_embd_tgt,
+                                     static_cast<int64_t>(hparams.boundaries.size()));
+        ggml_set_name(fc_norm, "fc_norm");
+        load.upload(fc_norm, values.data());
+    }
+
+    for (int32_t il = 0; il < hparams.n_layer; ++il) {
+        const auto name = [il](const char * suffix) {
+            return format("blk.%d.%s", il, suffix);
+        };
+        const int64_t n_in = il == 0 ? 2 * n_embd : n_embd;
+        head_layer    layer;
+
+        layer.attn_norm = load.vector(name("attn_norm.weight"), n_embd);
+        if (il == 0) {
+            layer.hidden_norm =
+                load.vector(name(hparams.dialect == "fork" ? "hidden_norm.weight" : "attn_norm_2.weight"), n_embd);
+        }
+        layer.wq = load.matrix(name("attn_q.weight"), n_in, hparams.n_embd_q());
+        layer.wk = load.matrix(name("attn_k.weight"), n_in, hparams.n_embd_k());
+        layer.wv = load.matrix(name("attn_v.weight"), n_in, hparams.n_embd_k());
+        layer.wo = load.matrix(name("attn_output.weight"), hparams.n_embd_q(), n_embd);
+        layer.bq = load.vector(name("attn_q.bias"), hparams.n_embd_q(), false);
+        layer.bk = load.vector(name("attn_k.bias"), hparams.n_embd_k(), false);
+        layer.bv = load.vector(name("attn_v.bias"), hparams.n_embd_k(), false);
+        layer.bo = load.vector(name("attn_output.bias"), n_embd, false);
+
+        layer.q_norm = load.vector(name("attn_q_norm.weight"), hparams.n_embd_head, false);
+        layer.k_norm = load.vector(name("attn_k_norm.weight"), hparams.n_embd_head, false);
+
+        layer.ffn_norm   = load.vector(name("ffn_norm.weight"), n_embd);
+        layer.ffn_gate   = load.matrix(name("ffn_gate.weight"), n_embd, hparams.n_ff);
+        layer.ffn_up     = load.matrix(name("ffn_up.weight"), n_embd, hparams.n_ff);
+        layer.ffn_down   = load.matrix(name("ffn_down.weight"), hparams.n_ff, n_embd);
+        layer.ffn_gate_b = load.vector(name("ffn_gate.bias"), hparams.n_ff, false);
+        layer.ffn_up_b   = load.vector(name("ffn_up.bias"), hparams.n_ff, false);
+        layer.ffn_down_b = load.vector(name("ffn_down.bias"), n_embd, false);
+        layers.push_back(layer);
+    }
+
+    output_norm = load.vector("output_norm.weight", n_embd);
+    rope_freqs  = load.vector("rope_freqs.weight", hparams.n_rot / 2, false);
+    n_vocab_dft = hparams.n_vocab_dft > 0 ? hparams.n_vocab_dft : tables.n_vocab;
+
+    if (hparams.has_output) {
+        output = load.matrix("output.weight", n_embd, n_vocab_dft);
+    } else if (dev.can_read(tables.output)) {
+        output = const_cast<ggml_tensor *>(tables.output); // ggml wants it mutable, nothing writes to it
+        n_bytes_shared += ggml_nbytes(tables.output);
+    } else {
+        std::vector<uint8_t> data(ggml_nbytes(tables.output));
+        ggml_backend_tensor_get(tables.output, data.data(), 0, data.size());
+        output = load.upload(ggml_dup_tensor(ctx_.get(), tables.output), data.data());
+    }
+
+    if (hparams.has_tok_embd) {
+        // rows are read by the host, so the table stays in the mapped file whatever the device
+        const ggml_tensor * meta   = load.find("token_embd.weight", { n_embd, hparams.n_vocab }, true);
+        ggml_tensor *       tensor = ggml_dup_tensor(ctx_.get(), meta);
+        tensor->data               = const_cast<uint8_t *>(load.data("token_embd.weight"));
+        tok_embd_                  = tensor;
+    } else {
+        tok_embd_ = tables.tok_embd;
+        n_bytes_shared += ggml_nbytes(tables.tok_embd);
+    }
+    row_.resize(ggml_row_size(tok_embd_->type, n_embd));
+
+    load_d2t(file, hparams, tables);
+}
+
+void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables) {
+    const ggml_tensor * meta = file.find_tensor("d2t");
+    if (!meta) {
+        return;
+    }
+    const char * path = hparams.path.c_str();
+    if ((meta->type != GGML_TYPE_I64 && meta->type != GGML_TYPE_I32) || ggml_n_dims(meta) != 1) {
+        throw model_file_error(format("'%s': tensor 'd2t': expected one dimension of I64 or I32, found %d of %s", path,
+                                      ggml_n_dims(meta), ggml_type_name(meta->type)));
+    }
+    const uint8_t *   data      = static_cast<const uint8_t *>(file_.data()) + file.tensor_offset("d2t");
+    const bool        is_offset = hparams.dialect == "fork";
+    std::vector<bool> used(tables.n_vocab, false);
+
+    d2t.resize(n_vocab_dft);
+    for (int32_t i = 0; i < n_vocab_dft; ++i) {
+        int64_t value = 0;
+        if (meta->type == GGML_TYPE_I64) {
+            memcpy(&value, data + i * sizeof(int64_t), sizeof(int64_t));
+        } else {
+            int32_t value_i32 = 0;
+            memcpy(&value_i32, data + i * sizeof(int32_t), sizeof(int32_t));
+            value = value_i32;
+        }
+        const int64_t id = is_offset ? value + i : value;
+        if (id < 0 || id >= tables.n_vocab) {
+            throw incompatible_draft_error(
+                format("'%s': tensor 'd2t': draft token %d maps to %lld, the target's vocabulary has %d tokens", path,
+                       i, static_cast<long long>(id), tables.n_vocab));
+        }
+        if (used[id]) {
+            throw model_file_error(format("'%s': tensor 'd2t': two draft tokens map to the target's token %lld", path,
+                                          static_cast<long long>(id)));
+        }
+        used[id] = true;
+        d2t[i]   = static_cast<llama_token>(id);
+    }
+    fingerprint_ = fnv1a(fingerprint_, d2t.data(), d2t.size() * sizeof(llama_token));
+}
+
+void head_weights::get_embedding(llama_token token, float * dst) const {
+    const size_t size   = row_.size();
+    const size_t offset = static_cast<size_t>(token) * tok_embd_->nb[1];
+    const void * src    = row_.data();
+    if (!tok_embd_->buffer || ggml_backend_buffer_is_host(tok_embd_->buffer)) {
+        src = static_cast<const uint8_t *>(tok_embd_->data) + offset;
+    } else {
+        ggml_backend_tensor_get(tok_embd_, row_.data(), offset, size);
+    }
+    if (tok_embd_->type == GGML_TYPE_F32) {
+        memcpy(dst, src, size);
+    } else {
+        ggml_get_type_traits(tok_embd_->type)->to_float(src, dst, tok_embd_->ne[0]);
+    }
+}
+
+} // namespace eagle3

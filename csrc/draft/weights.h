@@ -1,0 +1,84 @@
+#pragma once
+
+#include "draft/device.h"
+#include "draft/head.h"
+#include "draft/mapped_file.h"
+#include "llama.h"
+
+#include <vector>
+
+namespace eagle3 {
+
+struct head_layer {
+    ggml_tensor * attn_norm   = nullptr; // layer 0: input_layernorm, on the token embedding
+    ggml_tensor * hidden_norm = nullptr; // layer 0 only, on the hidden row
+    ggml_tensor * wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
+    ggml_tensor * bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;
+    ggml_tensor * q_norm = nullptr, *k_norm = nullptr;
+    ggml_tensor * ffn_norm = nullptr;
+    ggml_tensor * ffn_gate = nullptr, *ffn_up = nullptr, *ffn_down = nullptr;
+    ggml_tensor * ffn_gate_b = nullptr, *ffn_up_b = nullptr, *ffn_down_b = nullptr;
+};
+
+// The target's tables that a head may share: views of llama.cpp's own tensors, never copies.
+struct target_tables {
+    explicit target_tables(const llama_model * model_tgt);
+
+    int32_t n_vocab = 0;
+    int32_t n_embd  = 0;
+    int32_t n_layer = 0;
+
+    const ggml_tensor * tok_embd = nullptr; // nullptr if the target has no such table
+    const ggml_tensor * output   = nullptr; // lm_head; the token embedding if the target ties them
+};
+
+// The tensors of a head on a device. Matrices are used where the file maps them if the device can, norms and biases
+// are small and become F32 copies.
+class head_weights {
+  public:
+    head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
+                 const device & dev);
+
+    ggml_tensor * fc = nullptr, *fc_b = nullptr;
+    ggml_tensor * input_norm = nullptr; // norm_before_fc: over the whole concatenation
+    ggml_tensor * fc_norm    = nullptr; // [H_t, n_boundaries], one norm per boundary
+
+    std::vector<head_layer> layers;
+
+    ggml_tensor * output_norm = nullptr;
+    ggml_tensor * output      = nullptr; // own or the target's lm_head
+    ggml_tensor * rope_freqs  = nullptr; // llama3 rope scaling, one factor per rotated pair
+
+    int32_t n_vocab_dft = 0;
+
+    // draft id -> target id; empty if the vocabularies are the same
+    std::vector<llama_token> d2t;
+
+    llama_token to_target(int32_t id_dft) const { return d2t.empty() ? id_dft : d2t[id_dft]; }
+
+    // the embedding row of a target token as F32, dst [n_embd]
+    void get_embedding(llama_token token, float * dst) const;
+
+    // hash of everything that tells this head from another one, for saved states
+    uint64_t fingerprint() const { return fingerprint_; }
+
+    size_t n_bytes_shared = 0; // of the target's tensors in use
+    size_t n_bytes_own    = 0; // of the head's own tensors
+
+  private:
+    struct loader;
+
+    void load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables);
+
+    mapped_file file_;
+    context_ptr ctx_;
+
+    std::vector<buffer_ptr> buffers_;
+
+    const ggml_tensor * tok_embd_ = nullptr;
+    std::vector<uint8_t> mutable row_; // one raw row of tok_embd
+
+    uint64_t fingerprint_ = 0;
+};
+
+} // namespace eagle3
