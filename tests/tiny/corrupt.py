@@ -122,5 +122,3 @@ def corrupt(name: str, path: str | Path, target: Target) -> Corruption:
     found = next(c for c in CORRUPTIONS if c.name == name)
     found.make(Path(path), target)
     return found
-
-

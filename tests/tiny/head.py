@@ -66,7 +66,7 @@ class HeadVariant:
 
 @dataclass
 class Head:
-    """A head on disk. `weights` are float64 with the names and the layout of a checkpoint (SpecForge names, `layers.0`)."""
+    """A head on disk. `weights` are float64 with the names and the layout of a checkpoint (`layers.0.*`)."""
 
     path: str
     arch: str
@@ -163,9 +163,10 @@ def _random_layer(rand: RandomWeights, v: HeadVariant, il: int) -> Weights:
 
 
 def write_head(path: str | Path, target: Target, *, weights: Weights | None = None, **variant: Any) -> Head:
-    """Write a random head for `target`. `variant` are fields of HeadVariant; `weights` replaces random ones of these names.
+    """Write a random head for `target`.
 
-    Nothing is checked here, so that a head can be wrong on purpose.
+    `variant` are fields of HeadVariant; `weights` replaces random ones of these names. Nothing is checked here, so that
+    a head can be wrong on purpose.
     """
     v = HeadVariant(**variant)
     n_embd = v.n_embd or target.n_embd

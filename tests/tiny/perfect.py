@@ -1,9 +1,9 @@
-"""A target whose next token depends on the last one alone, and heads that know it: every draft is accepted, by construction.
+"""A target whose next token depends on the last one alone, and heads that know it: all drafts are accepted.
 
 The printable tokens form one cycle of N in random order. The token at place s of it is embedded as
-`[1, 0, cos(2 pi f s / N), sin(2 pi f s / N), ...]` over several whole frequencies f. "The next token" is then a rotation R of
-the embedding, a linear map. Row `u` of the output matrix is the code of u turned back by one place, so that the largest
-logit belongs to the next token of the cycle. Blocks of the target only add a little noise.
+`[1, 0, cos(2 pi f s / N), sin(2 pi f s / N), ...]` over several whole frequencies f. "The next token" is then a
+rotation R of the embedding, a linear map. Row `u` of the output matrix is the code of u turned back by one place, so
+that the largest logit belongs to the next token of the cycle. Blocks of the target only add a little noise.
 
 The head uses the very same output matrix and needs a state that is the code of the token *after* row p:
 

@@ -148,7 +148,10 @@ def write_target(
     eos_scale: float = 0.0,
     weights: Weights | None = None,
 ) -> Target:
-    """Write a target to `path`. With `eos_scale` 0 it never ends a text greedily; `weights` replaces random ones of these names."""
+    """Write a target to `path`.
+
+    With `eos_scale` 0 it never ends a text greedily; `weights` replaces random ones of these names.
+    """
     if arch not in ("llama", "qwen2", "qwen3", "gemma3"):
         raise ValueError(f"no tiny target of architecture {arch!r}")
     target = Target(

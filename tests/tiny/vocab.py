@@ -1,4 +1,4 @@
-"""A real byte-level BPE tokenizer ("gpt2" in GGUF) small enough for tiny models: 256 bytes, a few dozen merges, bos and eos."""
+"""A real byte-level BPE tokenizer ("gpt2" in GGUF) for tiny models: 256 bytes, a few dozen merges, bos and eos."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CHAT_TEMPLATE = (
 )
 
 # Merges in order of rank, "left+right" with _ for a space. Both halves of each come before it.
-_MERGES = """
-h+e i+n r+e o+n a+t e+r e+s o+r e+n a+n t+i i+t s+t a+r a+l o+u _+t _+a _+s _+i _+o _+p _+c _+f _+w _+b _+m _+d
-_t+he in+g _+in _a+n _an+d _+re _t+o _o+f _i+s e+d l+y s+e l+f se+lf d+e de+f re+t u+r ret+ur retur+n _+self
-""".split()
+_MERGES_TEXT = (
+    "h+e i+n r+e o+n a+t e+r e+s o+r e+n a+n t+i i+t s+t a+r a+l o+u _+t _+a _+s _+i _+o _+p _+c _+f _+w _+b _+m _+d "
+    "_t+he in+g _+in _a+n _an+d _+re _t+o _o+f _i+s e+d l+y s+e l+f se+lf d+e de+f re+t u+r ret+ur retur+n _+self"
+)
+_MERGES = _MERGES_TEXT.split()
 
 N_VOCAB_MIN = 256 + len(_MERGES) + 2
 

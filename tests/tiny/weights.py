@@ -79,7 +79,7 @@ def write_file(writer: gguf.GGUFWriter) -> None:
 
 
 def interleave_rope(array: np.ndarray, n_head: int, n_rot: int) -> np.ndarray:
-    """Reorder the rows of each head from halves (checkpoints) to pairs (GGUF), for the first `n_rot` rows of the head."""
+    """Reorder the first `n_rot` rows of each head from halves (checkpoints) to pairs (GGUF)."""
     heads = array.reshape(n_head, -1, *array.shape[1:])
     rotated = heads[:, :n_rot].reshape(n_head, 2, n_rot // 2, *array.shape[1:]).swapaxes(1, 2)
     rotated = rotated.reshape(n_head, n_rot, *array.shape[1:])
