@@ -122,7 +122,7 @@ class builder {
         q = ggml_permute(ctx, q, 0, 2, 1, 3);
 
         ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
-        ggml_flash_attn_ext_set_prec(out, GGML_PREC_F32);
+        ggml_prec_set_acc(out, GGML_PREC_F32);
         if (!ggml_backend_supports_op(dev.backend(), out)) {
             // devices without a kernel for this head size or cache type
             ggml_tensor * kq = ggml_soft_max_ext(ctx, ggml_mul_mat(ctx, k, q), mask, scale, 0.0f);
@@ -132,12 +132,20 @@ class builder {
         return ggml_reshape_2d(ctx, out, hparams.n_embd_q(), n_q);
     }
 
+    // 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3); ggml_gelu reads an F16 table,
+    // which is too coarse for a head that has to agree with its trainer
+    ggml_tensor * gelu_tanh(ggml_tensor * x) {
+        const float   c = 2.0f * sqrtf(2.0f / static_cast<float>(M_PI));
+        ggml_tensor * u = ggml_mul(ctx, x, ggml_scale_bias(ctx, ggml_sqr(ctx, x), 0.044715f * c, c));
+        return ggml_mul(ctx, x, ggml_sigmoid(ctx, u));
+    }
+
     ggml_tensor * mlp(const head_layer & layer, ggml_tensor * x) {
         ggml_tensor * gate = linear(x, layer.ffn_gate, layer.ffn_gate_b);
         ggml_tensor * up   = linear(x, layer.ffn_up, layer.ffn_up_b);
         ggml_tensor * act  = hparams.hidden_act == "silu"   ? ggml_swiglu_split(ctx, gate, up)
                              : hparams.hidden_act == "gelu" ? ggml_geglu_erf_split(ctx, gate, up)
-                                                            : ggml_geglu_split(ctx, gate, up);
+                                                            : ggml_mul(ctx, gelu_tanh(gate), up);
         return linear(act, layer.ffn_down, layer.ffn_down_b);
     }
 
