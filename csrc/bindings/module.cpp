@@ -47,12 +47,8 @@ PYBIND11_MODULE(_core, m) {
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
 
     register_errors();
-#ifdef EAGLE3_HAVE_TARGET
     register_feature_tap(m);
     register_target(m);
-#endif
-#ifdef EAGLE3_HAVE_DRAFT
     register_head(m);
     register_drafter(m);
-#endif
 }

@@ -1,0 +1,141 @@
+#include "target/target.h"
+
+#include "busy_flag.h"
+#include "error.h"
+#include "module.h"
+#include "target/target_info.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+namespace eagle3::python {
+
+namespace {
+
+using tokens_t = std::vector<llama_token>;
+using pos_t    = std::vector<llama_pos>;
+using seqs_t   = std::vector<std::vector<llama_seq_id>>;
+
+// a target and the flag that keeps a second thread out
+struct py_target {
+    py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap) :
+        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap) {}
+
+    target    impl;
+    busy_flag busy;
+};
+
+void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logits_all) {
+    const busy_flag::scope scope(self.busy);
+    self.impl.decode(tokens, n_past, logits_all);
+}
+
+void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, const seqs_t & seq_ids,
+                  const std::vector<bool> & logits) {
+    const busy_flag::scope scope(self.busy);
+    self.impl.decode_batch(tokens, pos, seq_ids, logits);
+}
+
+llama_token sample(py_target & self, uintptr_t sampler, int32_t row) {
+    const busy_flag::scope scope(self.busy);
+    return self.impl.sample(reinterpret_cast<llama_sampler *>(sampler), row);
+}
+
+llama_token argmax(py_target & self, int32_t row) {
+    const busy_flag::scope scope(self.busy);
+    return self.impl.argmax(row);
+}
+
+py::array_t<float> logits(py_target & self, int32_t row) {
+    const busy_flag::scope scope(self.busy);
+    return py::array_t<float>(self.impl.n_vocab(), self.impl.logits(row));
+}
+
+py::array_t<float> logits_all(py_target & self, int32_t n) {
+    const busy_flag::scope scope(self.busy);
+    if (n < 0 || n > static_cast<int32_t>(self.impl.tokens().size())) {
+        throw std::invalid_argument(
+            format("%d rows were asked for, the last batch had %zu tokens", n, self.impl.tokens().size()));
+    }
+    const py::ssize_t  n_vocab = self.impl.n_vocab();
+    py::array_t<float> res({ static_cast<py::ssize_t>(n), n_vocab });
+    for (int32_t i = 0; i < n; ++i) {
+        memcpy(res.mutable_data(i, 0), self.impl.logits(i), n_vocab * sizeof(float));
+    }
+    return res;
+}
+
+template <typename T> py::array_t<T> copy_of(const std::vector<T> & values) {
+    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+} // namespace
+
+void register_target(py::module_ & m) {
+    using nogil = py::call_guard<py::gil_scoped_release>;
+
+    py::class_<py_target>(m, "Target", R"pbdoc(
+        The target's context: decode, sample row by row, take back.
+
+        `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing them.
+        One thread at a time: a second one gets BusyError.
+    )pbdoc")
+        .def(py::init<uintptr_t, uintptr_t, feature_tap *>(), py::arg("ctx"), py::arg("model"),
+             py::arg("tap") = py::none(), py::keep_alive<1, 4>())
+        .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true, nogil(), R"pbdoc(
+            Forget positions from `n_past` on and evaluate `tokens` there, in sequence 0, as one batch.
+
+            Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`.
+        )pbdoc")
+        .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
+             nogil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
+        .def("sample", &sample, py::arg("sampler"), py::arg("row"), nogil(),
+             "Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.")
+        .def("argmax", &argmax, py::arg("row"), nogil(), "The first of the most probable tokens of a row.")
+        .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
+        .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
+        .def(
+            "trim",
+            [](py_target & self, int32_t n_past) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.trim(n_past);
+            },
+            py::arg("n_past"), "Forget positions from `n_past` on in sequence 0.")
+        .def(
+            "close",
+            [](py_target & self) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.close();
+            },
+            "Let go of the context: every later call raises.")
+        .def_property_readonly(
+            "tokens", [](const py_target & self) { return copy_of(self.impl.tokens()); }, "tokens of the last batch")
+        .def_property_readonly(
+            "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "positions of the last batch")
+        .def_property_readonly(
+            "n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
+        .def_property_readonly(
+            "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
+            "microseconds in llama_decode and synchronize");
+
+    py::class_<target_info>(m, "TargetInfo", "What the header of a target's GGUF file says. Made by read_target().")
+        .def_readonly("path", &target_info::path)
+        .def_readonly("arch", &target_info::arch)
+        .def_readonly("name", &target_info::name)
+        .def_readonly("n_layer", &target_info::n_layer, "layers, without those for multi-token prediction")
+        .def_readonly("n_embd", &target_info::n_embd)
+        .def_readonly("n_vocab", &target_info::n_vocab)
+        .def_readonly("n_ctx_train", &target_info::n_ctx_train)
+        .def_readonly("file_size", &target_info::file_size)
+        .def("__repr__", [](const target_info & self) {
+            return format("<TargetInfo %s n_layer=%d n_embd=%d n_vocab=%d path='%s'>", self.arch.c_str(), self.n_layer,
+                          self.n_embd, self.n_vocab, self.path.c_str());
+        });
+
+    m.def("read_target", &read_target_info, py::arg("path"), nogil(),
+          "Read the header of a target's GGUF file, or raise ModelFileError.");
+}
+
+} // namespace eagle3::python

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace eagle3 {
+
+// What we know of the graphs of llama.cpp, by architecture, beyond the general rule
+struct arch_graph {
+    // layer inputs are published for boundaries 0 .. n_layer - 1. Where they are not, asking for one aborts the process
+    bool layer_inp = false;
+    // so is boundary n_layer
+    bool layer_inp_last = false;
+    // the boundary that llama_get_embeddings_nextn delivers, relative to n_layer: 0 before the final norm, 1 after it,
+    // -1 none
+    int32_t nextn = -1;
+    // name of the tensors that leave a layer
+    const char * layer_out = "l_out";
+    // whether the tensor that enters layer 0 has a name
+    bool embd_named = true;
+
+    // can llama.cpp itself copy this boundary out?
+    bool publishes(int32_t boundary, int32_t n_layer) const;
+};
+
+arch_graph find_arch_graph(const std::string & arch);
+
+// is this the name of a tensor that may enter layer 0? A graph can have several: the last one does
+bool is_embd_name(const char * name);
+
+} // namespace eagle3

@@ -1,0 +1,160 @@
+#include "target/graph_reader.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace eagle3 {
+
+graph_reader::graph_reader(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch) :
+    bounds(std::move(boundaries)), n_layer(n_layer), n_embd(n_embd), arch(arch),
+    prefix(std::string(find_arch_graph(arch).layer_out) + "-"), slot_of(n_layer + 2, -1), n_rows(bounds.size(), 0) {
+    for (size_t i = 0; i < bounds.size(); ++i) {
+        slot_of[bounds[i]] = i;
+    }
+}
+
+std::string graph_reader::slot_name(size_t i_slot) const {
+    const int32_t b = bounds[i_slot];
+    return b == 0 ? "embd" : b == n_layer + 1 ? "result_norm" : prefix + std::to_string(b - 1);
+}
+
+void graph_reader::begin(const llama_batch & batch, const ubatch_order & order, float * dst) {
+    this->dst   = dst;
+    this->order = &order;
+    n_tokens    = batch.n_tokens;
+    token       = order.is_batch_order ? nullptr : batch.token;
+    n_done      = 0;
+    i_ubatch    = 0;
+    started     = false;
+    problem.clear();
+    begin_ubatch();
+}
+
+void graph_reader::end() {
+    if (started) {
+        end_ubatch();
+    }
+    dst = nullptr;
+    if (problem.empty() && n_done != n_tokens) {
+        problem = format("%d of %d rows were seen", n_done, n_tokens);
+    }
+    if (!problem.empty()) {
+        throw error(format("cannot read hidden states of the target (architecture %s) from its graph: %s", arch.c_str(),
+                           problem.c_str()));
+    }
+}
+
+void graph_reader::begin_ubatch() {
+    std::fill(n_rows.begin(), n_rows.end(), 0);
+    il_last = -1;
+    i_slot  = -1;
+}
+
+void graph_reader::end_ubatch() {
+    const int32_t n_ubatch = i_ubatch < order->sizes.size() ? order->sizes[i_ubatch] : 0;
+    for (size_t i = 0; i < bounds.size(); ++i) {
+        if (n_rows[i] != n_ubatch && problem.empty()) {
+            problem = format("%d of %d rows of boundary %d (tensor %s) were seen", n_rows[i], n_ubatch, bounds[i],
+                             slot_name(i).c_str());
+        }
+    }
+    n_done += n_ubatch;
+    i_ubatch++;
+    started = false;
+    begin_ubatch();
+}
+
+// Called for every node of every graph: keep it cheap. No exception may pass through the scheduler
+bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
+    auto * self = static_cast<graph_reader *>(user_data);
+    if (self->dst == nullptr) {
+        return !ask; // a decode that we were not told of
+    }
+    if (ask) {
+        return self->ask(t);
+    }
+    try {
+        self->read(t);
+    } catch (const std::exception & e) {
+        self->problem = e.what();
+    }
+    return true; // false would end this part of the graph
+}
+
+bool graph_reader::ask(const ggml_tensor * t) {
+    const char * name = t->name;
+    i_slot            = -1;
+    is_embd           = false;
+
+    if (name[0] == prefix[0] && strncmp(name, prefix.c_str(), prefix.size()) == 0) {
+        const int32_t il = atoi(name + prefix.size());
+        // the graph begins again with the first layer. A layer may have two tensors of this name: the last one counts
+        if (started && (il < il_last || (il == il_last && n_layer == 1))) {
+            end_ubatch();
+        }
+        started = true;
+        il_last = il;
+        i_slot  = il >= 0 && il < n_layer ? slot_of[il + 1] : -1;
+        return i_slot >= 0;
+    }
+    if ((slot_of[0] >= 0 || token) && is_embd_name(name)) {
+        if (started && il_last >= 0) {
+            end_ubatch();
+        }
+        started = true;
+        i_slot  = slot_of[0];
+        is_embd = true;
+        return true;
+    }
+    if (slot_of[n_layer + 1] >= 0 && name[0] == 'r' && strcmp(name, "result_norm") == 0) {
+        started = true;
+        i_slot  = slot_of[n_layer + 1];
+        return true;
+    }
+    return false;
+}
+
+void graph_reader::read(const ggml_tensor * t) {
+    if (is_embd && token) {
+        check_tokens(t);
+    }
+    if (i_slot >= 0) {
+        copy_rows(t, i_slot);
+    }
+}
+
+void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
+    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd || t->ne[2] != 1 || t->ne[3] != 1) {
+        throw error(format("tensor %s is %s [%d, %d, %d, %d], expected f32 [%d, n_tokens]", t->name,
+                           ggml_type_name(t->type), (int) t->ne[0], (int) t->ne[1], (int) t->ne[2], (int) t->ne[3],
+                           n_embd));
+    }
+    if (n_done + t->ne[1] > n_tokens) {
+        throw error(format("tensor %s has too many rows: %d + %d, expected %d", t->name, n_done, (int) t->ne[1],
+                           n_tokens));
+    }
+    const size_t n_row_floats = bounds.size() * n_embd;
+    ggml_backend_tensor_get_2d(t, dst + n_done * n_row_floats + i_slot * n_embd, 0, n_embd * sizeof(float), t->ne[1],
+                               t->nb[1], n_row_floats * sizeof(float));
+    n_rows[i_slot] = t->ne[1];
+}
+
+// the embedding lookup tells which tokens this ubatch has: they must be those that we think they are
+void graph_reader::check_tokens(const ggml_tensor * t) {
+    const ggml_tensor * ids = t->op == GGML_OP_GET_ROWS ? t->src[1] : nullptr;
+    if (!ids || ids->type != GGML_TYPE_I32) {
+        return;
+    }
+    std::vector<int32_t> found(ggml_nelements(ids));
+    ggml_backend_tensor_get(ids, found.data(), 0, ggml_nbytes(ids));
+    for (size_t i = 0; i < found.size(); ++i) {
+        if (n_done + i >= order->idxs.size() || found[i] != token[order->idxs[n_done + i]]) {
+            throw error("the tokens of a batch with several sequences were not evaluated in the expected order");
+        }
+    }
+}
+
+} // namespace eagle3

@@ -1,0 +1,36 @@
+#include "target/target_info.h"
+
+#include "error.h"
+#include "gguf_file.h"
+
+namespace eagle3 {
+
+target_info read_target_info(const std::string & path) {
+    const gguf_file file(path);
+
+    target_info res;
+    res.path = path;
+    res.arch = file.get_str("general.architecture").value_or("");
+    if (res.arch.empty()) {
+        throw model_file_error(format("'%s': key 'general.architecture' is missing", path.c_str()));
+    }
+    res.name        = file.get_str("general.name").value_or("");
+    res.n_layer     = file.require_int(res.arch + ".block_count");
+    res.n_layer    -= file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
+    res.n_embd      = file.require_int(res.arch + ".embedding_length");
+    res.n_ctx_train = file.get_int(res.arch + ".context_length").value_or(0);
+    res.file_size   = file.file_size();
+
+    res.n_vocab = file.array_length("tokenizer.ggml.tokens");
+    if (res.n_vocab == 0) {
+        res.n_vocab = file.get_int(res.arch + ".vocab_size").value_or(0);
+    }
+    if (res.n_layer <= 0 || res.n_embd <= 0) {
+        throw model_file_error(format("'%s': expected layers and a width, found block_count %d (without layers for "
+                                      "multi-token prediction) and embedding_length %d",
+                                      path.c_str(), res.n_layer, res.n_embd));
+    }
+    return res;
+}
+
+} // namespace eagle3
