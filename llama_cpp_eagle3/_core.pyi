@@ -1,0 +1,256 @@
+"""Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+LLAMA_CPP_PYTHON_VERSION: str
+
+class FeatureTap:
+    """Reads the target's hidden states at some boundaries while it decodes.
+
+    A boundary b is the residual stream after b layers, 0 to n_layer; n_layer + 1 is the stream after the final norm.
+    Create it before the context, put `cb_eval` and `cb_eval_user_data` into the context's parameters, and give it to
+    `Target`. It must live as long as the context.
+    """
+
+    def __init__(
+        self, boundaries: Sequence[int], n_layer: int, n_embd: int, arch: str, kind: str = "auto"
+    ) -> None: ...
+    @property
+    def kind(self) -> str:
+        """native: llama.cpp copies the rows; callback: we copy them from the graph."""
+    @property
+    def boundaries(self) -> list[int]: ...
+    @property
+    def needs_all_outputs(self) -> bool:
+        """True if rows exist only for tokens with logits; Target then asks for all of them."""
+    @property
+    def cb_eval(self) -> int:
+        """Address for llama_context_params.cb_eval, 0 when native."""
+    @property
+    def cb_eval_user_data(self) -> int:
+        """Address for llama_context_params.cb_eval_user_data, 0 when native."""
+    def attach(self, ctx: int) -> None:
+        """Bind to a context; Target does this."""
+    @property
+    def rows(self) -> npt.NDArray[np.float32]:
+        """Rows of the last decode in batch order: float32, (n_tokens, n_boundaries, n_embd), read-only.
+
+        A view, not a copy; it keeps its values when the target decodes on.
+        """
+    def rows_of(self, n_decode: int) -> npt.NDArray[np.float32]:
+        """Return the same, or raise Eagle3Error if the last decode was another one than `n_decode`."""
+    @property
+    def n_decode(self) -> int:
+        """Number of the last decode, counted from 1."""
+
+class Target:
+    """The target's context: decode, sample row by row, take back.
+
+    `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing them.
+    One thread at a time: a second one gets BusyError.
+    """
+
+    def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None) -> None: ...
+    def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True) -> None:
+        """Forget positions from `n_past` on and evaluate `tokens` there, in sequence 0, as one batch.
+
+        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`.
+        """
+    def decode_batch(
+        self,
+        tokens: Sequence[int],
+        pos: Sequence[int],
+        seq_ids: Sequence[Sequence[int]],
+        logits: Sequence[bool],
+    ) -> None:
+        """Evaluate one batch of any sequences, the general form. Nothing is forgotten before."""
+    def sample(self, sampler: int, row: int) -> int:
+        """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token."""
+    def argmax(self, row: int) -> int:
+        """Return the first of the most probable tokens of a row."""
+    def logits(self, row: int) -> npt.NDArray[np.float32]:
+        """Copy the logits of a row: float32, (n_vocab,)."""
+    def logits_all(self, n: int) -> npt.NDArray[np.float32]:
+        """Copy the logits of the first n rows: float32, (n, n_vocab)."""
+    def trim(self, n_past: int) -> None:
+        """Forget positions from `n_past` on in sequence 0."""
+    def close(self) -> None:
+        """Let go of the context: every later call raises."""
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """Tokens of the last batch."""
+    @property
+    def pos(self) -> npt.NDArray[np.int32]:
+        """Positions of the last batch."""
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def t_decode_us(self) -> int:
+        """Microseconds in llama_decode and synchronize."""
+
+class TargetInfo:
+    """What the header of a target's GGUF file says. Made by read_target()."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def n_layer(self) -> int:
+        """Layers, without those for multi-token prediction."""
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def n_ctx_train(self) -> int: ...
+    @property
+    def file_size(self) -> int: ...
+
+def read_target(path: str) -> TargetInfo:
+    """Read the header of a target's GGUF file, or raise ModelFileError."""
+
+class Head:
+    """What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head()."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def arch(self) -> str:
+        """general.architecture: eagle3, or eagle3-ext for what llama.cpp cannot run."""
+    @property
+    def dialect(self) -> str:
+        """Upstream, fork or extended."""
+    @property
+    def boundaries(self) -> list[int]:
+        """Target boundaries that a row is made of, empty without fc."""
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_embd_tgt(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_ff(self) -> int: ...
+    @property
+    def n_head(self) -> int: ...
+    @property
+    def n_head_kv(self) -> int: ...
+    @property
+    def n_embd_head(self) -> int: ...
+    @property
+    def n_rot(self) -> int: ...
+    @property
+    def n_vocab_dft(self) -> int:
+        """Draft vocabulary, 0 = the target's."""
+    @property
+    def n_vocab(self) -> int:
+        """Target vocabulary as the head knows it, 0 = unknown."""
+    @property
+    def norm_before_residual(self) -> bool: ...
+    @property
+    def norm_before_fc(self) -> bool: ...
+    @property
+    def fc_norm(self) -> bool: ...
+    @property
+    def norm_output(self) -> bool: ...
+    @property
+    def use_aux_hidden_state(self) -> bool: ...
+    @property
+    def has_tok_embd(self) -> bool: ...
+    @property
+    def has_output(self) -> bool: ...
+    @property
+    def has_d2t(self) -> bool: ...
+    @property
+    def sliding_window(self) -> int: ...
+    @property
+    def hidden_act(self) -> str: ...
+    @property
+    def rms_eps(self) -> float: ...
+    @property
+    def logit_scale(self) -> float: ...
+    @property
+    def rope_freq_base(self) -> float: ...
+    @property
+    def rope_scaling(self) -> str: ...
+
+def read_head(path: str) -> Head:
+    """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
+
+class Drafter:
+    """An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for one sequence."""
+
+    def __init__(
+        self,
+        path: str,
+        model_tgt: int,
+        n_ctx: int,
+        *,
+        boundaries: Sequence[int] | None = None,
+        n_gpu_layers: int = -1,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        n_threads: int = 1,
+        n_batch: int = 512,
+    ) -> None: ...
+    def process(self, tap: FeatureTap, tokens: Sequence[int], n_past: int, n_rows: int | None = None) -> None:
+        """Take in the first n_rows rows of the tap's last decode: the tokens at positions n_past, n_past + 1, ..."""
+    def process_rows(self, rows: npt.NDArray[np.float32], tokens: Sequence[int], n_past: int) -> None:
+        """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
+    def propose(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
+        """Return up to n_max target tokens that may follow id_last, the token at position n_past.
+
+        Ends before a token less likely than p_min.
+        """
+    def truncate(self, n_past: int) -> int:
+        """Forget positions from n_past on. Returns the position from which rows must be processed again."""
+    def reset(self) -> None:
+        """Forget everything."""
+    def state_get(self) -> bytes: ...
+    def state_set(self, state: bytes) -> None: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def boundaries(self) -> list[int]: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_past(self) -> int:
+        """Positions whose rows were taken in."""
+    @property
+    def n_vocab_dft(self) -> int: ...
+    @property
+    def n_bytes_own(self) -> int:
+        """Of the head's tensors."""
+    @property
+    def n_bytes_shared(self) -> int:
+        """Of the target's tensors that the head uses in place."""
+    @property
+    def n_bytes_cache(self) -> int: ...
+    @property
+    def draft_logits(self) -> npt.NDArray[np.float32]:
+        """float32 (n_vocab_dft,), of the last drafted token."""
+    @property
+    def hidden_state(self) -> npt.NDArray[np.float32]:
+        """float32 (n_embd,), the recurrent row after the last drafted token."""
+    @property
+    def t_process_us(self) -> int: ...
+    @property
+    def t_propose_us(self) -> int: ...
+    @property
+    def t_graph_us(self) -> int:
+        """Of both, inside ggml."""
+    @property
+    def n_propose(self) -> int: ...
+    @property
+    def n_steps(self) -> int: ...
