@@ -13,13 +13,23 @@ from .errors import (
 
 _library.load()
 
+# these need the compiled module
+from .features import Features  # noqa: E402
+from .llama import Eagle3Llama  # noqa: E402
+from .state import Eagle3State  # noqa: E402
+from .stats import Stats  # noqa: E402
+
 __all__ = [
     "LLAMA_CPP_PYTHON_VERSION",
     "BusyError",
     "ContextFullError",
     "Eagle3Error",
+    "Eagle3Llama",
+    "Eagle3State",
+    "Features",
     "IncompatibleDraftError",
     "LibraryMismatchError",
     "ModelFileError",
+    "Stats",
     "__version__",
 ]

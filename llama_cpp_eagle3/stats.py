@@ -1,0 +1,164 @@
+"""Figures of speculative decoding: how much was drafted, how much was accepted, where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+_NS = 1e-9
+
+
+@dataclass(slots=True, repr=False)
+class Stats:
+    """Counters of one or several generations.
+
+    A round is one pass of the target over the last token and its draft. The names follow llama.cpp and vLLM:
+    `mean_acceptance_length`, `draft_acceptance_rate`, `metrics()`.
+    """
+
+    prompt_tokens: int = 0
+    """Prompt tokens evaluated; those found in the cache are not counted."""
+    tokens: int = 0
+    """Tokens generated."""
+    rounds: int = 0
+    """Passes of the target after the prompt."""
+    drafts: int = 0
+    """Rounds that had something drafted."""
+    drafted: int = 0
+    """Drafted tokens that were judged. If the consumer stops asking half-way, the rest of the draft is not counted."""
+    accepted: int = 0
+    """Drafted tokens that the target's own sampler chose too."""
+    accepted_per_position: list[int] = field(default_factory=list)
+    """How often the 1st, 2nd, ... drafted token was accepted."""
+
+    # nanoseconds on the wall
+    prefill_ns: int = 0
+    draft_ns: int = 0
+    verify_ns: int = 0
+    sample_ns: int = 0
+    total_ns: int = 0
+
+    def extend_positions(self, n_drafted: int) -> None:
+        """Make room for a draft of `n_drafted` tokens."""
+        missing = n_drafted - len(self.accepted_per_position)
+        if missing > 0:
+            self.accepted_per_position += [0] * missing
+
+    def judge(self, i: int, accepted: bool, n_drafted: int) -> bool:
+        """Count one emitted token, and the judgement on drafted token `i` of `n_drafted`. Returns `accepted`."""
+        self.tokens += 1
+        if accepted:
+            self.drafted += 1
+            self.accepted += 1
+            self.accepted_per_position[i] += 1
+        else:
+            self.drafted += n_drafted - i
+        return accepted
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per round: 1 + accepted / rounds."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Part of the drafted tokens that was accepted, 0 to 1."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_rate_per_position(self) -> list[float]:
+        """Part of all rounds in which the 1st, 2nd, ... drafted token was accepted."""
+        return [n / self.rounds if self.rounds else 0.0 for n in self.accepted_per_position]
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Time for the prompt, the drafter's part included."""
+        return self.prefill_ns * _NS
+
+    @property
+    def draft_seconds(self) -> float:
+        """Time in the drafter: proposals, and taking in the rows of accepted tokens."""
+        return self.draft_ns * _NS
+
+    @property
+    def verify_seconds(self) -> float:
+        """Time in the target's passes."""
+        return self.verify_ns * _NS
+
+    @property
+    def sample_seconds(self) -> float:
+        """Time in the sampler chain, logits processors and stopping criteria included."""
+        return self.sample_ns * _NS
+
+    @property
+    def other_seconds(self) -> float:
+        """What is left: our own bookkeeping."""
+        return max(0, self.total_ns - self.prefill_ns - self.draft_ns - self.verify_ns - self.sample_ns) * _NS
+
+    @property
+    def total_seconds(self) -> float:
+        """Time inside `generate` and `eval`; the time that the consumer takes between two tokens is not counted."""
+        return self.total_ns * _NS
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second, without the time for the prompt."""
+        decode_ns = self.total_ns - self.prefill_ns
+        return self.tokens / (decode_ns * _NS) if decode_ns > 0 else 0.0
+
+    def __add__(self, other: Stats) -> Stats:
+        total = Stats()
+        for f in fields(Stats):
+            a, b = getattr(self, f.name), getattr(other, f.name)
+            setattr(total, f.name, _add_lists(a, b) if isinstance(a, list) else a + b)
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, derived figures included, ready for JSON."""
+        counters = {f.name: getattr(self, f.name) for f in fields(Stats) if not f.name.endswith("_ns")}
+        return {
+            **counters,
+            "accepted_per_position": list(self.accepted_per_position),
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "draft_acceptance_rate": self.draft_acceptance_rate,
+            "acceptance_rate_per_position": self.acceptance_rate_per_position,
+            "prefill_seconds": self.prefill_seconds,
+            "draft_seconds": self.draft_seconds,
+            "verify_seconds": self.verify_seconds,
+            "sample_seconds": self.sample_seconds,
+            "other_seconds": self.other_seconds,
+            "total_seconds": self.total_seconds,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+    def metrics(self) -> dict[str, int | list[int]]:
+        """Counters under the names that vLLM and llama-server use in their metrics, without their prefix."""
+        return {
+            "prompt_tokens_total": self.prompt_tokens,
+            "generation_tokens_total": self.tokens,
+            "spec_decode_num_drafts_total": self.drafts,
+            "spec_decode_num_draft_tokens_total": self.drafted,
+            "spec_decode_num_accepted_tokens_total": self.accepted,
+            "spec_decode_num_accepted_tokens_per_pos_total": list(self.accepted_per_position),
+        }
+
+    def __repr__(self) -> str:
+        parts = [f"{self.tokens} tokens", f"{self.tokens_per_second:.1f} tokens/s"]
+        if self.drafted:
+            per_position = " ".join(f"{100 * rate:.0f}" for rate in self.acceptance_rate_per_position)
+            parts += [
+                f"{self.rounds} rounds",
+                f"mean acceptance length {self.mean_acceptance_length:.2f}",
+                f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
+            ]
+        parts.append(
+            f"prefill {self.prefill_seconds:.3f} s, draft {self.draft_seconds:.3f} s, "
+            f"verify {self.verify_seconds:.3f} s, sample {self.sample_seconds:.3f} s, other {self.other_seconds:.3f} s"
+        )
+        return f"<Stats: {', '.join(parts)}>"
+
+
+def _add_lists(a: list[int], b: list[int]) -> list[int]:
+    """Add position by position; the shorter list counts as zero where it ends."""
+    n = max(len(a), len(b))
+    return [x + y for x, y in zip(a + [0] * (n - len(a)), b + [0] * (n - len(b)), strict=True)]
