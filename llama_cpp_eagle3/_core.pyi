@@ -15,9 +15,7 @@ class FeatureTap:
     `Target`. It must live as long as the context.
     """
 
-    def __init__(
-        self, boundaries: Sequence[int], n_layer: int, n_embd: int, arch: str, kind: str = "auto"
-    ) -> None: ...
+    def __init__(self, boundaries: Sequence[int], n_layer: int, n_embd: int, arch: str, kind: str = "auto") -> None: ...
     @property
     def kind(self) -> str:
         """native: llama.cpp copies the rows; callback: we copy them from the graph."""

@@ -1,4 +1,4 @@
-"""Versions in one place. `LLAMA_CPP_PYTHON_VERSION` is what vendor/llama_cpp_python_version says; a test compares the two."""
+"""Versions in one place. `LLAMA_CPP_PYTHON_VERSION` repeats vendor/llama_cpp_python_version; a test compares them."""
 
 __version__ = "0.1.0"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import llama_cpp
+
 from llama_cpp_eagle3 import _core
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from llama_cpp_eagle3 import Eagle3Error, _core
 from lowlevel import LowLevel
 from tiny import Target, write_target
+
+from llama_cpp_eagle3 import Eagle3Error, _core
 
 N_LAYER = 4
 ALL = list(range(N_LAYER))

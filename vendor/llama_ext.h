@@ -1,7 +1,8 @@
 #pragma once
 
 // libllama exports a few C++ functions that llama.h does not declare. These are our own declarations of those that
-// we call; they belong to the version of llama-cpp-python in vendor/llama_cpp_python_version and are checked whenever that moves.
+// we call; they belong to the version of llama-cpp-python in vendor/llama_cpp_python_version and are checked whenever
+// that moves.
 
 #include "llama.h"
 
@@ -20,4 +21,6 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API float * llama_get_embeddings_nextn(llama_context * ctx);
 
 // all tensors of a model by name
-LLAMA_API const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);
+LLAMA_API const std::vector<std::pair<std::string, ggml_tensor *>> &
+                llama_internal_get_tensor_map(const llama_model * model);
+                

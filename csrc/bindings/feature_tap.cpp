@@ -71,8 +71,8 @@ void register_feature_tap(py::module_ & m) {
             py::arg("n_decode"), "The same, or Eagle3Error if the last decode was another one than `n_decode`.")
         .def_property_readonly("n_decode", &feature_tap::n_decode, "number of the last decode, counted from 1")
         .def("__repr__", [](const feature_tap & self) {
-            return py::str("<FeatureTap {} boundaries={}>").format(self.native() ? "native" : "callback",
-                                                                   py::cast(self.boundaries()));
+            return py::str("<FeatureTap {} boundaries={}>")
+                .format(self.native() ? "native" : "callback", py::cast(self.boundaries()));
         });
 }
 

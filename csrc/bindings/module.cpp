@@ -43,7 +43,7 @@ static void register_errors() {
 PYBIND11_MODULE(_core, m) {
     using namespace eagle3::python;
 
-    m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter.";
+    m.doc()                            = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
 
     register_errors();

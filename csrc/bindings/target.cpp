@@ -67,7 +67,8 @@ py::array_t<float> logits_all(py_target & self, int32_t n) {
     return res;
 }
 
-template <typename T> py::array_t<T> copy_of(const std::vector<T> & values) {
+template <typename T>
+py::array_t<T> copy_of(const std::vector<T> & values) {
     return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
@@ -114,8 +115,7 @@ void register_target(py::module_ & m) {
             "tokens", [](const py_target & self) { return copy_of(self.impl.tokens()); }, "tokens of the last batch")
         .def_property_readonly(
             "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "positions of the last batch")
-        .def_property_readonly(
-            "n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
+        .def_property_readonly("n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
         .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
             "microseconds in llama_decode and synchronize");

@@ -15,6 +15,7 @@ bool arch_graph::publishes(int32_t boundary, int32_t n_layer) const {
 arch_graph find_arch_graph(const std::string & arch) {
     // the graphs with res->t_layer_inp and res->t_h_nextn in llama.cpp's src/models whose rows are the residual stream.
     // deepseek4 and qwen4exp publish something else: they carry several streams
+    // clang-format off
     static const std::map<std::string, arch_graph> table = {
         //                    layer_inp, last, nextn
         { "llama",          { true, false, -1 } },
@@ -43,14 +44,15 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "rwkv7",          { false, false, -1, "l_out", false } },
         { "arwkv7",         { false, false, -1, "l_out", false } },
     };
+    // clang-format on
     const auto it = table.find(arch);
     return it == table.end() ? arch_graph() : it->second;
 }
 
 bool is_embd_name(const char * name) {
     static const char * const names[] = {
-        "embd",       "inp_embd", "inp_scaled",        "inp_embd_scaled",    "inp_norm",
-        "embd_norm",  "inpL",     "model.input_embed", "model.embed_tokens", "embedding_output",
+        "embd",      "inp_embd", "inp_scaled",        "inp_embd_scaled",    "inp_norm",
+        "embd_norm", "inpL",     "model.input_embed", "model.embed_tokens", "embedding_output",
     };
     for (const char * n : names) {
         if (n[0] == name[0] && strcmp(n, name) == 0) {

@@ -8,16 +8,16 @@ namespace eagle3 {
 // What we know of the graphs of llama.cpp, by architecture, beyond the general rule
 struct arch_graph {
     // layer inputs are published for boundaries 0 .. n_layer - 1. Where they are not, asking for one aborts the process
-    bool layer_inp = false;
+    bool         layer_inp      = false;
     // so is boundary n_layer
-    bool layer_inp_last = false;
+    bool         layer_inp_last = false;
     // the boundary that llama_get_embeddings_nextn delivers, relative to n_layer: 0 before the final norm, 1 after it,
     // -1 none
-    int32_t nextn = -1;
+    int32_t      nextn          = -1;
     // name of the tensors that leave a layer
-    const char * layer_out = "l_out";
+    const char * layer_out      = "l_out";
     // whether the tensor that enters layer 0 has a name
-    bool embd_named = true;
+    bool         embd_named     = true;
 
     // can llama.cpp itself copy this boundary out?
     bool publishes(int32_t boundary, int32_t n_layer) const;

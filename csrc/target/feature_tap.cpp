@@ -21,8 +21,8 @@ feature_tap::feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32
     for (int32_t b : bounds) {
         if (b < 0 || b > n_layer + 1) {
             throw std::invalid_argument(
-                format("boundary %d is out of range: a target with %d layers has 0 to %d, and %d after the final norm", b,
-                       n_layer, n_layer, n_layer + 1));
+                format("boundary %d is out of range: a target with %d layers has 0 to %d, and %d after the final norm",
+                       b, n_layer, n_layer, n_layer + 1));
         }
     }
     if (std::set<int32_t>(bounds.begin(), bounds.end()).size() != bounds.size()) {
@@ -35,8 +35,8 @@ feature_tap::feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32
     const auto unpublished =
         std::find_if(bounds.begin(), bounds.end(), [&](int32_t b) { return !graph.publishes(b, n_layer); });
     if (kind == "native" && unpublished != bounds.end()) {
-        throw error(format("llama.cpp does not publish boundary %d of architecture %s: use the callback tap", *unpublished,
-                           arch.c_str()));
+        throw error(format("llama.cpp does not publish boundary %d of architecture %s: use the callback tap",
+                           *unpublished, arch.c_str()));
     }
     if (kind == "callback" || unpublished != bounds.end()) {
         if (!graph.embd_named && std::count(bounds.begin(), bounds.end(), 0) > 0) {
@@ -53,8 +53,9 @@ bool feature_tap::needs_all_outputs() const {
 void feature_tap::attach(llama_context * ctx) {
     const llama_model * model = llama_get_model(ctx);
     if (llama_model_n_layer(model) != n_layer || llama_model_n_embd(model) != n_embd_row) {
-        throw std::invalid_argument(format("the tap was made for %d layers of width %d, the context's model has %d of %d",
-                                           n_layer, n_embd_row, llama_model_n_layer(model), llama_model_n_embd(model)));
+        throw std::invalid_argument(
+            format("the tap was made for %d layers of width %d, the context's model has %d of %d", n_layer, n_embd_row,
+                   llama_model_n_layer(model), llama_model_n_embd(model)));
     }
     char arch_model[128] = "";
     llama_model_meta_val_str(model, "general.architecture", arch_model, sizeof(arch_model));
@@ -70,7 +71,7 @@ void feature_tap::attach(llama_context * ctx) {
             if (b < n_layer || (b == n_layer && graph.layer_inp_last)) {
                 llama_set_embeddings_layer_inp(ctx, b, true);
             } else {
-                llama_set_embeddings_nextn(ctx, true, /*masked =*/ false);
+                llama_set_embeddings_nextn(ctx, true, /*masked =*/false);
             }
         }
     }
@@ -111,10 +112,10 @@ void feature_tap::abort() {
 
 const float * feature_tap::rows() const {
     switch (cur) {
-        case state::none:    throw error("no hidden states: nothing was decoded yet");
+        case state::none: throw error("no hidden states: nothing was decoded yet");
         case state::running: throw busy_error("the hidden states are being computed by another thread");
-        case state::failed:  throw error("no hidden states: the last decode failed");
-        case state::ready:   break;
+        case state::failed: throw error("no hidden states: the last decode failed");
+        case state::ready: break;
     }
     return buf.get();
 }

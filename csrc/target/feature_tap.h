@@ -83,7 +83,7 @@ class feature_tap {
     ubatch_order                  order; // of the current batch, callback only
 
     std::shared_ptr<float[]> buf;
-    size_t                   n_buf    = 0; // floats
+    size_t                   n_buf = 0; // floats
     std::vector<float>       tmp;
     int32_t                  n_tokens = 0;
     uint64_t                 i_decode = 0;

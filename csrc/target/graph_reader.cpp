@@ -79,7 +79,9 @@ bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
     try {
         self->read(t);
     } catch (const std::exception & e) {
-        self->problem = e.what();
+        if (self->problem.empty()) {
+            self->problem = e.what();
+        }
     }
     return true; // false would end this part of the graph
 }
@@ -133,8 +135,8 @@ void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
                            n_embd));
     }
     if (n_done + t->ne[1] > n_tokens) {
-        throw error(format("tensor %s has too many rows: %d + %d, expected %d", t->name, n_done, (int) t->ne[1],
-                           n_tokens));
+        throw error(
+            format("tensor %s has too many rows: %d + %d, expected %d", t->name, n_done, (int) t->ne[1], n_tokens));
     }
     const size_t n_row_floats = bounds.size() * n_embd;
     ggml_backend_tensor_get_2d(t, dst + n_done * n_row_floats + i_slot * n_embd, 0, n_embd * sizeof(float), t->ne[1],

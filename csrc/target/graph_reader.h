@@ -47,16 +47,16 @@ class graph_reader {
     std::vector<int32_t> slot_of; // boundary -> index in bounds, or -1
 
     // this decode
-    float *              dst = nullptr; // null: not ours to read
-    const llama_token *  token = nullptr; // set when the order of evaluation is not that of the batch
-    const ubatch_order * order = nullptr;
+    float *              dst      = nullptr; // null: not ours to read
+    const llama_token *  token    = nullptr; // set when the order of evaluation is not that of the batch
+    const ubatch_order * order    = nullptr;
     int32_t              n_tokens = 0;
     int32_t              n_done   = 0; // rows of finished ubatches
     size_t               i_ubatch = 0;
     std::string          problem;
 
     // this ubatch
-    std::vector<int32_t> n_rows;       // per slot
+    std::vector<int32_t> n_rows; // per slot
     bool                 started = false;
     int32_t              il_last = -1; // the last layer whose output came by
     int32_t              i_slot  = -1; // of the node that we asked for

@@ -10,8 +10,7 @@
 
 namespace eagle3 {
 
-target::target(llama_context * ctx, const llama_model * model, feature_tap * tap) :
-    ctx(ctx), tap_ptr(tap) {
+target::target(llama_context * ctx, const llama_model * model, feature_tap * tap) : ctx(ctx), tap_ptr(tap) {
     if (!ctx || !model) {
         throw std::invalid_argument("context and model must not be null");
     }
@@ -93,8 +92,8 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
             throw context_full_error(
                 format("position %d of token %zu is outside the context of n_ctx = %d", pos[i], i, n_ctx));
         }
-        if (seq_ids[i].empty() || std::set<llama_seq_id>(seq_ids[i].begin(), seq_ids[i].end()).size() !=
-                                      seq_ids[i].size()) {
+        if (seq_ids[i].empty() ||
+            std::set<llama_seq_id>(seq_ids[i].begin(), seq_ids[i].end()).size() != seq_ids[i].size()) {
             throw std::invalid_argument(format("token %zu needs one or more different sequence ids", i));
         }
         for (llama_seq_id s : seq_ids[i]) {
@@ -118,6 +117,15 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
     run();
 }
 
+static const char * decode_problem(int32_t ret) {
+    switch (ret) {
+        case 2: return "aborted";
+        case -1: return "invalid batch";
+        case -2: return "no memory";
+        default: return "fatal error";
+    }
+}
+
 void target::run() {
     decoded = false;
     if (tap_ptr && tap_ptr->needs_all_outputs()) {
@@ -139,16 +147,12 @@ void target::run() {
         }
         const int32_t ret = llama_decode(ctx, batch);
         if (ret == 1) {
-            throw context_full_error(format(
-                "no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx", batch.n_tokens,
-                n_ctx));
+            throw context_full_error(
+                format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
+                       batch.n_tokens, n_ctx));
         }
         if (ret != 0) {
-            throw error(format("llama_decode failed with %d (%s)", ret,
-                               ret == 2    ? "aborted" :
-                               ret == -1   ? "invalid batch" :
-                               ret == -2   ? "no memory" :
-                                             "fatal error"));
+            throw error(format("llama_decode failed with %d (%s)", ret, decode_problem(ret)));
         }
         if (tap_ptr) {
             tap_ptr->end();
@@ -192,10 +196,10 @@ void target::forget(llama_seq_id seq, llama_pos n_past) {
     }
     // a sliding-window cache forgets what has left the window, and the window moves back with n_past
     if (n_swa > 0 && n_past > 0 && llama_memory_seq_pos_min(mem, seq) > std::max(0, n_past - n_swa)) {
-        throw error(
-            format("cannot go back to position %d: the sliding-window cache of the target (n_swa = %d) has forgotten what "
-                   "came before; use swa_full = True or start from 0",
-                   n_past, n_swa));
+        throw error(format(
+            "cannot go back to position %d: the sliding-window cache of the target (n_swa = %d) has forgotten what "
+            "came before; use swa_full = True or start from 0",
+            n_past, n_swa));
     }
     if (!llama_memory_seq_rm(mem, seq, n_past, -1)) {
         throw error(

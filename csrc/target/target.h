@@ -59,14 +59,14 @@ class target {
     int32_t         n_swa;
 
     // the last batch
-    std::vector<llama_token>                batch_tokens;
-    std::vector<llama_pos>                  batch_pos;
-    std::vector<int32_t>                    batch_n_seq;
-    std::vector<std::vector<llama_seq_id>>  batch_seqs; // decode_batch only
-    std::vector<llama_seq_id *>             batch_seq;
-    std::vector<int8_t>                     batch_logits;
-    llama_seq_id                            seq_zero = 0;
-    bool                                    decoded  = false;
+    std::vector<llama_token>               batch_tokens;
+    std::vector<llama_pos>                 batch_pos;
+    std::vector<int32_t>                   batch_n_seq;
+    std::vector<std::vector<llama_seq_id>> batch_seqs; // decode_batch only
+    std::vector<llama_seq_id *>            batch_seq;
+    std::vector<int8_t>                    batch_logits;
+    llama_seq_id                           seq_zero = 0;
+    bool                                   decoded  = false;
 
     int64_t t_decode = 0;
 };

@@ -14,9 +14,9 @@ target_info read_target_info(const std::string & path) {
     if (res.arch.empty()) {
         throw model_file_error(format("'%s': key 'general.architecture' is missing", path.c_str()));
     }
-    res.name        = file.get_str("general.name").value_or("");
-    res.n_layer     = file.require_int(res.arch + ".block_count");
-    res.n_layer    -= file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
+    res.name    = file.get_str("general.name").value_or("");
+    res.n_layer = file.require_int(res.arch + ".block_count");
+    res.n_layer -= file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
     res.n_embd      = file.require_int(res.arch + ".embedding_length");
     res.n_ctx_train = file.get_int(res.arch + ".context_length").value_or(0);
     res.file_size   = file.file_size();

@@ -1,0 +1,60 @@
+# make demo    install into .venv and generate text with the bundled pair
+# make test    the whole test suite
+# make lint    ruff, clang-format, mypy
+# make format  let ruff and clang-format mend what they can
+# make clean   remove .venv and all that was built
+#
+# For a GPU: CMAKE_ARGS="-DGGML_CUDA=on" make demo (-DGGML_METAL=on, ...). Only llama-cpp-python is compiled for it.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+STAMPS := $(VENV)/stamps
+CSRC   := $(sort $(shell find csrc vendor -name '*.cpp' -o -name '*.h'))
+LLAMA  := llama-cpp-python==$(shell cat vendor/llama_cpp_python_version)
+
+.PHONY: demo test lint format clean FORCE
+
+demo: $(STAMPS)/cli
+	$(BIN)/llama-cpp-eagle3 speculative-simple
+
+test: $(STAMPS)/test
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+	$(BIN)/mypy
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CSRC)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+# Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
+# isolation, so that a change of the C++ code compiles only what it touches.
+$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev: pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
+	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]"
+	@touch $@
+
+$(STAMPS)/files: FORCE | $(STAMPS)/venv
+	@find llama_cpp_eagle3 -name '*.py' | sort > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(STAMPS)/base: vendor/llama_cpp_python_version | $(STAMPS)/venv
+	$(PIP) install --quiet "scikit-build-core>=0.11" "pybind11>=3.0" cmake ninja
+	@echo "Installing $(LLAMA): if pip has no wheel of it, llama.cpp is compiled now, which takes some minutes"
+	$(PIP) install --quiet $(LLAMA)
+	@touch $@
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
