@@ -18,7 +18,7 @@ from .errors import Eagle3Error
 from .sampling import Draw
 
 if TYPE_CHECKING:
-    from .llama import Eagle3Llama
+    from .context import DraftedContext
 
 Tokens = Generator[int, Sequence[int] | None, int | None]
 _NO_TOKEN = -1
@@ -37,7 +37,7 @@ class Round:
 class Speculation:
     """One generation: what `Eagle3Llama.generate` runs."""
 
-    def __init__(self, llm: Eagle3Llama, draw: Draw, stop: Callable[..., Any] | None):
+    def __init__(self, llm: DraftedContext, draw: Draw, stop: Callable[..., Any] | None):
         self.llm = llm
         self.draw = draw
         self.stop = stop
@@ -128,7 +128,7 @@ class Speculation:
         llm.n_tokens = n_past
 
 
-def commit(llm: Eagle3Llama) -> None:
+def commit(llm: DraftedContext) -> None:
     """Make target memory and draft describe the accepted prefix. Does nothing when no round is open."""
     opened = llm._round
     if opened is None:

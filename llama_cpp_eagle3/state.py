@@ -35,7 +35,7 @@ def check_state(state: LlamaState, pair: tuple[str, str], n_ctx: int) -> None:
             # a state without a draft's side is fine: drafting then pauses until the next prompt
             if mine and other and mine != other:
                 raise IncompatibleDraftError(
-                    f"the state was saved with another {name} model: fingerprint {other[:12]}, this one has {mine[:12]}. "
+                    f"the state was saved with another {name}: fingerprint {other[:12]}, this one has {mine[:12]}. "
                     "Load states only into the pair that saved them."
                 )
     if state.n_tokens > n_ctx:

@@ -1,0 +1,58 @@
+"""The command line: `llama-cpp-eagle3 COMMAND ...`, also `python -m llama_cpp_eagle3 COMMAND ...`.
+
+Each command is a module with `add_arguments(parser)` and `run(args) -> int`. It is imported only when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+
+COMMANDS = {
+    "speculative-simple": ("llama_cpp_eagle3.cli.speculative_simple", "generate from one prompt, with figures"),
+}
+"""Command -> (module, what it does)."""
+
+_PROG = "llama-cpp-eagle3"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 or 2 after a one-line error, 130 after Ctrl-C."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0] in COMMANDS:
+        return _run(argv[0], argv[1:])
+    parser = argparse.ArgumentParser(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
+    version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (_, help_text) in COMMANDS.items():
+        commands.add_parser(name, help=help_text, add_help=False)
+    parser.parse_args(argv)  # shows help, the version, or what is wrong
+    return 2
+
+
+def _run(command: str, argv: Sequence[str]) -> int:
+    module_name, help_text = COMMANDS[command]
+    module = importlib.import_module(module_name)
+    parser = argparse.ArgumentParser(
+        f"{_PROG} {command}",
+        description=(module.__doc__ or help_text).strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        return int(module.run(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has left
+        sys.stderr.close()
+        return 0
+    except (RuntimeError, ValueError, OSError) as e:
+        print(f"{_PROG}: error: {e}", file=sys.stderr)
+        return 2

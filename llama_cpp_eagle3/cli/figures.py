@@ -1,0 +1,120 @@
+"""The figures of one generation: measured, shown, written as JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import llama_cpp
+
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..stats import Stats
+from .model import CliLlama
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one generation took. `stats` is of that generation alone."""
+
+    stats: Stats
+    text: str
+    n_prompt: int
+    finish_reason: str  # "stop", "length" or "interrupted"
+    load_seconds: float
+    n_bytes_read: int
+    """Weights that were read while decoding: the target's once per pass, the head's once per drafted token."""
+    device: str
+
+    @property
+    def decode_seconds(self) -> float:
+        """Time for everything behind the prompt."""
+        return self.stats.total_seconds - self.stats.prefill_seconds
+
+    @property
+    def bandwidth(self) -> float:
+        """Weights read per second of decoding, in GB/s: how near the machine's memory bandwidth this comes."""
+        return self.n_bytes_read / self.decode_seconds / 1e9 if self.decode_seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "n_prompt": self.n_prompt,
+            "finish_reason": self.finish_reason,
+            **self.stats.as_dict(),
+            "decode_seconds": self.decode_seconds,
+            "load_seconds": self.load_seconds,
+            "gb_per_second": self.bandwidth,
+            "draft_device": self.device,
+            "text": self.text,
+        }
+
+
+def bytes_read(llm: CliLlama, stats: Stats, n_draft_steps: int) -> int:
+    """Weights that one generation read."""
+    n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.rounds
+    drafter = llm._drafter
+    return n_target if drafter is None else n_target + (drafter.n_bytes_own + drafter.n_bytes_shared) * n_draft_steps
+
+
+def show(figures: Figures, n_max: int, baseline: Figures | None = None, file: TextIO | None = None) -> None:
+    """Print the block that llama.cpp's speculative-simple prints, and what it does not."""
+    stats, file = figures.stats, file or sys.stderr
+
+    def line(text: str = "") -> None:
+        print(text, file=file)
+
+    line()
+    for what, n, seconds in (
+        ("encoded", figures.n_prompt, stats.prefill_seconds),
+        ("decoded", stats.tokens, figures.decode_seconds),
+    ):
+        speed = n / seconds if seconds > 0 else 0.0
+        line(f"{what} {n:4d} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s")
+    line()
+    line(f"n_draft   = {n_max}")
+    line(f"n_predict = {stats.tokens}")
+    line(f"n_drafted = {stats.drafted}")
+    line(f"n_accept  = {stats.accepted}")
+    line(f"accept    = {100 * stats.draft_acceptance_rate:.3f}%")
+    line()
+    line(f"mean acceptance length = {stats.mean_acceptance_length:.3f} tokens a round, {stats.rounds} rounds")
+    if stats.accepted_per_position:
+        rates = "  ".join(f"{100 * rate:.1f}%" for rate in stats.acceptance_rate_per_position)
+        line(f"accepted per position  = {rates}")
+    line()
+    for what, seconds in (
+        ("draft", stats.draft_seconds),
+        ("verify", stats.verify_seconds),
+        ("sample", stats.sample_seconds),
+        ("other", stats.other_seconds),
+    ):
+        share = 100 * seconds / figures.decode_seconds if figures.decode_seconds > 0 else 0.0
+        per_round = 1e3 * seconds / stats.rounds if stats.rounds else 0.0
+        line(f"{what:6} = {seconds:8.3f} s {share:5.1f}%  {per_round:8.3f} ms a round")
+    line(f"weights read at {figures.bandwidth:.1f} GB/s")
+    if baseline is not None:
+        line()
+        line(f"without the head: {baseline.stats.tokens_per_second:.3f} t/s, {baseline.bandwidth:.1f} GB/s")
+        line(f"with the head:    {stats.tokens_per_second:.3f} t/s, {speedup(figures, baseline):.2f} times as fast")
+
+
+def speedup(figures: Figures, baseline: Figures) -> float:
+    """How many times as fast as the baseline."""
+    slow = baseline.stats.tokens_per_second
+    return figures.stats.tokens_per_second / slow if slow > 0 else 0.0
+
+
+def report(figures: Figures, settings: dict[str, Any], baseline: Figures | None) -> dict[str, Any]:
+    """The JSON document."""
+    document = {
+        "version": __version__,
+        "llama_cpp_python": LLAMA_CPP_PYTHON_VERSION,
+        "settings": settings,
+        **figures.as_dict(),
+    }
+    if baseline is not None:
+        document["baseline"] = baseline.as_dict()
+        document["speedup"] = speedup(figures, baseline)
+        document["same_text"] = figures.text == baseline.text
+    return document

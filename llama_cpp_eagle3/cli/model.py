@@ -1,0 +1,117 @@
+"""Load a model as the flags say, with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+from typing import Any
+
+import llama_cpp
+from llama_cpp._internals import LlamaSampler
+
+from ..llama import Eagle3Llama
+from .options import CACHE_TYPES
+
+
+def progress_bar(total: float, desc: str, unit: str = "") -> Any:
+    """Return a tqdm bar on a terminal; None anywhere else, or without tqdm (extra `cli`)."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
+
+
+class CliLlama(Eagle3Llama):
+    """An `Eagle3Llama` that shows how loading gets on and can be told to ignore the end of the text."""
+
+    def __init__(self, *args: Any, **options: Any):
+        self._bar = progress_bar(1.0, "loading")
+        try:
+            super().__init__(*args, **options)
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+        self.ignore_eos = False
+
+    @property
+    def model_params(self) -> Any:
+        """The model's parameters. Llama sets them in its constructor; the progress callback goes in on the way."""
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, params: Any) -> None:
+        if self._bar is not None:
+
+            def on_progress(progress: float, _: Any) -> bool:
+                self._bar.update(progress - self._bar.n)
+                return True
+
+            params.progress_callback = self._on_progress = llama_cpp.llama_progress_callback(on_progress)
+        self._model_params = params
+
+    def _init_sampler(self, *args: Any, **options: Any) -> LlamaSampler:
+        sampler = super()._init_sampler(*args, **options)
+        return self._without_eos(sampler) if self.ignore_eos else sampler
+
+    def _is_greedy(self, **options: Any) -> bool:
+        return not self.ignore_eos and super()._is_greedy(**options)
+
+    def _without_eos(self, inner: LlamaSampler) -> LlamaSampler:
+        """Put a bias in front of a chain under which the text cannot end."""
+        vocab = self._model.vocab
+        outer = LlamaSampler()
+        outer.add_logit_bias(
+            self._n_vocab,
+            {t: float("-inf") for t in range(self._n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, t)},
+        )
+        llama_cpp.llama_sampler_chain_add(outer.sampler, inner.sampler)
+        inner.sampler = None  # the outer chain owns it now
+        return outer
+
+    def piece(self, token: int) -> bytes:
+        """Text of one token, special ones included. (Llama.detokenize cuts pieces longer than 32 bytes.)"""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = int(llama_cpp.llama_token_to_piece(self._model.vocab, token, buffer, size, 0, True))
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+
+def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
+    """Load target and head (None: the target alone)."""
+    draft_options = {
+        "draft_model_path": draft,
+        "draft_n_max": args.spec_draft_n_max,
+        "draft_n_min": args.spec_draft_n_min,
+        "draft_p_min": args.spec_draft_p_min,
+        "draft_n_gpu_layers": args.gpu_layers_draft,
+        "draft_type_k": CACHE_TYPES.get(args.cache_type_k_draft),
+        "draft_type_v": CACHE_TYPES.get(args.cache_type_v_draft),
+    }
+    flash_attn = llama_cpp.llama_supports_gpu_offload() if args.flash_attn == "auto" else args.flash_attn == "on"
+    # the V cache can be quantized under flash attention only
+    flash_attn = flash_attn or (args.flash_attn == "auto" and args.cache_type_v not in (None, "f32", "f16", "bf16"))
+    return CliLlama(
+        args.model,
+        n_gpu_layers=args.gpu_layers,
+        use_mmap=not args.no_mmap,
+        use_mlock=args.mlock,
+        seed=args.seed & 0xFFFFFFFF,
+        n_ctx=args.ctx_size,
+        n_batch=args.batch_size,
+        n_ubatch=args.ubatch_size,
+        n_threads=args.threads,
+        n_threads_batch=args.threads_batch or args.threads,
+        flash_attn=bool(flash_attn),
+        type_k=CACHE_TYPES.get(args.cache_type_k),
+        type_v=CACHE_TYPES.get(args.cache_type_v),
+        lora_path=args.lora,
+        verbose=args.verbose,
+        **(draft_options if draft is not None else {}),
+    )

@@ -1,0 +1,144 @@
+"""llama.cpp's flags, as far as a single generation needs them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+# ggml's type ids; llama_cpp has no name for the bf16 one
+CACHE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q4_0": 2,
+    "q4_1": 3,
+    "iq4_nl": 20,
+    "q5_0": 6,
+    "q5_1": 7,
+}
+
+_REMOVED = {
+    "--draft": "--spec-draft-n-max",
+    "--draft-n": "--spec-draft-n-max",
+    "--draft-max": "--spec-draft-n-max",
+    "--draft-min": "--spec-draft-n-min",
+    "--draft-n-min": "--spec-draft-n-min",
+}
+
+
+class _Renamed(argparse.Action):
+    """A flag that llama.cpp has renamed: say how it is called now."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        parser.error(f"{option_string} is called {_REMOVED[option_string]} now")
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what to load, and how."""
+    group = parser.add_argument_group("models")
+    group.add_argument("-m", "--model", metavar="FNAME", help="target, a GGUF file (default: the bundled pair)")
+    group.add_argument(
+        "-md", "--model-draft", "--spec-draft-model", metavar="FNAME", help="EAGLE-3 head, a GGUF file (default: none)"
+    )
+    group.add_argument("--lora", metavar="FNAME", help="LoRA adapter for the target")
+    group.add_argument("-c", "--ctx-size", type=int, default=4096, metavar="N", help="context size, 0 = from the model")
+    group.add_argument("-b", "--batch-size", type=int, default=2048, metavar="N", help="logical batch size")
+    group.add_argument("-ub", "--ubatch-size", type=int, default=512, metavar="N", help="physical batch size")
+    group.add_argument("-t", "--threads", type=int, default=default_threads(), metavar="N", help="CPU threads")
+    group.add_argument("-tb", "--threads-batch", type=int, metavar="N", help="CPU threads for batches (default: as -t)")
+    group.add_argument(
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        type=_layers,
+        default=-1,
+        metavar="N",
+        help="layers on the GPU, or all",
+    )
+    group.add_argument(
+        "-ngld",
+        "--gpu-layers-draft",
+        "--n-gpu-layers-draft",
+        "--spec-draft-ngl",
+        type=_layers,
+        default=-1,
+        metavar="N",
+        help="0: head on the CPU, auto: where the target's output is",
+    )
+    group.add_argument(
+        "-fa",
+        "--flash-attn",
+        nargs="?",
+        const="on",
+        default="auto",
+        choices=("on", "off", "auto"),
+        help="flash attention",
+    )
+    for flag, draft_flag, what in (("-ctk", "-ctkd", "k"), ("-ctv", "-ctvd", "v")):
+        for short, long, whose in (
+            (flag, [f"--cache-type-{what}"], "the target"),
+            (draft_flag, [f"--cache-type-{what}-draft", f"--spec-draft-type-{what}"], "the head"),
+        ):
+            group.add_argument(
+                short, *long, choices=CACHE_TYPES, metavar="TYPE", help=f"type of the {what.upper()} cache of {whose}"
+            )
+    group.add_argument("--no-mmap", action="store_true", help="read the target instead of mapping it")
+    group.add_argument("--mlock", action="store_true", help="keep the target in RAM")
+
+
+def add_draft_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of speculative decoding."""
+    group = parser.add_argument_group("speculative decoding")
+    group.add_argument(
+        "--spec-type", choices=("draft-eagle3", "none"), default="draft-eagle3", help="none: do not draft"
+    )
+    group.add_argument("--spec-draft-n-max", type=int, default=3, metavar="N", help="tokens to draft (default: 3)")
+    group.add_argument("--spec-draft-n-min", type=int, default=0, metavar="N", help="drop shorter drafts (default: 0)")
+    group.add_argument(
+        "--spec-draft-p-min",
+        "--draft-p-min",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="end the draft before a token less likely than this (default: 0.0)",
+    )
+    for flag in _REMOVED:
+        group.add_argument(flag, action=_Renamed, nargs="?", help=argparse.SUPPRESS)
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the target's sampler."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temp", "--temperature", type=float, default=0.0, metavar="T", help="(default: 0, greedy)")
+    group.add_argument("--top-k", type=int, default=40, metavar="N", help="(default: 40, 0 = off)")
+    group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="(default: 0.95, 1 = off)")
+    group.add_argument("--min-p", type=float, default=0.05, metavar="P", help="(default: 0.05, 0 = off)")
+    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="(default: 1, off)")
+    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="(default: 0, off)")
+    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="(default: 0, off)")
+    group.add_argument("-s", "--seed", type=int, default=-1, metavar="N", help="(default: -1, random)")
+    group.add_argument("--ignore-eos", action="store_true", help="never end the text before -n tokens")
+
+
+def _layers(text: str) -> int:
+    if text in ("all", "auto"):
+        return -1
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, auto or all, found {text!r}") from None
+
+
+def default_threads() -> int:
+    """Physical cores that we may use: more threads only wait for memory."""
+    try:
+        cpus = os.sched_getaffinity(0)
+    except AttributeError:  # macOS, Windows
+        return max(1, (os.cpu_count() or 2) // 2)
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(path.read_text() if path.exists() else str(cpu))
+    return max(1, len(siblings))

@@ -1,0 +1,62 @@
+"""Are the constructor's arguments what they should be? Asked before anything is loaded."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llama_cpp import Llama
+
+_LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
+
+    model_path: str | None
+    n_max: int
+    n_min: int
+    p_min: float
+    n_gpu_layers: int
+    type_k: int | None
+    type_v: int | None
+    target_layers: list[int] | None
+
+
+def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
+    """Raise TypeError for a keyword that neither Llama nor `init` knows; Llama itself would swallow it."""
+    for name in options:
+        if name not in _LLAMA_OPTIONS:
+            close = difflib.get_close_matches(name, [*_LLAMA_OPTIONS, *inspect.signature(init).parameters], 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"Eagle3Llama() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for values that cannot work, or not together."""
+    if not 0 <= draft.n_min <= draft.n_max or not 0.0 <= draft.p_min <= 1.0:
+        raise ValueError(
+            "expected 0 <= draft_n_min <= draft_n_max and 0 <= draft_p_min <= 1, found "
+            f"draft_n_min={draft.n_min}, draft_n_max={draft.n_max}, draft_p_min={draft.p_min}"
+        )
+    n_ctx, n_batch, n_ubatch = (options.get(name, 512) for name in ("n_ctx", "n_batch", "n_ubatch"))
+    if n_ctx < 0 or n_batch < 1 or n_ubatch < 1:
+        raise ValueError(
+            "expected n_ctx >= 0, n_batch >= 1 and n_ubatch >= 1, found "
+            f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
+        )
+    if draft.model_path is None:
+        return
+    n_room = min(n_ctx or n_batch, n_batch)
+    if draft.n_max + 1 > n_room:
+        raise ValueError(
+            f"draft_n_max={draft.n_max} needs batches of {draft.n_max + 1} tokens, n_ctx={n_ctx} and "
+            f"n_batch={n_batch} leave {n_room}. Draft less, or give more room."
+        )
+    for name in ("draft_model", "embedding", "vocab_only"):
+        if options.get(name):
+            raise ValueError(f"{name} and draft_model_path exclude each other: drop one of them")
