@@ -30,10 +30,17 @@ class LowLevel:
         kv_unified: bool = True,
         n_threads: int = 1,
         swa_full: bool = True,
+        kv_overrides: dict[str, int] | None = None,
     ):
         llama_cpp.llama_backend_init()
         params_model = llama_cpp.llama_model_default_params()
         params_model.n_gpu_layers = 0
+        overrides = (llama_cpp.llama_model_kv_override * (len(kv_overrides or {}) + 1))()
+        for override, (key, value) in zip(overrides, (kv_overrides or {}).items(), strict=False):
+            override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
+            override.key = key.encode()
+            override.value.val_i64 = value
+        params_model.kv_overrides = overrides
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params_model)
         assert self.model
 
