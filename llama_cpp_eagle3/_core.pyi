@@ -113,6 +113,12 @@ class TargetInfo:
 def read_target(path: str) -> TargetInfo:
     """Read the header of a target's GGUF file, or raise ModelFileError."""
 
+def compare_tokens(path_a: str, path_b: str) -> tuple[int, int, bytes, bytes]:
+    """Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts.
+
+    Files without a tokenizer, or with one of another size, differ in nothing here.
+    """
+
 class Head:
     """What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head()."""
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._core import Head, TargetInfo, read_head, read_target
+from ._core import Head, TargetInfo, compare_tokens, read_head, read_target
 from .errors import IncompatibleDraftError
 
 _SAMPLE_BYTES = 1 << 16
@@ -53,6 +53,14 @@ def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tupl
         raise IncompatibleDraftError(
             f"the draft '{head.path}' was made for a vocabulary of {head.n_vocab} tokens, the target '{model_path}' "
             f"has {target.n_vocab}. Use the head that was trained for this target."
+        )
+    n_different, first, text_target, text_draft = compare_tokens(model_path, head.path)
+    # fine-tunes rename a few reserved tokens; more than that is another tokenizer
+    if n_different > target.n_vocab // 100:
+        raise IncompatibleDraftError(
+            f"the draft '{head.path}' was made for another tokenizer than the target's, '{model_path}': {n_different} of "
+            f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
+            "Use the head that was trained for this target."
         )
     if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
         raise IncompatibleDraftError(

@@ -136,6 +136,16 @@ void register_target(py::module_ & m) {
 
     m.def("read_target", &read_target_info, py::arg("path"), nogil(),
           "Read the header of a target's GGUF file, or raise ModelFileError.");
+
+    m.def(
+        "compare_tokens",
+        [](const std::string & path_a, const std::string & path_b) {
+            const token_difference diff = compare_tokens(path_a, path_b);
+            return py::make_tuple(diff.n_different, diff.first, py::bytes(diff.text_a), py::bytes(diff.text_b));
+        },
+        py::arg("path_a"), py::arg("path_b"),
+        "Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts. "
+        "Files without a tokenizer, or with one of another size, differ in nothing here.");
 }
 
 } // namespace eagle3::python

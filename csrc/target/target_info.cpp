@@ -33,4 +33,23 @@ target_info read_target_info(const std::string & path) {
     return res;
 }
 
+token_difference compare_tokens(const std::string & path_a, const std::string & path_b) {
+    const char *    key = "tokenizer.ggml.tokens";
+    const gguf_file a(path_a);
+    const gguf_file b(path_b);
+    const size_t    n = a.array_length(key);
+
+    token_difference res;
+    for (size_t i = 0; i < n && n == b.array_length(key); ++i) {
+        std::string text_a = a.array_str(key, i);
+        std::string text_b = b.array_str(key, i);
+        if (text_a != text_b && res.n_different++ == 0) {
+            res.first  = static_cast<int32_t>(i);
+            res.text_a = std::move(text_a);
+            res.text_b = std::move(text_b);
+        }
+    }
+    return res;
+}
+
 } // namespace eagle3

@@ -21,4 +21,14 @@ struct target_info {
 // throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
 target_info read_target_info(const std::string & path);
 
+// How the tokenizers of two files differ. Files without one, or with one of another size, differ in nothing here
+struct token_difference {
+    int32_t     n_different = 0;
+    int32_t     first       = -1; // the first different token, with its texts
+    std::string text_a;
+    std::string text_b;
+};
+
+token_difference compare_tokens(const std::string & path_a, const std::string & path_b);
+
 } // namespace eagle3
