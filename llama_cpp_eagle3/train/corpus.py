@@ -47,7 +47,17 @@ HELD_OUT = (
 
 #: Folders that hold tests, installed packages, tables of numbers, or text that is no Python.
 SKIPPED_FOLDERS = frozenset(
-    ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "encodings", "pydoc_data", "turtledemo")
+    (
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+        "encodings",
+        "pydoc_data",
+        "turtledemo",
+    )
 )
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-", "__phello__")
 
@@ -61,7 +71,7 @@ class Source:
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a file (path below ``Lib/``) belongs to the held-out modules, as a file or, in newer versions, a package."""
+    """Whether a file (path below ``Lib/``) is one of the held-out modules (newer versions made packages of some)."""
     return any(name == module or name.startswith(module[:-3] + "/") for module in HELD_OUT)
 
 

@@ -1,0 +1,127 @@
+"""GGUF writers for the target and for the head, with PyPI ``gguf``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from torch import Tensor, nn
+
+from . import corpus
+from .model import Attention, Config, Llama
+
+SOURCE = "CPython standard library"
+
+
+def permute(weight: Tensor, n_head: int) -> Tensor:
+    """Rows of a q or k projection from half-rotation to llama.cpp's interleaved RoPE."""
+    n_out, n_in = weight.shape
+    return weight.view(n_head, 2, n_out // n_head // 2, n_in).transpose(1, 2).reshape(n_out, n_in)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
+    """The byte-level BPE of :mod:`corpus`, as llama.cpp's ``gpt2`` model with the ``gpt-2`` pre-tokenizer."""
+    state: dict[str, Any] = json.loads(path.read_text())["model"]
+    tokens = sorted(state["vocab"], key=state["vocab"].__getitem__)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
+    special = set(corpus.SPECIAL_TOKENS)
+    kinds = [gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(corpus.BOS)
+    writer.add_eos_token_id(corpus.EOS)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
+
+
+def add_sizes(writer: gguf.GGUFWriter, cfg: Config, n_layer: int, n_ff: int) -> None:
+    """The hyperparameters that target and head both have."""
+    writer.add_context_length(cfg.n_ctx)
+    writer.add_embedding_length(cfg.n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(cfg.n_head)
+    writer.add_head_count_kv(cfg.n_head_kv)
+    writer.add_key_length(cfg.n_embd_head)
+    writer.add_value_length(cfg.n_embd_head)
+    writer.add_layer_norm_rms_eps(cfg.rms_eps)
+    writer.add_rope_dimension_count(cfg.n_embd_head)
+    writer.add_rope_freq_base(cfg.rope_base)
+    writer.add_vocab_size(cfg.n_vocab)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+
+
+def add_matrix(writer: gguf.GGUFWriter, name: str, weight: Tensor) -> None:
+    """A matrix, as F16."""
+    writer.add_tensor(f"{name}.weight", weight.detach().float().numpy().astype(np.float16))
+
+
+def add_vector(writer: gguf.GGUFWriter, name: str, weight: Tensor) -> None:
+    """A norm's weight, as F32."""
+    writer.add_tensor(f"{name}.weight", weight.detach().float().numpy().astype(np.float32))
+
+
+def add_layer(writer: gguf.GGUFWriter, il: int, attn: Attention, ffn: nn.Module) -> None:
+    """Projections of one layer."""
+    add_matrix(writer, f"blk.{il}.attn_q", permute(attn.q.weight, attn.n_head))
+    add_matrix(writer, f"blk.{il}.attn_k", permute(attn.k.weight, attn.n_head_kv))
+    add_matrix(writer, f"blk.{il}.attn_v", attn.v.weight)
+    add_matrix(writer, f"blk.{il}.attn_output", attn.o.weight)
+    for name in ("gate", "up", "down"):
+        add_matrix(writer, f"blk.{il}.ffn_{name}", getattr(ffn, name).weight)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write everything and close the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_target(model: Llama, tokenizer: Path, path: Path) -> None:
+    """The target as a GGUF of architecture ``llama``; the embedding is tied, so there is no output tensor."""
+    cfg = model.cfg
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("pystdlib 8M")
+    writer.add_description(f"small language model of Python code, trained on the {SOURCE}")
+    writer.add_license("PSF-2.0")
+    add_sizes(writer, cfg, cfg.n_layer, cfg.n_ff)
+    add_tokenizer(writer, tokenizer)
+    add_matrix(writer, "token_embd", model.tok_embd.weight)
+    for il, block in enumerate(model.blocks):
+        add_vector(writer, f"blk.{il}.attn_norm", block.attn_norm.weight)
+        add_layer(writer, il, block.attn, block.ffn)
+        add_vector(writer, f"blk.{il}.ffn_norm", block.ffn_norm.weight)
+    add_vector(writer, "output_norm", model.norm.weight)
+    finish(writer)
+
+
+def write_head(head: nn.Module, d2t: np.ndarray, tokenizer: Path, path: Path) -> None:
+    """The head as a GGUF of architecture ``eagle3``, as llama.cpp's own loader wants it; it shares the embedding."""
+    cfg: Config = head.cfg
+    writer = gguf.GGUFWriter(path, "eagle3")
+    writer.add_name("pystdlib 8M EAGLE-3")
+    writer.add_description(f"EAGLE-3 head for pystdlib 8M, trained on the {SOURCE} and on the target's own text")
+    writer.add_license("PSF-2.0")
+    add_sizes(writer, cfg, 1, head.n_ff)
+    add_tokenizer(writer, tokenizer)
+    writer.add_array("eagle3.target_layers", [int(b) for b in cfg.boundaries])
+    writer.add_uint32("eagle3.target_hidden_size", cfg.n_embd)
+    writer.add_bool("eagle3.norm_before_residual", False)
+    writer.add_bool("eagle3.norm_before_fc", False)
+    add_matrix(writer, "fc", head.fc.weight)
+    add_vector(writer, "blk.0.attn_norm", head.attn_norm.weight)
+    add_vector(writer, "blk.0.attn_norm_2", head.hidden_norm.weight)
+    add_layer(writer, 0, head.attn, head.ffn)
+    add_vector(writer, "blk.0.ffn_norm", head.ffn_norm.weight)
+    add_vector(writer, "output_norm", head.norm.weight)
+    add_matrix(writer, "output", head.lm_head.weight)
+    writer.add_tensor("d2t", np.asarray(d2t, dtype=np.int64))
+    finish(writer)
