@@ -28,7 +28,7 @@ Both were trained by the scripts in `llama_cpp_eagle3/train` (see `docs/training
 - **Licence**: CPython's sources are under the Python Software Foundation licence, version 2 (PSF-2.0). The models
   contain what they learned from these sources; use them under the same terms. The head was trained on that text, too,
   and on text that the target wrote.
-- **Tokenizer**: byte-level BPE of {n_vocab} tokens, trained on the same files (GGUF model `gpt2`, pre-tokenizer `gpt-2`).
+- **Tokenizer**: byte-level BPE of {n_vocab} tokens, trained on the same files; pre-tokenizer `gpt-2`.
 - **Target**: Llama, {target_params:,} parameters; {target_steps} steps of {target_batch} windows of 512 tokens
   ({target_epochs} epochs, {target_minutes} minutes on 2 cores).
   Held-out loss {target_loss:.3f} per token, next token right {target_accuracy:.1%}.
