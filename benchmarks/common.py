@@ -1,0 +1,134 @@
+"""What all benchmarks share: the pair, the prompts, the arguments, where the figures go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.bench import machine, peer, random_model
+from llama_cpp_eagle3.bench.runs import N_CTX, load
+
+HERE = Path(__file__).parent
+README = HERE / "README.md"
+
+
+@dataclass
+class Section:
+    """One benchmark's part of README.md."""
+
+    script: str
+    title: str
+    text: str
+    data: dict[str, object]
+    variant: str = ""
+    """Name of the part, where a script makes several."""
+
+    @property
+    def name(self) -> str:
+        return self.variant or self.script
+
+
+def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
+    """The arguments that all have."""
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("-m", "--model", help="target (default: the bundled pair)")
+    p.add_argument("-md", "--model-draft", help="head")
+    p.add_argument("--prompts", type=Path, help="JSON list of texts (default: those that come with the bundled pair)")
+    p.add_argument("--n-prompts", type=int, help="use only the first ones")
+    p.add_argument("-n", "--n-predict", type=int, default=128, help="tokens per prompt")
+    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
+    p.add_argument("-ngl", "--gpu-layers", type=int, default=0, help="of the target; the head follows; -1 = all")
+    p.add_argument("--runs", type=int, default=runs)
+    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
+    p.add_argument("--publish", action="store_true", help="write the figures to README.md and results/")
+    return p
+
+
+def add_shape(p: argparse.ArgumentParser) -> None:
+    """Arguments of those that measure random files."""
+    p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
+    p.add_argument("--type", choices=random_model.TYPES, default="Q4_0", help="of the target")
+    p.add_argument("--head-type", choices=random_model.TYPES, default="Q8_0")
+
+
+def pair(args: argparse.Namespace) -> tuple[str, str]:
+    """The files named, or the bundled ones."""
+    if args.model:
+        if not args.model_draft:
+            sys.exit("-m needs -md")
+        return args.model, args.model_draft
+    from llama_cpp_eagle3.models import bundled_pair
+
+    target, head = bundled_pair()
+    return str(target), str(head)
+
+
+def engine(args: argparse.Namespace, model: str, draft: str | None, n_ctx: int = N_CTX) -> Eagle3Llama:
+    """Ours, with the threads and layers asked for."""
+    return load(model, draft, args.threads, args.gpu_layers, n_ctx)
+
+
+def random_pair(args: argparse.Namespace) -> tuple[str, str]:
+    """Random files in the cache folder."""
+    target, head = random_model.random_pair(peer.cache_dir() / "random", args.shape, args.type, args.head_type)
+    return str(target), str(head)
+
+
+def prompts(args: argparse.Namespace) -> list[str]:
+    """The texts to go on from."""
+    if args.prompts:
+        path = args.prompts
+    else:
+        from llama_cpp_eagle3 import models
+
+        path = Path(models.__file__).with_name("prompts.json")
+    texts = [p if isinstance(p, str) else p["text"] for p in json.loads(path.read_text(encoding="utf-8"))]
+    return texts[: args.n_prompts]
+
+
+def progress(text: str) -> None:
+    """Say how far it is, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> None:
+    """Print the figures; with --publish also put them into README.md and results/."""
+    progress("")
+    about = machine.describe(args.threads)
+    command = shlex.join(["python", f"benchmarks/{section.script}.py", *(a for a in sys.argv[1:] if a != "--publish")])
+    lines = [
+        section.text,
+        "",
+        f"Command: `{command}`  ",
+        f"Machine: {about['machine']}, {about['threads']} threads  ",
+        f"Versions: {about['versions']}; {about['date']}  ",
+        f"Files: {', '.join(machine.file_line(f) for f in files)}",
+    ]
+    text = "\n".join(lines)
+    print(f"## {section.title}\n\n{text}\n")
+    if args.publish:
+        results = HERE / "results"
+        results.mkdir(exist_ok=True)
+        document = {"command": command, **about, **section.data}
+        (results / f"{section.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        _replace(section, text)
+
+
+def _replace(section: Section, text: str) -> None:
+    begin, end = f"<!-- {section.name} -->", f"<!-- /{section.name} -->"
+    block = f"{begin}\n## {section.title}\n\n{text}\n{end}"
+    readme = README.read_text(encoding="utf-8")
+    pattern = re.escape(begin) + ".*?" + re.escape(end)
+    if re.search(pattern, readme, re.DOTALL):
+        readme = re.sub(pattern, lambda _: block, readme, flags=re.DOTALL)
+    else:
+        readme = f"{readme.rstrip()}\n\n{block}\n"
+    README.write_text(readme, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What the benchmarks are made of: llama.cpp's own tools, files of any shape, runs, figures."""

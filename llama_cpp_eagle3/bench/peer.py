@@ -1,0 +1,142 @@
+"""llama.cpp's own tools, from the source that llama-cpp-python is built from: built once, kept in the cache folder.
+
+python -m llama_cpp_eagle3.bench.peer        prints the folder that they are in
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
+
+TOOLS = ("llama-speculative-simple", "llama-bench", "llama-quantize")
+ENV_TOOLS = "LLAMA_CPP_TOOLS"
+"""Environment variable that names a folder of finished tools."""
+
+_OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=ON",  # the clock needs calls across libraries
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_CURL=OFF",
+)
+
+
+def cache_dir() -> Path:
+    """Where we keep what can be made again."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "llama-cpp-eagle3"
+
+
+def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
+    """The folder with llama.cpp's tools: the one given, the one that LLAMA_CPP_TOOLS names, or our own build.
+
+    Raises:
+        FileNotFoundError: a folder was named that lacks one of them.
+        RuntimeError: cmake or a compiler is missing, or the build failed.
+    """
+    named = folder or os.environ.get(ENV_TOOLS)
+    if named:
+        path = Path(named)
+        missing = [tool for tool in TOOLS if not (path / tool).is_file()]
+        if missing:
+            raise FileNotFoundError(f"'{path}' has no {', '.join(missing)}")
+        return path.resolve()
+    return build(cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}")
+
+
+def build(folder: Path) -> Path:
+    """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does."""
+    bin_dir, done = folder / "build" / "bin", folder / "options"
+    options = [*_OPTIONS, *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+    if done.is_file() and done.read_text() == shlex.join(options) and all((bin_dir / tool).is_file() for tool in TOOLS):
+        return bin_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    done.unlink(missing_ok=True)
+    source = _get_source(folder)
+    cmake, generator = _find("cmake"), []
+    if shutil.which("ninja", path=_path()):
+        generator = ["-G", "Ninja"]
+    log = folder / "build.log"
+    print(f"building llama.cpp's tools in {folder}, a few minutes (log: {log})", file=sys.stderr)
+    n_jobs = str(os.cpu_count() or 1)
+    with log.open("w") as file:
+        for command in (
+            [cmake, "-S", str(source), "-B", str(folder / "build"), *generator, *options],
+            [cmake, "--build", str(folder / "build"), "-j", n_jobs, "--target", *TOOLS],
+        ):
+            result = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PATH": _path()})
+            if result.returncode != 0:
+                raise RuntimeError(f"building llama.cpp's tools failed, see {log}: {shlex.join(command)}")
+    done.write_text(shlex.join(options))
+    return bin_dir
+
+
+def _get_source(folder: Path) -> Path:
+    """Fetch llama-cpp-python's source release with pip and unpack it; returns the llama.cpp inside."""
+    requirement = f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
+    source = folder / f"llama_cpp_python-{LLAMA_CPP_PYTHON_VERSION}" / "vendor" / "llama.cpp"
+    if source.is_dir():
+        return source
+    shutil.rmtree(source.parent.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temp:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--no-binary", "llama-cpp-python", requirement, "--dest", temp]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        archive = next(Path(temp).glob("llama_cpp_python-*.tar.gz"))
+        with tarfile.open(archive) as tar:
+            # Python 3.10 before .12 knows no filter
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(temp, filter="data")
+            else:
+                tar.extractall(temp)
+        (Path(temp) / source.parent.parent.name).rename(source.parent.parent)
+    return source
+
+
+def get_clock() -> Path | None:
+    """The library that times process() in llama-speculative-simple, see peer_clock.cpp; on Linux only."""
+    if platform.system() != "Linux":
+        return None
+    source = Path(__file__).with_name("peer_clock.cpp")
+    library = cache_dir() / f"peer_clock-{platform.machine()}.so"
+    if not library.is_file() or library.stat().st_mtime < source.stat().st_mtime:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        part = library.with_suffix(f".{os.getpid()}")
+        compiler = shlex.split(os.environ.get("CXX", "c++"))
+        subprocess.run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(part), str(source), "-ldl"], check=True)
+        part.replace(library)
+    return library
+
+
+def _path() -> str:
+    """PATH, with the programs of this Python's environment first: pip puts cmake and ninja there."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+
+
+def _find(program: str) -> str:
+    path = shutil.which(program, path=_path())
+    if path is None:
+        raise RuntimeError(f"no {program}: pip install {program}")
+    return path
+
+
+def main() -> None:
+    """Build if need be and print the folder."""
+    parser = argparse.ArgumentParser(description="Get llama.cpp's own tools and print the folder that they are in.")
+    parser.add_argument("--tools", help=f"a folder of finished ones (or {ENV_TOOLS})")
+    print(get_tools(parser.parse_args().tools))
+
+
+if __name__ == "__main__":
+    main()
