@@ -14,12 +14,34 @@ def cb_eval_of(tap: _core.FeatureTap):
     return ctypes.cast(tap.cb_eval, llama_cpp.ggml_backend_sched_eval_callback)
 
 
+def load_model(path: str, kv_overrides: dict[str, int]) -> int:
+    """Load a file, on the CPU."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = 0
+    overrides = (llama_cpp.llama_model_kv_override * (len(kv_overrides) + 1))()
+    for override, (key, value) in zip(overrides, kv_overrides.items(), strict=False):
+        override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
+        override.key = key.encode()
+        override.value.val_i64 = value
+    params.kv_overrides = overrides
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    return model
+
+
+def describe(model: int) -> tuple[int, int, str]:
+    """n_layer, n_embd and architecture of a loaded model."""
+    arch = ctypes.create_string_buffer(64)
+    llama_cpp.llama_model_meta_val_str(model, b"general.architecture", arch, 64)
+    return llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model), arch.value.decode()
+
+
 class LowLevel:
-    """One model with one context. Use it in a `with` block."""
+    """One model with one context, which are freed together. Use it in a `with` block."""
 
     def __init__(
         self,
-        path: str,
+        model: str | int,
         boundaries: list[int] | None = None,
         kind: str = "auto",
         *,
@@ -27,34 +49,26 @@ class LowLevel:
         n_batch: int = 64,
         n_ubatch: int = 64,
         n_seq_max: int = 1,
+        n_rs_seq: int = 0,
         kv_unified: bool = True,
         n_threads: int = 1,
         swa_full: bool = True,
         kv_overrides: dict[str, int] | None = None,
     ):
         llama_cpp.llama_backend_init()
-        params_model = llama_cpp.llama_model_default_params()
-        params_model.n_gpu_layers = 0
-        overrides = (llama_cpp.llama_model_kv_override * (len(kv_overrides or {}) + 1))()
-        for override, (key, value) in zip(overrides, (kv_overrides or {}).items(), strict=False):
-            override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
-            override.key = key.encode()
-            override.value.val_i64 = value
-        params_model.kv_overrides = overrides
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params_model)
-        assert self.model
+        self.model = model if isinstance(model, int) else load_model(model, kv_overrides or {})
 
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, n_ubatch
         params.n_seq_max, params.kv_unified, params.swa_full = n_seq_max, kv_unified, swa_full
+        params.n_rs_seq = n_rs_seq
         params.n_threads = params.n_threads_batch = n_threads
         # K/V in f32, so that a row does not depend on what else is in the batch
         params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.tap = None
         if boundaries is not None:
-            info = _core.read_target(str(path))
-            self.tap = _core.FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch, kind)
+            self.tap = _core.FeatureTap(boundaries, *describe(self.model), kind)
             if self.tap.cb_eval:
                 params.cb_eval = cb_eval_of(self.tap)
                 params.cb_eval_user_data = self.tap.cb_eval_user_data
