@@ -1,0 +1,13 @@
+"""Turn Hugging Face EAGLE-3 heads into GGUF files, and say what a head is. Needs the extra `convert`."""
+
+try:
+    import gguf  # noqa: F401
+    import tqdm  # noqa: F401
+except ModuleNotFoundError as e:
+    raise ImportError(f"{e.name} is missing: pip install 'llama-cpp-eagle3[convert]'", name=e.name) from e
+
+from .api import Conversion, convert
+from .quantize_file import quantize
+from .report import Report, inspect
+
+__all__ = ["Conversion", "Report", "convert", "inspect", "quantize"]

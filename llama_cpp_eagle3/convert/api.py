@@ -1,0 +1,98 @@
+"""`convert`: a checkpoint folder and its target to a GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import Eagle3Error
+from .checkpoint import Checkpoint, read_checkpoint
+from .encoding import OUTTYPES
+from .head import HeadSpec, Overrides, describe
+from .output import temporary
+from .probe import Measurement, probe_head
+from .target import TargetModel, read_target_model
+from .writer import write_head
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was written and what it is. `probe` has one row per candidate, the chosen one first."""
+
+    path: Path
+    spec: HeadSpec
+    outtype: str
+    probe: tuple[Measurement, ...] = field(default=())
+
+
+def convert(
+    draft: str | Path,
+    target: str | Path,
+    output: str | Path | None = None,
+    *,
+    outtype: str = "auto",
+    boundaries: Sequence[int] | None = None,
+    norm_output: bool | None = None,
+    norm_before_residual: bool | None = None,
+    rope_theta: float | None = None,
+    probe_prompts: Sequence[str] | None = None,
+    probe_target: str | Path | None = None,
+    progress: bool = False,
+) -> Conversion:
+    """Convert a Hugging Face EAGLE-3 head to a GGUF that `Eagle3Llama` loads.
+
+    Args:
+        draft: folder with the head's config.json and weights.
+        target: the target's GGUF or its Hugging Face folder.
+        output: the file to write; without it, `<folder's name>-<outtype>.gguf` in the current folder.
+        outtype: f32, f16, bf16, q8_0, q6_k, q4_k or q4_0 for the matrices; auto keeps 16-bit types and makes f32 f16.
+        boundaries: hidden states that the head reads, instead of what the rules make of its layer ids.
+        norm_output: whether the normed state is fed back, instead of what the config says.
+        norm_before_residual: whether the residual starts at the normed hidden state, instead of what the config says.
+        rope_theta: base of the rotation, instead of what the config says.
+        probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
+        probe_target: the target's GGUF for that, if `target` is a folder.
+        progress: show a bar.
+
+    Returns:
+        The path and the description of the head.
+
+    Raises:
+        ModelFileError: something in the files is missing, broken or not supported.
+        IncompatibleDraftError: the head was not made for this target.
+    """
+    if outtype != "auto" and outtype not in OUTTYPES:
+        raise ValueError(f"expected an outtype of auto, {', '.join(OUTTYPES)}, got {outtype!r}")
+    checkpoint = read_checkpoint(Path(draft))
+    target_model = read_target_model(Path(target))
+    chosen = tuple(boundaries) if boundaries is not None else None
+    spec = describe(checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta))
+    outtype = _outtype(checkpoint, outtype)
+    path = Path(output) if output is not None else Path(f"{Path(draft).resolve().name}-{outtype}.gguf")
+
+    measurements: tuple[Measurement, ...] = ()
+    with temporary(path) as part:
+        write_head(part, spec, checkpoint, target_model, outtype, progress)
+        if probe_prompts is not None:
+            gguf_target = _probe_target(target_model, probe_target)
+            measurements = probe_head(part, spec, gguf_target, list(probe_prompts), progress)
+            best = measurements[0].candidate
+            how = f"measured: {measurements[0].n_accepted:.2f} tokens accepted per draft, best of {len(measurements)}"
+            spec = spec.settled(best.boundaries, best.norm_output, best.norm_before_residual, how)
+            write_head(part, spec, checkpoint, target_model, outtype, progress)
+    return Conversion(path, spec, outtype, measurements)
+
+
+def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
+    if outtype != "auto":
+        return outtype
+    return "bf16" if checkpoint.tensors["layers.0.self_attn.q_proj.weight"].dtype == "bf16" else "f16"
+
+
+def _probe_target(target: TargetModel, path: str | Path | None) -> Path:
+    if path is not None:
+        return Path(path)
+    if not target.is_gguf:
+        raise Eagle3Error(f"'{target.path}': a probe runs the target, give its GGUF with --probe-target")
+    return target.path

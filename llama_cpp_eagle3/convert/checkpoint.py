@@ -1,0 +1,121 @@
+"""A Hugging Face folder: config.json, and tensors under one set of names whatever the trainer called them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelFileError
+from .safetensors_file import read_safetensors
+from .tensors import LazyTensor
+from .torch_file import read_torch_file
+
+# What other trainers call things. The names here are those of the reference: `layers.0.*` without a prefix.
+_ALIASES = (
+    (re.compile(r"^model\."), ""),
+    (re.compile(r"^midlayer\."), "layers.0."),
+    (re.compile(r"^aux_norm_low\."), "fc_norm.0."),
+    (re.compile(r"^aux_norm_mid\."), "fc_norm.1."),
+    (re.compile(r"^aux_norm_high\."), "fc_norm.2."),
+    (re.compile(r"^draft_id_to_target_id$"), "d2t"),
+)
+
+# Not weights of the head: copies of the target's, and what is computed anyway
+_IGNORED = re.compile(r"^verifier_|rotary_emb\.")
+
+
+@dataclass
+class Checkpoint:
+    """A draft folder. `tensors` have canonical names; `original` says what each was called in the file."""
+
+    path: Path
+    config: dict[str, Any]
+    tensors: dict[str, LazyTensor] = field(repr=False)
+    original: dict[str, str] = field(repr=False)
+
+    def layer_indices(self) -> list[int]:
+        """Which `layers.{i}` there are."""
+        return sorted({int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in self.tensors) if m})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a table."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFileError(f"'{path}': no such file") from None
+    except (OSError, ValueError) as e:
+        raise ModelFileError(f"'{path}': not readable as JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise ModelFileError(f"'{path}': expected a table, found {type(value).__name__}")
+    return value
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Open a draft folder and check that every tensor is where its file says; nothing is loaded yet."""
+    if not path.is_dir():
+        kind = "not a folder" if path.exists() else "no such folder"
+        raise ModelFileError(f"'{path}': {kind}; expected a folder with config.json and the head's tensors")
+    config = read_json(path / "config.json")
+    tensors: dict[str, LazyTensor] = {}
+    original: dict[str, str] = {}
+    for name, tensor in read_tensors(path).items():
+        canonical = canonical_name(name)
+        if canonical is None:
+            continue
+        if canonical in tensors:
+            raise ModelFileError(f"'{path}': tensors '{original[canonical]}' and '{name}' are the same thing twice")
+        tensors[canonical], original[canonical] = tensor, name
+    return Checkpoint(path, config, tensors, original)
+
+
+def canonical_name(name: str) -> str | None:
+    """The reference's name of a tensor, None for what is no part of the head."""
+    for pattern, replacement in _ALIASES:
+        name = pattern.sub(replacement, name)
+    return None if _IGNORED.search(name) else name
+
+
+def read_tensors(path: Path) -> dict[str, LazyTensor]:
+    """All tensors of a model folder under the names in the files, from one file or from shards."""
+    readers: list[tuple[str, Callable[[Path], dict[str, LazyTensor]]]] = [
+        ("model.safetensors", read_safetensors),
+        ("pytorch_model.bin", read_torch_file),
+    ]
+    for name, reader in readers:
+        if (path / f"{name}.index.json").is_file():
+            return _read_shards(path, path / f"{name}.index.json", reader)
+        if (path / name).is_file():
+            return reader(path / name)
+    others = sorted(path.glob("*.safetensors"))
+    if len(others) == 1:
+        return read_safetensors(others[0])
+    raise ModelFileError(
+        f"'{path}': no weights found: expected model.safetensors or pytorch_model.bin, or their .index.json with shards"
+    )
+
+
+def _read_shards(path: Path, index: Path, reader: Callable[[Path], dict[str, LazyTensor]]) -> dict[str, LazyTensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise ModelFileError(f"'{index}': key 'weight_map' is missing or broken")
+    shards: dict[str, dict[str, LazyTensor]] = {}
+    names = sorted(set(weight_map.values()))
+    for shard in names:
+        # a shard is a plain file name beside the index, never a path that leads elsewhere
+        if not shard or shard in (".", "..") or re.search(r"[/\\:\0]", shard):
+            raise ModelFileError(f"'{index}': refused: shard '{shard}' is not a plain file name")
+        if not (path / shard).is_file():
+            missing = sum(not (path / other).is_file() for other in names)
+            raise ModelFileError(f"'{index}': shard '{shard}' is missing ({missing} of {len(names)} are)")
+        shards[shard] = reader(path / shard)
+    tensors = {}
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise ModelFileError(f"'{path / shard}': tensor '{name}' is missing, which '{index.name}' says is here")
+        tensors[name] = shards[shard][name]
+    return tensors

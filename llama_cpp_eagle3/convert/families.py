@@ -1,0 +1,90 @@
+"""What kind of head a checkpoint holds: told by its tensors and shapes. What we cannot run is refused by name."""
+
+from __future__ import annotations
+
+from ..errors import ModelFileError
+from .checkpoint import Checkpoint
+from .config import Config
+
+# eagle_config keys that only ModelOpt (and TensorRT-LLM, which reads them) write
+_MODELOPT_KEYS = (
+    "use_last_layernorm",
+    "use_mtp_layernorm",
+    "next_layer_regular",
+    "parallel_draft_step",
+    "parallel_draft_heads_num_layers",
+    "use_input_layernorm_in_first_layer",
+)
+
+
+def is_modelopt(config: Config) -> bool:
+    """Whether NVIDIA's ModelOpt exported this."""
+    return any(key in config.eagle for key in _MODELOPT_KEYS)
+
+
+def refuse_unsupported(checkpoint: Checkpoint, config: Config) -> None:
+    """Raise `ModelFileError` for heads that are not EAGLE-3, or EAGLE-3 that needs another graph than ours."""
+    names = checkpoint.tensors
+    where = checkpoint.path
+
+    def any_name(*parts: str) -> bool:
+        return any(part in name for name in names for part in parts)
+
+    if "quantization_config" in config.top or any_name(".weight_packed", ".weight_scale", ".qweight", ".absmax"):
+        raise ModelFileError(f"'{where}': the checkpoint is quantized: convert the original, then choose an --outtype")
+    if any_name(".q_a_proj.", ".kv_a_proj_with_mqa.", ".kv_b_proj."):
+        raise ModelFileError(
+            f"'{where}': an MLA head (multi-head latent attention, as for DeepSeek and Kimi): not supported, what is "
+            "missing here is attention over compressed keys and values (kv_a_proj_with_mqa, kv_b_proj)"
+        )
+    if any_name("mask_hidden") or config.get("parallel_drafting") or any("PEagle" in a for a in config.architectures):
+        raise ModelFileError(
+            f"'{where}': a P-EAGLE head (parallel drafting): not supported, what is missing here is drafting all "
+            "tokens in one pass from mask tokens (mask_hidden)"
+        )
+    if any_name("parallel_draft_heads") or int(config.eagle.get("parallel_draft_step") or 1) > 1:
+        raise ModelFileError(
+            f"'{where}': a head with parallel draft heads (ModelOpt's parallel_draft_step): not supported, what is "
+            "missing here is drafting several tokens in one pass"
+        )
+    if config.eagle.get("use_mtp_layernorm"):
+        raise ModelFileError(f"'{where}': a head with use_mtp_layernorm: not supported, it is an MTP layer")
+    if config.eagle.get("use_last_layernorm") is False and "norm.weight" not in names:
+        raise ModelFileError(f"'{where}': a head without a last norm (use_last_layernorm false): not supported")
+    _refuse_other_methods(checkpoint)
+
+
+def _refuse_other_methods(checkpoint: Checkpoint) -> None:
+    names = checkpoint.tensors
+    q_proj = names.get("layers.0.self_attn.q_proj.weight")
+    norm = names.get("layers.0.post_attention_layernorm.weight")
+    if q_proj is None or len(q_proj.shape) != 2 or norm is None or len(norm.shape) != 1:
+        raise ModelFileError(
+            f"'{checkpoint.path}': not an EAGLE-3 head: expected tensors layers.0.* (or midlayer.*) with a q_proj and "
+            "a post_attention_layernorm"
+        )
+    if "layers.0.hidden_norm.weight" not in names and q_proj.shape[1] == norm.shape[0]:
+        raise ModelFileError(
+            f"'{checkpoint.path}': not an EAGLE-3 head: its q_proj reads {q_proj.shape[1]} values, EAGLE-3 reads "
+            f"embedding and hidden state, {2 * norm.shape[0]} (EAGLE-1 and 2, MTP and DFlash heads look like this)"
+        )
+
+
+def family_of(checkpoint: Checkpoint, config: Config) -> str:
+    """A name for where the checkpoint comes from. For people and for the rules of doubt; the graph never asks."""
+    names = config.architectures
+    if config.is_speculators:
+        family = "speculators"
+    elif is_modelopt(config):
+        family = "ModelOpt"
+    elif "LlamaEagle3DraftModel" in names or "model.fc.weight" in checkpoint.original.values():
+        family = "NeMo"
+    elif "LlamaForCausalLMEagle3" in names:
+        family = "SpecForge"
+    elif "Eagle3LlamaForCausalLM" in names:
+        family = "vLLM/AngelSlim"
+    elif "LlamaForCausalLM" in names:
+        family = "SafeAILab"
+    else:
+        family = "unknown trainer"
+    return family

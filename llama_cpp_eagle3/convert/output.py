@@ -1,0 +1,77 @@
+"""GGUF files that are whole or not there: written tensor by tensor to a temporary file, then renamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
+from tqdm import tqdm
+
+from ..errors import ModelFileError
+from .encoding import encode
+from .tensors import Array
+
+
+@dataclass(frozen=True)
+class OutTensor:
+    """A tensor of the file to be: its values are made when it is written."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: GgmlType
+    values: Callable[[], Array] = field(repr=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in the file."""
+        block, size = gguf.GGML_QUANT_SIZES[self.kind]
+        return int(int(np.prod(self.shape)) // block * size)
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A file beside `path` that becomes it if the block ends well, and vanishes if not."""
+    if not path.parent.is_dir():
+        raise ModelFileError(f"'{path}': no such folder to write to")
+    if path.is_dir():
+        raise ModelFileError(f"'{path}': is a folder")
+    try:
+        handle, name = tempfile.mkstemp(suffix=".part", prefix=f".{path.name}.", dir=path.parent)
+    except OSError as e:
+        raise ModelFileError(f"'{path}': cannot write there: {e.strerror}") from e
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def write(writer: gguf.GGUFWriter, tensors: list[OutTensor], progress: bool) -> None:
+    """Write header and tensors; at most one tensor is in memory at a time."""
+    try:
+        for tensor in tensors:
+            dtype = np.dtype(np.int64 if tensor.kind == GgmlType.I64 else np.float32)
+            writer.add_tensor_info(tensor.name, tensor.shape, dtype, tensor.n_bytes, raw_dtype=tensor.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        total = sum(tensor.n_bytes for tensor in tensors)
+        with tqdm(total=total, unit="B", unit_scale=True, desc="writing", disable=not progress) as bar:
+            for tensor in tensors:
+                values = tensor.values()
+                data = np.ascontiguousarray(values) if tensor.kind == GgmlType.I64 else encode(values, tensor.kind)
+                writer.write_tensor_data(data)
+                bar.update(tensor.n_bytes)
+    finally:
+        writer.close()

@@ -1,0 +1,195 @@
+"""What a head is, for people: from its GGUF or its checkpoint folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import GGUFReader
+
+from .. import _core
+from ..errors import IncompatibleDraftError, ModelFileError
+from ..pair import check_pair
+from .boundaries import IDS_KEY
+from .checkpoint import read_checkpoint
+from .head import HeadSpec, describe
+from .target import TargetModel, read_target_model
+from .writer import PROVENANCE
+
+_ON_OFF = {True: "on", False: "off"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Facts about a head as (name, value), and whether it fits the target that it was held against."""
+
+    path: Path
+    facts: tuple[tuple[str, str], ...]
+    misfit: IncompatibleDraftError | None = None
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.facts)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in self.facts)
+
+
+def inspect(path: str | Path, target: str | Path | None = None) -> Report:
+    """Say what a head is.
+
+    Args:
+        path: a GGUF head or a checkpoint folder.
+        target: the target's GGUF or Hugging Face folder, to say whether they fit.
+
+    Raises:
+        ModelFileError: the file is broken, or no EAGLE-3 head that we can run.
+    """
+    path = Path(path)
+    target = Path(target) if target is not None else None
+    return _inspect_folder(path, target) if path.is_dir() else _inspect_gguf(path, target)
+
+
+def _inspect_folder(path: Path, target_path: Path | None) -> Report:
+    checkpoint = read_checkpoint(path)
+    target = read_target_model(target_path) if target_path else None
+    misfit = None
+    try:
+        spec = describe(checkpoint, target)
+    except IncompatibleDraftError as e:
+        misfit, spec = e, describe(checkpoint, None)
+    facts = [
+        ("file", f"{path} (checkpoint, {len(checkpoint.tensors)} tensors)"),
+        ("family", spec.family),
+        *_boundary_facts(spec, checkpoint.config, target),
+        *_flag_facts(spec),
+        *_size_facts(spec),
+        ("shared with target", _shared(spec.sizes.own_embd, spec.sizes.own_output or spec.tie_output)),
+        ("llama.cpp", _upstream(spec.not_upstream)),
+    ]
+    facts += [("doubt", f"{doubt}: convert with --probe") for doubt in spec.doubts]
+    facts += [("note", note) for note in spec.notes]
+    facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
+def _boundary_facts(spec: HeadSpec, config: dict[str, object], target: TargetModel | None) -> list[tuple[str, str]]:
+    values = list(spec.boundaries.values) or "-"
+    if not target and spec.boundaries.values:
+        eagle = config.get("eagle_config")
+        nested = eagle.get(IDS_KEY) if isinstance(eagle, dict) else None
+        values = f"{values} from ids {config.get(IDS_KEY) or nested}"
+    return [("boundaries", str(values)), ("  why", spec.boundaries.provenance)]
+
+
+def _flag_facts(spec: HeadSpec) -> list[tuple[str, str]]:
+    facts = [("norm_before_fc", _ON_OFF[spec.norm_before_fc]), ("fc_norm", _ON_OFF[spec.fc_norm])]
+    for name, flag in (("norm_output", spec.norm_output), ("norm_before_residual", spec.norm_before_residual)):
+        facts.append((name, f"{_ON_OFF[flag.value]} ({flag.provenance})"))
+    return facts
+
+
+def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
+    s, rope = spec.sizes, spec.rope
+    scaling = "" if rope.kind == "none" else f", {rope.kind} scaling"
+    part = "" if rope.n_rot == s.head_dim else f", {rope.n_rot} of {s.head_dim} channels"
+    extras = [name for name, has in (("q/k norms", s.qk_norm), (f"{len(s.biases)} biases", bool(s.biases))) if has]
+    if spec.sliding_window:
+        extras.append(f"sliding window {spec.sliding_window}")
+    return [
+        ("hidden size", f"{s.n_embd}, target {s.n_embd_tgt}, feed-forward {s.n_ff}"),
+        ("attention", f"{s.n_layer} layer(s), {s.n_head} heads of {s.head_dim}, {s.n_head_kv} for keys and values"),
+        ("rotation", f"theta {rope.theta:g}{scaling}{part}"),
+        ("extras", ", ".join(extras) or "none"),
+        ("vocabulary", _vocabulary(s.n_vocab_dft, s.n_vocab, spec.d2t is not None)),
+    ]
+
+
+def _vocabulary(n_dft: int, n_vocab: int, has_d2t: bool) -> str:
+    if not has_d2t:
+        return f"the target's, {n_vocab} tokens" if n_vocab else "the target's"
+    return f"{n_dft} of the target's {n_vocab or '?'} tokens, mapped by d2t"
+
+
+def _shared(own_embd: bool, own_output: bool) -> str:
+    names = [name for name, own in (("token embedding", own_embd), ("lm_head", own_output)) if not own]
+    return ", ".join(names) or "nothing"
+
+
+def _upstream(lacking: tuple[str, ...]) -> str:
+    return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
+
+
+def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
+    head = _core.read_head(str(path))
+    reader = GGUFReader(path)
+    provenance = {
+        key.removeprefix(PROVENANCE): str(field.contents())
+        for key, field in reader.fields.items()
+        if key.startswith(PROVENANCE)
+    }
+    types: dict[str, int] = {}
+    for tensor in reader.tensors:
+        types[tensor.tensor_type.name] = types.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
+    kinds = ", ".join(f"{kind} {n / 1e6:.1f} MB" for kind, n in sorted(types.items(), key=lambda x: -x[1]))
+    facts = [
+        ("file", f"{path} (GGUF, {head.arch}, {head.dialect} dialect, {path.stat().st_size / 1e6:.1f} MB)"),
+        ("family", provenance.get("family", "unknown: not written by llama-cpp-eagle3")),
+        ("boundaries", str(list(head.boundaries)) if head.use_aux_hidden_state else "- (no fc)"),
+        ("  why", provenance.get("boundaries", "as the file says")),
+        ("norm_before_fc", _ON_OFF[head.norm_before_fc]),
+        ("fc_norm", _ON_OFF[head.fc_norm]),
+    ]
+    for name in ("norm_output", "norm_before_residual"):
+        why = f" ({provenance[name]})" if name in provenance else ""
+        facts.append((name, _ON_OFF[getattr(head, name)] + why))
+    part = "" if head.n_rot == head.n_embd_head else f", {head.n_rot} of {head.n_embd_head} channels"
+    scaling = "" if head.rope_scaling == "none" else f", {head.rope_scaling} scaling"
+    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
+        scaling = ", llama3 scaling"
+    facts += [
+        ("hidden size", f"{head.n_embd}, target {head.n_embd_tgt}, feed-forward {head.n_ff}"),
+        (
+            "attention",
+            f"{head.n_layer} layer(s), {head.n_head} heads of {head.n_embd_head}, {head.n_head_kv} for keys and values",
+        ),
+        ("rotation", f"theta {head.rope_freq_base:g}{scaling}{part}"),
+        ("vocabulary", _vocabulary(head.n_vocab_dft, head.n_vocab, head.has_d2t)),
+        ("tensors", kinds),
+        ("shared with target", _shared(head.has_tok_embd, head.has_output)),
+        ("llama.cpp", _gguf_upstream(head)),
+    ]
+    misfit = None
+    if target_path:
+        misfit = _misfit(head, target_path)
+        facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
+def _gguf_upstream(head: _core.Head) -> str:
+    if head.dialect == "upstream" and len(head.boundaries) == 3:
+        return "can run it"
+    if head.dialect == "fork":
+        return "cannot run it: written for another llama.cpp (SpecDrift's)"
+    return "cannot run it and says so: its architecture is eagle3-ext"
+
+
+def _misfit(head: _core.Head, target_path: Path) -> IncompatibleDraftError | None:
+    try:
+        if not target_path.is_dir():
+            check_pair(str(target_path), head.path)
+            return None
+        target = read_target_model(target_path)
+        if head.n_embd_tgt != target.n_embd or max(head.boundaries, default=0) > target.n_layer:
+            raise IncompatibleDraftError(
+                f"the draft '{head.path}' reads hidden states of width {head.n_embd_tgt} at {list(head.boundaries)}, "
+                f"the target '{target_path}' has {target.n_layer} layers, {target.n_embd} wide"
+            )
+    except IncompatibleDraftError as e:
+        return e
+    except ModelFileError:
+        raise
+    return None
+
+
+def _fit_facts(target_path: Path | None, misfit: IncompatibleDraftError | None) -> list[tuple[str, str]]:
+    if target_path is None:
+        return []
+    return [(f"fits {target_path.name}", "yes" if misfit is None else f"no: {misfit}")]

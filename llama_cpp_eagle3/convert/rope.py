@@ -1,0 +1,110 @@
+"""Rotary embedding: from a config's many spellings to the keys and factors of a GGUF."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelFileError
+from .config import Config
+from .tensors import Array
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How the first `n_rot` channels of a head are rotated. `keys` go under `rope.scaling.` into the file."""
+
+    n_rot: int
+    theta: float
+    theta_is_default: bool
+    kind: str = "none"  # none, linear, yarn, llama3
+    keys: dict[str, Any] = field(default_factory=dict)
+    freqs: Array | None = None  # llama3: what each frequency is divided by
+    notes: tuple[str, ...] = ()
+
+
+def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope:
+    """Read rope_theta, rope_scaling and rope_parameters (transformers 5), which may be split by layer type."""
+    scaling = _parameters(config)
+    given = theta or scaling.get("rope_theta") or config.values.get("rope_theta")
+    base = float(given or config.defaults["rope_theta"])
+    share = float(scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0)
+    n_rot = int(head_dim * share)
+    if n_rot <= 0 or n_rot > head_dim or n_rot % 2:
+        raise ModelFileError(f"'{config.path}': partial_rotary_factor {share} of head_dim {head_dim} cannot be rotated")
+
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    notes: list[str] = []
+    if "mrope_section" in scaling:
+        # for text all three positions of mrope are the same, which is plain rotation
+        notes.append("mrope: text positions only")
+        kind = "default" if kind == "mrope" else kind
+    if kind == "default":
+        return Rope(n_rot, base, not given, notes=tuple(notes))
+    if kind not in ("linear", "yarn", "llama3"):
+        raise ModelFileError(
+            f"'{config.path}': rope_type '{kind}' is not supported; known: linear, yarn, llama3, mrope"
+        )
+    factor = _number(config, scaling, "factor")
+    if kind == "linear":
+        return Rope(n_rot, base, not given, kind, {"factor": factor}, notes=tuple(notes))
+    n_ctx = int(_number(config, scaling, "original_max_position_embeddings", config.get("max_position_embeddings")))
+    if kind == "llama3":
+        low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
+        return Rope(n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), tuple(notes))
+    keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
+    for beta in ("beta_fast", "beta_slow"):
+        if scaling.get(beta) is not None:
+            keys[f"yarn_{beta}"] = _number(config, scaling, beta)
+    attn_factor = _yarn_attn_factor(config, scaling, factor)
+    if not math.isclose(attn_factor, 1.0, rel_tol=1e-6):
+        keys["attn_factor"] = attn_factor
+    if scaling.get("truncate") is False:
+        notes.append("yarn without truncation: ggml rounds the ramp's ends to whole channels, as with truncation")
+    return Rope(n_rot, base, not given, kind, keys, notes=tuple(notes))
+
+
+def _parameters(config: Config) -> dict[str, Any]:
+    for key in ("rope_scaling", "rope_parameters"):
+        table = config.values.get(key)
+        if table is None:
+            continue
+        if not isinstance(table, dict):
+            raise ModelFileError(f"'{config.path}': key '{key}': expected a table, found {type(table).__name__}")
+        for layer_type in ("sliding_attention", "full_attention"):
+            if isinstance(table.get(layer_type), dict):
+                return dict(table[layer_type])
+        return table
+    return {}
+
+
+def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:
+    value = scaling.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise ModelFileError(f"'{config.path}': rope scaling: key '{key}': expected a positive number, found {value!r}")
+    return float(value)
+
+
+def _yarn_attn_factor(config: Config, scaling: dict[str, Any], factor: float) -> float:
+    """What is left to multiply: ggml multiplies by the default of the paper, 1 + 0.1 ln(factor), itself."""
+
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+    wanted = mscale(1.0)
+    if scaling.get("attention_factor") is not None:
+        wanted = _number(config, scaling, "attention_factor")
+    elif scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        wanted = mscale(float(scaling["mscale"])) / mscale(float(scaling["mscale_all_dim"]))
+    return wanted / mscale(1.0)
+
+
+def _llama3(n_rot: int, theta: float, factor: float, n_ctx: int, low: float, high: float) -> Array:
+    """Divisors of the frequencies: 1 for short waves, `factor` for long ones, a blend between."""
+    n_turns = n_ctx * theta ** (-np.arange(0, n_rot, 2) / n_rot) / (2.0 * math.pi)
+    share = np.clip((n_turns - low) / (high - low), 0.0, 1.0)
+    return (1.0 / (share + (1.0 - share) / factor)).astype(np.float32)
