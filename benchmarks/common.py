@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench import machine, peer, random_model
 from llama_cpp_eagle3.bench.runs import N_CTX, load
 
@@ -64,9 +64,7 @@ def pair(args: argparse.Namespace) -> tuple[str, str]:
         if not args.model_draft:
             sys.exit("-m needs -md")
         return args.model, args.model_draft
-    from llama_cpp_eagle3.models import bundled_pair
-
-    target, head = bundled_pair()
+    target, head = models.bundled_pair()
     return str(target), str(head)
 
 
@@ -83,14 +81,8 @@ def random_pair(args: argparse.Namespace) -> tuple[str, str]:
 
 def prompts(args: argparse.Namespace) -> list[str]:
     """The texts to go on from."""
-    if args.prompts:
-        path = args.prompts
-    else:
-        from llama_cpp_eagle3 import models
-
-        path = Path(models.__file__).with_name("prompts.json")
-    texts = [p if isinstance(p, str) else p["text"] for p in json.loads(path.read_text(encoding="utf-8"))]
-    return texts[: args.n_prompts]
+    texts = json.loads(args.prompts.read_text(encoding="utf-8")) if args.prompts else models.heldout_prompts()
+    return list(texts)[: args.n_prompts]
 
 
 def progress(text: str) -> None:
