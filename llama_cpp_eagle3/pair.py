@@ -58,7 +58,7 @@ def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tupl
     # fine-tunes rename a few reserved tokens; more than that is another tokenizer
     if n_different > target.n_vocab // 100:
         raise IncompatibleDraftError(
-            f"the draft '{head.path}' was made for another tokenizer than the target's, '{model_path}': {n_different} of "
+            f"the draft '{head.path}' was made for another tokenizer than '{model_path}' has: {n_different} of "
             f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
             "Use the head that was trained for this target."
         )
