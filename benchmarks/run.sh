@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measure everything and write it to README.md and results/. About half an hour on two cores; nothing else should run.
 #
-#   pip install '.[bench]' gguf cmake ninja
+#   pip install '.[bench]'
 #   sh benchmarks/run.sh
 #
 # PYTHON names another interpreter, LLAMA_CPP_TOOLS a folder of llama.cpp's tools (default: they are built).
