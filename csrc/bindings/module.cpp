@@ -2,11 +2,20 @@
 
 #include "error.h"
 
+#include <cstring>
+
 namespace eagle3::python {
 
 // the exception classes of llama_cpp_eagle3.errors. They live as long as the interpreter
 static py::handle error_class(const char * name) {
     return py::object(py::module_::import("llama_cpp_eagle3.errors").attr(name)).release();
+}
+
+// a message may quote bytes of a damaged file
+static void set_error(py::handle cls, const std::exception & e) {
+    const auto message = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
+    PyErr_SetObject(cls.ptr(), message.ptr());
 }
 
 static void register_errors() {
@@ -23,17 +32,17 @@ static void register_errors() {
                 std::rethrow_exception(p);
             }
         } catch (const model_file_error & e) {
-            PyErr_SetString(cls_model_file.ptr(), e.what());
+            set_error(cls_model_file, e);
         } catch (const incompatible_draft_error & e) {
-            PyErr_SetString(cls_incompatible.ptr(), e.what());
+            set_error(cls_incompatible, e);
         } catch (const context_full_error & e) {
-            PyErr_SetString(cls_context_full.ptr(), e.what());
+            set_error(cls_context_full, e);
         } catch (const library_mismatch_error & e) {
-            PyErr_SetString(cls_mismatch.ptr(), e.what());
+            set_error(cls_mismatch, e);
         } catch (const busy_error & e) {
-            PyErr_SetString(cls_busy.ptr(), e.what());
+            set_error(cls_busy, e);
         } catch (const error & e) {
-            PyErr_SetString(cls_error.ptr(), e.what());
+            set_error(cls_error, e);
         }
     });
 }

@@ -238,8 +238,10 @@ std::vector<llama_token> drafter::propose(llama_token id_last, int32_t n_max, fl
 }
 
 int32_t drafter::truncate(int32_t n_past) {
-    n_past = std::max(n_past, 0);
-    if (n_past >= this->n_past()) {
+    n_past                    = std::max(n_past, 0);
+    // the last slot in the cache holds the token at pos_first: with no row waiting there, that token goes too
+    const bool last_slot_goes = tokens_.empty() && n_past == pos_first_ && n_past > 0;
+    if (n_past >= this->n_past() && !last_slot_goes) {
         return this->n_past();
     }
     if (n_past > pos_first_) {

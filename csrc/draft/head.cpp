@@ -2,6 +2,7 @@
 
 #include "error.h"
 
+#include <cmath>
 #include <set>
 
 namespace eagle3 {
@@ -135,6 +136,11 @@ head_hparams read_head(const gguf_file & file) {
     }
     hparams.rms_eps     = static_cast<float>(file.get_float("eagle3.attention.layer_norm_rms_epsilon").value_or(1e-5));
     hparams.logit_scale = static_cast<float>(file.get_float("eagle3.logit_scale").value_or(1.0));
+    if (!(hparams.rms_eps >= 0.0f) || !std::isfinite(hparams.rms_eps) || !std::isfinite(hparams.logit_scale)) {
+        throw model_file_error(
+            format("'%s': expected a layer_norm_rms_epsilon of at least 0 and a finite logit_scale, found %g and %g",
+                   file.path().c_str(), hparams.rms_eps, hparams.logit_scale));
+    }
 
     read_boundaries(file, hparams);
     read_rope(file, hparams);
