@@ -5,7 +5,7 @@ a head that is always right. What they return keeps the weights in checkpoint la
 truth itself.
 """
 
-from .corrupt import CORRUPTIONS, Corruption, corrupt
+from .corrupt import CORRUPTIONS, Corruption, corrupt, patch_key
 from .head import Head, HeadVariant, write_head
 from .perfect import write_perfect_pair
 from .target import Target, write_target
@@ -21,6 +21,7 @@ __all__ = [
     "HeadVariant",
     "Target",
     "corrupt",
+    "patch_key",
     "write_head",
     "write_perfect_pair",
     "write_target",

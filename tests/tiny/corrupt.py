@@ -80,6 +80,15 @@ def _drop_key(key: str) -> Callable[[Path, Target], None]:
     return make
 
 
+def patch_key(path: str | Path, key: str, value: int) -> None:
+    """Overwrite the value of an unsigned 32-bit key in a file."""
+    data = bytearray(Path(path).read_bytes())
+    at = data.find(len(key).to_bytes(8, "little") + key.encode()) + 8 + len(key)
+    assert data[at : at + 4] == (4).to_bytes(4, "little"), f"{key} is not a u32"
+    data[at + 4 : at + 8] = value.to_bytes(4, "little")
+    Path(path).write_bytes(data)
+
+
 CORRUPTIONS = [
     Corruption("missing", "ModelFileError", (), lambda path, target: None),
     Corruption("zero_length", "ModelFileError", (), lambda path, target: path.write_bytes(b"")),
@@ -88,7 +97,7 @@ CORRUPTIONS = [
     Corruption("truncated_header", "ModelFileError", (), _truncated_header),
     Corruption("wrong_arch", "ModelFileError", ("llama", "eagle3"), _wrong_arch),
     Corruption("key_missing", "ModelFileError", ("eagle3.target_layers",), _drop_key("eagle3.target_layers")),
-    Corruption("block_count_missing", "ModelFileError", ("block_count",), _drop_key("eagle3.block_count")),
+    Corruption("width_missing", "ModelFileError", ("embedding_length",), _drop_key("eagle3.embedding_length")),
     Corruption("tensor_missing", "ModelFileError", ("output_norm.weight",), _drop_key("output_norm.weight")),
     Corruption("wrong_hidden_size", "IncompatibleDraftError", ("64", "96"), _wrong_hidden_size),
     Corruption(
@@ -109,8 +118,13 @@ CORRUPTIONS = [
         ("320", "352"),
         lambda path, target: write_head(path, replace(target, n_vocab=352), n_vocab_dft=None) and None,
     ),
-    Corruption("d2t_out_of_range", "", ("d2t", "320"), lambda path, target: _d2t(path, target, _set(-1, 320))),
-    Corruption("d2t_negative", "ModelFileError", ("d2t",), lambda path, target: _d2t(path, target, _set(0, -3))),
+    Corruption(
+        "d2t_out_of_range",
+        "IncompatibleDraftError",
+        ("d2t", "320"),
+        lambda path, target: _d2t(path, target, _set(-1, 320)),
+    ),
+    Corruption("d2t_negative", "", ("d2t", "-3"), lambda path, target: _d2t(path, target, _set(0, -3))),
     Corruption("d2t_duplicate", "ModelFileError", ("d2t",), lambda path, target: _d2t(path, target, _copy)),
     Corruption("nan_matrix", "ModelFileError", ("attn_q.weight",), _nan("layers.0.self_attn.q_proj.weight")),
     Corruption("nan_norm", "ModelFileError", ("output_norm.weight",), _nan("norm.weight")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 
 BOS = "<|bos|>"
-EOS = "<|eos|>"
+EOS = "<|endoftext|>"
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"

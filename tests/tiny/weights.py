@@ -24,7 +24,7 @@ class RandomWeights:
 
     def matrix(self, n_out: int, n_in: int, gain: float = 1.0) -> np.ndarray:
         """A matrix [n_out, n_in] that multiplies the size of its input by `gain`."""
-        return self.rng.normal(0.0, gain / np.sqrt(n_in), (n_out, n_in))
+        return self.rng.normal(0.0, gain / np.sqrt(max(n_in, 1)), (n_out, n_in))
 
     def norm(self, n: int) -> np.ndarray:
         """Weights of an RMSNorm, well away from all ones."""

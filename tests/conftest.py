@@ -1,0 +1,82 @@
+"""Fixtures: tiny models made once per session, and quiet ways to load them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from llama_cpp._logger import set_verbose
+from tiny import Head, Target, write_head, write_perfect_pair, write_target
+
+set_verbose(False)
+logging.getLogger("gguf").setLevel(logging.WARNING)
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's tiny models lie."""
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tiny_dir: Path) -> Target:
+    """A random llama target that never ends a text greedily."""
+    return write_target(tiny_dir / "target.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_head(tiny_dir: Path, tiny_target: Target) -> Head:
+    """A random head for `tiny_target`: it guesses wrong nearly always."""
+    return write_head(tiny_dir / "head.gguf", tiny_target)
+
+
+@pytest.fixture(scope="session", params=["row", "token"])
+def perfect_pair(request: pytest.FixtureRequest, tiny_dir: Path) -> tuple[Target, Head]:
+    """A target and a head that is always right (two kinds, see tiny/perfect.py)."""
+    return write_perfect_pair(
+        tiny_dir / f"perfect-{request.param}.gguf",
+        tiny_dir / f"perfect-{request.param}-head.gguf",
+        kind=request.param,
+    )
+
+
+@pytest.fixture
+def load_llama() -> Iterator[Callable[..., llama_cpp.Llama]]:
+    """`load_llama(path, **kwargs)`: a quiet llama_cpp.Llama, closed after the test."""
+    with ExitStack() as stack:
+
+        def load(path: str | Path, **kwargs: Any) -> llama_cpp.Llama:
+            llm = llama_cpp.Llama(str(path), **{"verbose": False, "n_ctx": 512, "n_threads": 1} | kwargs)
+            stack.callback(llm.close)
+            return llm
+
+        yield load
+
+
+@pytest.fixture(scope="session")
+def model_address() -> Iterator[Callable[[str | Path], int]]:
+    """`model_address(path)`: address of a loaded llama_model, without a context; one per file and session."""
+    models: dict[str, Any] = {}
+
+    def load(path: str | Path) -> int:
+        key = str(path)
+        if key not in models:
+            models[key] = llama_cpp.llama_model_load_from_file(key.encode(), llama_cpp.llama_model_default_params())
+            assert models[key], f"cannot load {key}"
+        return models[key]
+
+    yield load
+    for model in models.values():
+        llama_cpp.llama_model_free(model)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in each run."""
+    return np.random.default_rng(1234)
