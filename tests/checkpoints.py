@@ -252,9 +252,7 @@ FAMILIES = {
         name="SafeAILab",
     ),
     "specforge": Family(
-        lambda h: top_config(
-            h, "LlamaForCausalLMEagle3", eagle_config={_IDS: [1, 3, 6], "use_aux_hidden_state": True}
-        ),
+        lambda h: top_config(h, "LlamaForCausalLMEagle3", eagle_config={_IDS: [1, 3, 6], "use_aux_hidden_state": True}),
         {"boundaries": (2, 4, 7), "rope_theta": 500000.0, "rope_scaling": _LLAMA3},
         midlayer,
         container="sharded",
@@ -293,9 +291,7 @@ FAMILIES = {
         t2d=True,
         name="SpecForge",
     ),
-    "angelslim": Family(
-        lambda h: top_config(h, "Eagle3LlamaForCausalLM"), _DEFAULT, t2d=True, name="vLLM/AngelSlim"
-    ),
+    "angelslim": Family(lambda h: top_config(h, "Eagle3LlamaForCausalLM"), _DEFAULT, t2d=True, name="vLLM/AngelSlim"),
     "speculators": Family(
         # what equals LlamaConfig's defaults is left out: eps 1e-6, theta 1e4, as many key/value heads as heads
         lambda h: speculators_config(
@@ -343,9 +339,7 @@ FAMILIES = {
         {"boundaries": (4, 6, 8), "norm_before_fc": True, "rope_scaling": _YARN, "rope_theta": 150000.0},
         name="ModelOpt",
     ),
-    "modelopt_short_context": Family(
-        lambda h: modelopt_config(h), {"use_aux_hidden_state": False}, name="ModelOpt"
-    ),
+    "modelopt_short_context": Family(lambda h: modelopt_config(h), {"use_aux_hidden_state": False}, name="ModelOpt"),
     "specdrift": Family(
         lambda h: top_config(
             h,

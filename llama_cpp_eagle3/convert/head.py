@@ -172,8 +172,11 @@ def _target_width(config: Config, checkpoint: Checkpoint, target: TargetModel | 
     if target is None:
         return said
     fc = checkpoint.tensors.get("fc.weight")
-    if (config.has("target_hidden_size") and said != target.n_embd) or (fc and fc.shape[-1] % target.n_embd):
-        width = said if config.has("target_hidden_size") else f"{fc.shape[-1]} / n" if fc else said
+    # a head of another width than its target says so, or has an embedding of its own
+    is_sure = config.has("target_hidden_size") or "embed_tokens.weight" not in checkpoint.tensors
+    is_other = is_sure and said != target.n_embd
+    if is_other or (fc and fc.shape[-1] % target.n_embd):
+        width = str(said) if is_other or not fc else f"{fc.shape[-1]} / n"
         raise IncompatibleDraftError(
             f"'{checkpoint.path}': the head reads hidden states of width {width}, those of '{target.path}' are "
             f"{target.n_embd} wide: it was trained for another model"

@@ -103,8 +103,8 @@ def _attention(checkpoint: Checkpoint, config: Config) -> tuple[int, int, int]:
         if heads * head_dim != n:
             tensor = _name(checkpoint, f"layers.0.self_attn.{name}_proj.weight")
             raise ModelFileError(
-                f"'{checkpoint.path}': tensor '{tensor}': expected {heads} heads of {head_dim} = {heads * head_dim} rows "
-                f"as config.json has it, found {n}"
+                f"'{checkpoint.path}': tensor '{tensor}': expected {heads} heads of {head_dim} = {heads * head_dim} "
+                f"rows as config.json has it, found {n}"
             )
     if n_head % n_head_kv:
         raise ModelFileError(f"'{checkpoint.path}': {n_head} heads cannot share {n_head_kv} key/value heads")
