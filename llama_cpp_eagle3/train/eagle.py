@@ -41,9 +41,10 @@ class Head(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5 / 2)
         with torch.no_grad():
-            # start from what the target's own output does with its last boundary
+            # start from the target's rows nearest its output, read as the target reads its own
             self.lm_head.weight.copy_(self.tok_embd[d2t])
             self.norm.weight.copy_(target.norm.weight)
+            self.fc.weight[:, -cfg.n_embd :] += torch.eye(cfg.n_embd)
 
     def inputs(self, tokens: Tensor, state: Tensor) -> Tensor:
         """[norm(embedding) ; norm(state)], the attention's input."""
