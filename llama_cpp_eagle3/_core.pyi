@@ -134,6 +134,9 @@ class Head:
     def boundaries(self) -> list[int]:
         """Target boundaries that a row is made of, empty without fc."""
     @property
+    def boundaries_why(self) -> str:
+        """How the converter came to the boundaries, empty if the file does not say."""
+    @property
     def n_embd(self) -> int: ...
     @property
     def n_embd_tgt(self) -> int: ...

@@ -119,9 +119,11 @@ class DraftedContext(Llama):  # type: ignore[misc]
         )
         self._pair_id = (fingerprint(self.model_path), fingerprint(draft.model_path))
         if self.verbose and self._tap is not None:
+            why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
             print(
                 f"Eagle3Llama: draft '{draft.model_path}' ({pair.head.dialect}) on {self._drafter.device}, "
-                f"reads {self._drafter.boundaries} of {pair.target.n_layer} layers by the {self._tap.kind} tap",
+                f"reads {self._drafter.boundaries} of {pair.target.n_layer} layers by the {self._tap.kind} tap"
+                + (f" ({why})" if why else ""),
                 file=sys.stderr,
             )
 

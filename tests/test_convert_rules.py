@@ -12,6 +12,7 @@ from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, _core
 from llama_cpp_eagle3.convert import convert, inspect
 from llama_cpp_eagle3.convert.boundaries import IDS_KEY, Ids, choose
 from llama_cpp_eagle3.convert.checkpoint import canonical_name
+from llama_cpp_eagle3.llama import Eagle3Llama
 
 N = 36
 
@@ -201,8 +202,14 @@ def test_qwen_window_is_off_unless_used(make):
     assert result.spec.sliding_window == 0
 
 
-def test_provenance_is_in_the_file(make):
+def test_provenance_is_in_the_file_and_told_at_load(make, target, capsys):
     result, fields = make(plain())
+    llm = Eagle3Llama(target.path, draft_model_path=str(result.path), n_ctx=64, verbose=True)
+    llm.close()
+    err = capsys.readouterr().err
+    assert "reads [2, 4, 5] of 8 layers" in err
+    assert "(default: no ids in the checkpoint" in err
+    assert _core.read_head(str(result.path)).boundaries_why == fields["eagle3.provenance.boundaries"].contents()
     assert fields["eagle3.provenance.boundaries"].contents().startswith("default: ")
     assert fields["eagle3.provenance.family"].contents() == "vLLM/AngelSlim"
     text = str(inspect(result.path))

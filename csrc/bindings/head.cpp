@@ -15,6 +15,8 @@ void register_head(py::module_ & m) {
         .def_readonly("dialect", &head_hparams::dialect, "upstream, fork or extended")
         .def_readonly("boundaries", &head_hparams::boundaries,
                       "target boundaries that a row is made of, empty without fc")
+        .def_readonly("boundaries_why", &head_hparams::boundaries_why,
+                      "how the converter came to the boundaries, empty if the file does not say")
         .def_readonly("n_embd", &head_hparams::n_embd)
         .def_readonly("n_embd_tgt", &head_hparams::n_embd_tgt)
         .def_readonly("n_layer", &head_hparams::n_layer)

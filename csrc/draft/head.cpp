@@ -143,6 +143,7 @@ head_hparams read_head(const gguf_file & file) {
     }
 
     read_boundaries(file, hparams);
+    hparams.boundaries_why = file.get_str("eagle3.provenance.boundaries").value_or("");
     read_rope(file, hparams);
 
     const ggml_tensor * tok_embd = file.find_tensor("token_embd.weight");
