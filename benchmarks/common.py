@@ -43,6 +43,7 @@ def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
     p.add_argument("--prompts", type=Path, help="JSON list of texts (default: those that come with the bundled pair)")
     p.add_argument("--n-prompts", type=int, help="use only the first ones")
     p.add_argument("-n", "--n-predict", type=int, default=128, help="tokens per prompt")
+    p.add_argument("-c", "--ctx-size", type=int, default=N_CTX)
     p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
     p.add_argument("-ngl", "--gpu-layers", type=int, default=0, help="of the target; the head follows; -1 = all")
     p.add_argument("--runs", type=int, default=runs)
@@ -68,9 +69,9 @@ def pair(args: argparse.Namespace) -> tuple[str, str]:
     return str(target), str(head)
 
 
-def engine(args: argparse.Namespace, model: str, draft: str | None, n_ctx: int = N_CTX) -> Eagle3Llama:
-    """Ours, with the threads and layers asked for."""
-    return load(model, draft, args.threads, args.gpu_layers, n_ctx)
+def engine(args: argparse.Namespace, model: str, draft: str | None) -> Eagle3Llama:
+    """Ours, with the threads, layers and context asked for."""
+    return load(model, draft, args.threads, args.gpu_layers, args.ctx_size)
 
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:

@@ -17,7 +17,9 @@ from llama_cpp_eagle3.bench.runs import Peer, Run, run_own, run_peer, total
 
 def measure(args, model: str, draft: str, texts: list[str], n_max: int) -> tuple[list[Run], list[Run]]:
     """Runs of ours, and of llama.cpp's."""
-    rival = Peer(peer.get_tools(args.tools), peer.get_clock(), model, draft, args.threads, args.gpu_layers)
+    rival = Peer(
+        peer.get_tools(args.tools), peer.get_clock(), model, draft, args.threads, args.gpu_layers, args.ctx_size
+    )
     llm = common.engine(args, model, draft)
     llm.draft_n_max = n_max
     prompts = [llm.tokenize(text.encode(), special=True) for text in texts]

@@ -14,8 +14,7 @@ from llama_cpp_eagle3.bench.figures import Spread, percent, table
 
 def measure(args, model: str, draft: str) -> dict[str, Spread]:
     """Seconds for the prompt without and with the head; of the latter in the target and in the drafter."""
-    n_ctx = args.n_prompt + 64
-    plain, drafted = common.engine(args, model, None, n_ctx), common.engine(args, model, draft, n_ctx)
+    plain, drafted = common.engine(args, model, None), common.engine(args, model, draft)
     prompt = np.random.default_rng(1).integers(0, 256, args.n_prompt).tolist()
     found: dict[str, list[float]] = {"plain": [], "drafted": [], "target": [], "drafter": []}
     for i in range(args.runs + 1):

@@ -1,5 +1,6 @@
 // Preloaded into llama.cpp's llama-speculative-simple: its statistics time draft() and accept(), but not process(), in
-// which the drafter takes the target's rows in. Writes one line of JSON to the file named by PEER_CLOCK.
+// which the drafter takes the target's rows in. Writes one line of JSON to the file named by PEER_CLOCK. It also makes
+// the tool's logger print what it still has at exit: that thread is not waited for, and the figures could be lost.
 
 #include <dlfcn.h>
 
@@ -9,6 +10,7 @@
 
 struct common_speculative;
 struct common_batch;
+struct common_log;
 
 namespace {
 
@@ -18,6 +20,13 @@ struct process_clock {
     long long n_calls     = 0;
 
     ~process_clock() {
+        const auto log_main = reinterpret_cast<common_log * (*)()>(dlsym(RTLD_DEFAULT, "_Z15common_log_mainv"));
+        const auto log_pause =
+            reinterpret_cast<void (*)(common_log *)>(dlsym(RTLD_DEFAULT, "_Z16common_log_pauseP10common_log"));
+        if (log_main && log_pause) {
+            log_pause(log_main());
+        }
+
         const char * path = getenv("PEER_CLOCK");
         FILE *       file = path && n_calls > 0 ? fopen(path, "w") : nullptr;
         if (file) {

@@ -15,8 +15,7 @@ from time import perf_counter
 
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
 
-N_CTX = 1024
-N_BATCH = 512
+N_CTX = 512
 
 
 @dataclass
@@ -92,8 +91,8 @@ def load(model: str, draft: str | None, n_threads: int, n_gpu_layers: int = 0, n
         model,
         draft_model_path=draft,
         n_ctx=n_ctx,
-        n_batch=N_BATCH,
-        n_ubatch=N_BATCH,
+        n_batch=n_ctx,  # llama.cpp's tool takes a prompt in one batch only
+        n_ubatch=512,
         n_gpu_layers=n_gpu_layers,
         n_threads=n_threads,
         n_threads_batch=n_threads,
@@ -155,6 +154,7 @@ class Peer:
     draft: str
     n_threads: int
     n_gpu_layers: int = 0
+    n_ctx: int = N_CTX
 
     def command(self, prompt_file: Path, n_predict: int, n_max: int) -> list[str]:
         """The call, greedy."""
@@ -163,7 +163,7 @@ class Peer:
             *(str(self.tools / "llama-speculative-simple"), "-m", self.model, "-md", self.draft),
             *("-f", str(prompt_file), "--no-escape", "-n", str(n_predict), "--temp", "0"),
             *("--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max)),
-            *("-c", str(N_CTX), "-b", str(N_BATCH), "-ub", str(N_BATCH), "-t", n_threads, "-tb", n_threads),
+            *("-c", str(self.n_ctx), "-b", str(self.n_ctx), "-ub", "512", "-t", n_threads, "-tb", n_threads),
             *("-ngl", n_layers, "-ngld", n_layers),
             # as llama-cpp-python has it by default; trace level prints the drafter's statistics
             *("-fa", "off", "-lv", "4", "--log-colors", "off", "--no-log-prefix"),
