@@ -40,7 +40,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._drafter: Drafter | None = None
         self._round: Round | None = None
         self._epoch = 0  # counts what happens to the state outside of a generation's own steps
-        self._decode_pos = self._decode_len = self._n_decode = 0  # of the last decode: position, rows, tap's counter
+        self._decode_pos = self._decode_len = 0  # where the last decode began, and its rows
         self._paused = False
         self._stats, self._stats_before = Stats(), Stats()
         self._draft_options = draft
@@ -184,8 +184,6 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._requires_eval = True
         self._decode_len = 0
         self._target.decode(tokens, n_past, logits_all)
-        if self._tap is not None:
-            self._n_decode = self._tap.n_decode
         self._decode_pos, self._decode_len = n_past, len(tokens)
         self._requires_eval = False
 
@@ -288,6 +286,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._round = None
         self._decode_len = 0
         self._paused = False
+        if self.n_tokens > 0:
+            self._take_back(0)
         super().reset()
         if self._drafter is not None:
             self._drafter.reset()

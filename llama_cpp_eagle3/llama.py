@@ -181,15 +181,15 @@ class Eagle3Llama(DraftedContext):
 
     @property
     def features(self) -> Features:
-        """Hidden states of the last decode, (n_tokens, n_boundaries, n_embd); see `Features`."""
+        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
         with self._guard:
             if self._tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
-            rows = self._tap.rows
-            if self._tap.n_decode != self._n_decode or len(rows) != self._decode_len:
-                raise Eagle3Error("no features: the last decode was not made by eval or generate")
             return Features(
-                rows, tokens=self._target.tokens, positions=self._target.pos, boundaries=self._tap.boundaries
+                self._tap.rows,
+                tokens=self._target.tokens,
+                positions=self._target.pos,
+                boundaries=self._tap.boundaries,
             )
 
     @property

@@ -30,8 +30,6 @@ class Round:
 
     tokens: list[int]
     n_past: int
-    n_decode: int
-    """The tap's counter: as long as it stands, the rows of this pass are there."""
 
 
 class Speculation:
@@ -70,7 +68,7 @@ class Speculation:
         start = perf_counter_ns()
         n_past, tokens = llm.n_tokens, [id_last, *draft]
         llm._decode(tokens, n_past)
-        llm._round = Round(tokens, n_past, llm._n_decode)
+        llm._round = Round(tokens, n_past)
         llm._keep(id_last, 0)
         stats.verify_ns += perf_counter_ns() - start
         stats.rounds += 1
@@ -138,13 +136,8 @@ def commit(llm: DraftedContext) -> None:
     if n_accepted < len(opened.tokens):
         llm._target.trim(llm.n_tokens)
     drafter, tap = llm._drafter, llm._tap
-    if (
-        drafter is not None
-        and tap is not None
-        and n_accepted > 0
-        and drafter.n_past == opened.n_past  # else an interrupt came right after the next line
-        and tap.n_decode == opened.n_decode
-    ):
+    # a draft that has the rows already was interrupted right here; one that is behind pauses
+    if drafter is not None and tap is not None and n_accepted > 0 and drafter.n_past == opened.n_past:
         drafter.process(tap, opened.tokens, opened.n_past, n_accepted)
     llm._round = None
     llm._stats.draft_ns += perf_counter_ns() - start

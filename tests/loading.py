@@ -34,8 +34,8 @@ def path_of(model: Any) -> str:
 
 def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
     """Load quietly, with one thread."""
-    draft = None if head is None else path_of(head)
-    return Eagle3Llama(path_of(target), draft_model_path=draft, **OPTIONS | options)
+    draft = {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
+    return Eagle3Llama(path_of(target), **OPTIONS | draft | options)
 
 
 def load_plain(target: Any, **options: Any) -> llama_cpp.Llama:
