@@ -1,6 +1,7 @@
 """Checkpoints of every family, converted, against the reference fed with the checkpoint's own weights."""
 
 import json
+import tracemalloc
 
 import gguf
 import numpy as np
@@ -78,6 +79,19 @@ def test_auto_keeps_what_the_checkpoint_has(tmp_path, target):
         assert types["fc.weight"] == types["output.weight"] == kind
         assert types["output_norm.weight"] == types["blk.0.attn_norm_2.weight"] == "F32"
         assert types["d2t"] == "I64"
+
+
+def test_memory_is_bounded_by_the_largest_tensor(tmp_path, target):
+    variant = {"boundaries": (2, 4, 5), "n_layer": 8, "n_ff": 4096}
+    family = Family(lambda h: layer_config(h, architectures=["LlamaForCausalLM"]), variant)
+    write(tmp_path / "head", family, target)
+    largest = 4 * 64 * 4096
+    tracemalloc.start()
+    convert(tmp_path / "head", target.path, tmp_path / "out.gguf", outtype="f16")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (tmp_path / "out.gguf").stat().st_size > 12 * largest
+    assert peak < 5 * largest
 
 
 def test_default_name_of_the_output(tmp_path, target, monkeypatch):

@@ -120,6 +120,8 @@ def _upstream(lacking: tuple[str, ...]) -> str:
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     head = _core.read_head(str(path))
     reader = GGUFReader(path)
+    size = reader.fields.get("eagle3.vocab_size")
+    n_vocab = head.n_vocab or (int(size.contents()) if size else 0)
     provenance = {
         key.removeprefix(PROVENANCE): str(field.contents())
         for key, field in reader.fields.items()
@@ -151,7 +153,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
             f"{head.n_layer} layer(s), {head.n_head} heads of {head.n_embd_head}, {head.n_head_kv} for keys and values",
         ),
         ("rotation", f"theta {head.rope_freq_base:g}{scaling}{part}"),
-        ("vocabulary", _vocabulary(head.n_vocab_dft, head.n_vocab, head.has_d2t)),
+        ("vocabulary", _vocabulary(head.n_vocab_dft, n_vocab, head.has_d2t)),
         ("tensors", kinds),
         ("shared with target", _shared(head.has_tok_embd, head.has_output)),
         ("llama.cpp", _gguf_upstream(head)),
