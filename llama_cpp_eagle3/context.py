@@ -48,7 +48,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         try:
-            pair = self._check_files(model_path)
+            pair = None if options.get("vocab_only") else self._check_files(model_path)
             super().__init__(model_path, **options)
             self.draft_model = draft_model
             if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
@@ -61,14 +61,13 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.close()
             raise
 
-    def _check_files(self, model_path: str) -> Pair | None:
+    def _check_files(self, model_path: str) -> Pair:
         """Compare the headers, and prepare the tap, which must exist before the context."""
         draft = self._draft_options
-        if draft.model_path is None and draft.target_layers is None:
-            return None
         pair = check_pair(model_path, draft.model_path, draft.target_layers)
         target = pair.target
-        self._tap = FeatureTap(list(pair.boundaries), target.n_layer, target.n_embd, target.arch)
+        if draft.model_path is not None or draft.target_layers is not None:
+            self._tap = FeatureTap(list(pair.boundaries), target.n_layer, target.n_embd, target.arch)
         return pair
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ._core import Head, TargetInfo, compare_tokens, read_head, read_target
-from .errors import IncompatibleDraftError
+from .errors import IncompatibleDraftError, ModelFileError
 
 _SAMPLE_BYTES = 1 << 16
 
@@ -30,6 +30,8 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
         IncompatibleDraftError: the two do not belong together.
     """
     target = read_target(model_path)
+    if target.arch in ("eagle3", "eagle3-ext"):
+        raise ModelFileError(f"'{model_path}' is an EAGLE-3 head, not a target: give it as draft_model_path")
     head = None if draft_model_path is None else read_head(draft_model_path)
     if draft_target_layers is not None:
         boundaries = tuple(int(b) for b in draft_target_layers)
