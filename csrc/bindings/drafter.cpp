@@ -117,15 +117,22 @@ void register_drafter(py::module_ & m) {
             py::arg("n_past"),
             "Forget positions from n_past on. Returns the position from which rows must be processed again.")
         .def(
-            "reset", [](py_drafter & self) { self.impl.reset(); }, "Forget everything.")
+            "reset",
+            [](py_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.reset();
+            },
+            "Forget everything.")
         .def("state_get",
-             [](const py_drafter & self) {
-                 const auto state = self.impl.state_get();
+             [](py_drafter & self) {
+                 const busy_flag::scope scope(self.busy);
+                 const auto             state = self.impl.state_get();
                  return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
              })
         .def("state_set",
              [](py_drafter & self, const py::bytes & bytes) {
-                 const auto view = static_cast<std::string_view>(bytes);
+                 const auto             view = static_cast<std::string_view>(bytes);
+                 const busy_flag::scope scope(self.busy);
                  self.impl.state_set({ view.begin(), view.end() });
              })
         .def_property_readonly(
@@ -146,10 +153,18 @@ void register_drafter(py::module_ & m) {
             "of the target's tensors that the head uses in place")
         .def_property_readonly("n_bytes_cache", [](const py_drafter & self) { return self.impl.n_bytes_cache(); })
         .def_property_readonly(
-            "draft_logits", [](const py_drafter & self) { return to_array(self.impl.logits()); },
+            "draft_logits",
+            [](py_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                return to_array(self.impl.logits());
+            },
             "float32 (n_vocab_dft,), of the last drafted token")
         .def_property_readonly(
-            "hidden_state", [](const py_drafter & self) { return to_array(self.impl.hidden_state()); },
+            "hidden_state",
+            [](py_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                return to_array(self.impl.hidden_state());
+            },
             "float32 (n_embd,), the recurrent row after the last drafted token")
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl.stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl.stats.t_propose_us; })
