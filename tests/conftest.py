@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# before NumPy loads: the reference's matrices are too small to share among threads
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

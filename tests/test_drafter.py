@@ -1,5 +1,8 @@
 """What the drafter promises apart from its numbers: positions, taking back, state, limits, errors."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from drafting import N_STEPS, SideBySide, compare, make_drafter, rel_error
@@ -7,7 +10,7 @@ from reference import ReferenceHead
 from tiny import write_head
 
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.errors import ContextFullError, Eagle3Error, IncompatibleDraftError
+from llama_cpp_eagle3.errors import BusyError, ContextFullError, Eagle3Error, IncompatibleDraftError
 
 TOLERANCE = 1e-4
 
@@ -352,3 +355,30 @@ def test_many_drafters_side_by_side(tiny_target, tiny_head, model_address):
     drafters = [make_drafter(tiny_head, model) for _ in range(4)]
     for drafter in drafters:
         assert compare(drafter, ReferenceHead(tiny_head), (2, 0)).agrees(TOLERANCE)
+
+
+def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
+    head = write_head(tmp_path / "head.gguf", tiny_target, n_layer=2)
+    drafter = make_drafter(head, model_address(tiny_target.path), 4096)
+    rows, tokens = rows_of(head, 2000, rng), [1] * 2000
+    calls = [
+        lambda: drafter.propose(1, 2),
+        lambda: drafter.process_rows(rows[:1], [1], drafter.n_past),
+        lambda: drafter.truncate(5),
+        drafter.reset,
+        drafter.state_get,
+        lambda: drafter.draft_logits,
+        lambda: drafter.hidden_state,
+    ]
+    for call in calls:
+        drafter.reset()
+        worker = threading.Thread(target=drafter.process_rows, args=(rows, tokens, 0))
+        worker.start()
+        while drafter.n_past == 0 and worker.is_alive():
+            time.sleep(0.0005)
+        assert worker.is_alive(), "the machine is too fast for this test"
+        with pytest.raises(BusyError):
+            call()
+        worker.join()
+        assert drafter.n_past == 2000
+    assert len(drafter.propose(1, 2)) == 2
