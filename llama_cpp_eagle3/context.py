@@ -76,6 +76,21 @@ class DraftedContext(Llama):  # type: ignore[misc]
         return self._draft_options.model_path
 
     @property
+    def target(self) -> Target:
+        """The target's context with its verbs `decode`, `sample`, `argmax` and `trim`, for a loop of one's own."""
+        return self._target
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """What reads the target's hidden states; None without a head."""
+        return self._tap
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The head with its verbs `process`, `propose` and `truncate`; None without one."""
+        return self._drafter
+
+    @property
     def context_params(self) -> Any:
         """The context's parameters. Llama sets them in its constructor; the tap's callback goes in on the way."""
         return self._context_params

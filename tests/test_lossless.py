@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -45,14 +45,16 @@ def perfect_reference(perfect_pair: Any) -> Iterator[Reference]:
 
 @pytest.fixture(scope="module")
 def trained_reference() -> Iterator[Reference]:
-    """The bundled pair, on pieces of Python code."""
+    """The bundled pair, on code that it was not trained on."""
+    from llama_cpp_eagle3.models import heldout_prompts
+
     target, head = bundled_pair()
-    code = "".join(p.read_text() for p in sorted(Path(__file__).parent.glob("test_*.py")))
-    llm = load_plain(target, vocab_only=True)
-    tokens = llm.tokenize(code.encode(), add_bos=False)
-    llm.close()
-    starts = np.linspace(0, len(tokens) - 33, N_PROMPTS).astype(int)
-    reference = Reference(target, head, [tokens[i : i + 32] for i in starts])
+    with closing(load_plain(target, vocab_only=True)) as llm:
+        texts = [llm.tokenize(text.encode()) for text in heldout_prompts()]
+    # what comes after 24, 48, ... tokens of each
+    texts = [text[:n] for n in (24, 48, 72, 96) for text in texts if len(text) >= n]
+    assert len(texts) >= N_PROMPTS
+    reference = Reference(target, head, texts[:N_PROMPTS])
     yield reference
     reference.llm.close()
 

@@ -1,0 +1,57 @@
+"""The loop of speculative decoding by hand, greedy: propose, verify, accept, commit.
+
+    python examples/speculative_simple.py [target.gguf head.gguf] [prompt]
+
+`Eagle3Llama.generate` does the same with every sampler, and looks after the end of the context, interrupts and so on.
+"""
+
+import sys
+from pathlib import Path
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.models import bundled_pair
+
+
+def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 3) -> list[int]:
+    target, drafter, tap = llm.target, llm.drafter, llm.tap
+
+    # evaluate all but the last token of the prompt; the head takes in the hidden states
+    *context, id_last = prompt
+    target.decode(context, 0, logits_all=False)
+    drafter.process(tap, context, 0)
+    n_past, tokens, n_rounds = len(context), [], 0
+
+    while len(tokens) < n_predict:
+        # propose: what may follow the last token?
+        draft = drafter.propose(id_last, n_max)
+
+        # verify: one pass of the target over the last token and the draft
+        batch = [id_last, *draft]
+        target.decode(batch, n_past)
+
+        # accept: row i says what follows batch[i]; go on as long as that is what was drafted
+        n = 0
+        while n < len(batch):
+            id_last = target.argmax(n)
+            tokens.append(id_last)
+            n += 1
+            if n < len(batch) and batch[n] != id_last:
+                break
+
+        # commit: forget the rest, and show the head the hidden states of what was accepted
+        target.trim(n_past + n)
+        drafter.process(tap, batch, n_past, n)
+        n_past += n
+        n_rounds += 1
+
+    print(f"{len(tokens)} tokens in {n_rounds} rounds, {len(tokens) / n_rounds:.2f} a round", file=sys.stderr)
+    return tokens[:n_predict]
+
+
+if __name__ == "__main__":
+    args = sys.argv[1:]
+    pair = [Path(arg) for arg in args[:2]] if len(args) > 1 else bundled_pair()
+    text = args[-1] if len(args) % 2 else "def read_lines(path):\n"
+    with_head = Eagle3Llama(pair[0], draft_model_path=pair[1], n_ctx=512, verbose=False)
+    found = speculate(with_head, with_head.tokenize(text.encode()), 64)
+    print(text + with_head.detokenize(found).decode(errors="replace"))
