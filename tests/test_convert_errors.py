@@ -291,3 +291,12 @@ def test_what_torch_saves(tmp_path, head, target):
     (tmp_path / "head" / "pytorch_model.bin").unlink()
     write_safetensors(tmp_path / "head" / "model.safetensors", head.weights, "f32")
     assert convert(tmp_path / "head", target.path, tmp_path / "b.gguf", outtype="f32").path.read_bytes() == a
+
+
+def test_without_the_extra(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for name in [name for name in sys.modules if name.startswith("llama_cpp_eagle3.convert")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("llama_cpp_eagle3.convert")
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "pip install 'llama-cpp-eagle3[convert]'" in capsys.readouterr().err

@@ -27,6 +27,7 @@ _LLAMA: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,
     "tie_word_embeddings": False,
+    "use_sliding_window": True,
 }
 _QWEN3 = _LLAMA | {
     "vocab_size": 151936,
@@ -34,6 +35,7 @@ _QWEN3 = _LLAMA | {
     "num_key_value_heads": 32,
     "head_dim": 128,
     "max_position_embeddings": 32768,
+    "use_sliding_window": False,  # Qwen's configs carry a window that is off unless they say so
 }
 CLASS_DEFAULTS = {"llama": _LLAMA, "qwen3": _QWEN3}
 

@@ -108,7 +108,7 @@ class HeadSpec:
         """The same head with what was measured in place of what was open."""
         spec = self
         if self.boundaries.other:
-            spec = replace(spec, boundaries=Boundaries(values, f"{how}; {self.boundaries.provenance}"))
+            spec = replace(spec, boundaries=Boundaries(values, f"{how}; the rule alone: {self.boundaries.provenance}"))
         if self.norm_output.doubtful:
             spec = replace(spec, norm_output=Flag(norm_output, how))
         if self.norm_before_residual.doubtful:
@@ -168,7 +168,8 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
 
 
 def _target_width(config: Config, checkpoint: Checkpoint, target: TargetModel | None) -> int:
-    said = config.get_int("target_hidden_size", config.get_int("hidden_size"))
+    own = checkpoint.tensors["layers.0.post_attention_layernorm.weight"].shape[0]
+    said = config.get_int("target_hidden_size", own)
     if target is None:
         return said
     fc = checkpoint.tensors.get("fc.weight")
@@ -270,9 +271,7 @@ def _sliding_window(config: Config, n_layer: int) -> int:
         if len(kinds) > 1:
             raise ModelFileError(f"'{config.path}': layers with and without sliding window in one head: not supported")
         return window if kinds == {"sliding_attention"} else 0
-    # Qwen's configs carry a window that is off unless they say so
-    is_used = config.values.get("use_sliding_window", config.defaults["head_dim"] is None)
-    return window if is_used else 0
+    return window if config.get_bool("use_sliding_window") else 0
 
 
 def _share_embedding(

@@ -68,17 +68,17 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
 
 
 def _parameters(config: Config) -> dict[str, Any]:
-    for key in ("rope_scaling", "rope_parameters"):
-        table = config.values.get(key)
-        if table is None:
-            continue
+    """Both tables as one; transformers 5 may keep one for each type of layer, of which a head has one."""
+    found: dict[str, Any] = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        table = config.values.get(key) or {}
         if not isinstance(table, dict):
             raise ModelFileError(f"'{config.path}': key '{key}': expected a table, found {type(table).__name__}")
-        for layer_type in ("sliding_attention", "full_attention"):
+        for layer_type in ("full_attention", "sliding_attention"):
             if isinstance(table.get(layer_type), dict):
-                return dict(table[layer_type])
-        return table
-    return {}
+                table = table[layer_type]
+        found |= table
+    return found
 
 
 def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:
