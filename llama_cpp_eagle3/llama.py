@@ -8,7 +8,7 @@ from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any
 
-from llama_cpp import LlamaGrammar, LogitsProcessorList, StoppingCriteriaList
+from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .context import DraftedContext
 from .errors import Eagle3Error
@@ -18,6 +18,7 @@ from .options import DraftOptions, check_names, check_values
 from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreign_draw, is_greedy
 from .speculative import Speculation, commit
 from .stats import Stats
+from .text import token_to_piece
 
 
 class Eagle3Llama(DraftedContext):
@@ -79,6 +80,7 @@ class Eagle3Llama(DraftedContext):
         )
         check_names(options, Eagle3Llama.__init__)
         check_values(draft, options)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
         super().__init__(os.fspath(model_path), draft, options)
 
     def generate(
@@ -178,6 +180,19 @@ class Eagle3Llama(DraftedContext):
                 return int(sampler.sample(self._ctx))
             row = self._last_row() if idx is None else idx - self._decode_pos
             return chain_draw(self._target, sampler, None)(row)
+
+    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+        """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
+        if type(self.tokenizer_) is not LlamaTokenizer:
+            return bytes(super().detokenize(tokens, prev_tokens, special))
+        text = b"".join([self._piece(token, special) for token in tokens])
+        return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        piece = self._pieces.get((token, special))
+        if piece is None:
+            piece = self._pieces[token, special] = token_to_piece(self._model.vocab, token, special)
+        return piece
 
     @property
     def features(self) -> Features:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import gguf
@@ -12,6 +13,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from loading import load, load_plain, path_of, prompts, take
+from tiny import vocab, write_target
 
 from llama_cpp_eagle3 import Eagle3Llama
 
@@ -211,8 +213,6 @@ def test_scores_are_llama_s(both: Any) -> None:
 @pytest.mark.parametrize("eos_scale", [1.5, 2.5])
 def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: float) -> None:
     """The drafter here knows the answer, the end of the text included, and goes on drafting behind it."""
-    from tiny import write_target
-
     target = write_target(tmp_path / "eos.gguf", eos_scale=eos_scale)
     plain, llm = load_plain(target), load(target, tiny_head, draft_n_max=6)
     n_stopped = 0
@@ -333,6 +333,25 @@ def test_vocab_only(tiny_target: Any) -> None:
     llm = load(tiny_target, vocab_only=True)
     assert llm.detokenize(llm.tokenize(b"the return")) == b"the return"
     llm.close()
+
+
+def test_detokenize(both: Any, tmp_path: Any) -> None:
+    plain, llm = both
+    for tokens in prompts(20, seed=3):
+        for special in (False, True):
+            assert llm.detokenize(tokens, special=special) == plain.detokenize(tokens, special=special)
+    assert llm.detokenize([]) == b""
+
+
+def test_long_pieces_are_not_lost(tiny_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama_cpp gives up at 32 bytes."""
+    tokens = vocab.vocab_tokens(320)
+    last_merge = vocab.N_VOCAB_MIN - 3
+    tokens[last_merge] = "\u010a" + 44 * "\u0120"  # how GPT-2 writes a newline and spaces
+    monkeypatch.setattr(vocab, "vocab_tokens", lambda n_vocab: tokens)
+    target = write_target(tiny_dir / "long.gguf")
+    with closing(load(target, vocab_only=True)) as llm:
+        assert llm.detokenize([65, last_merge]) == llm.detokenize([65]) + b"\n" + 44 * b" "
 
 
 def test_from_pretrained(tiny_target: Any, tiny_head: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

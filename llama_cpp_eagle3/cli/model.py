@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 from typing import Any
 
 import llama_cpp
 from llama_cpp._internals import LlamaSampler
 
+from .._core import read_target
 from ..llama import Eagle3Llama
 from .options import CACHE_TYPES
+
+_N_CTX = 4096
 
 
 def progress_bar(total: float, desc: str, unit: str = "") -> Any:
@@ -72,16 +74,6 @@ class CliLlama(Eagle3Llama):
         inner.sampler = None  # the outer chain owns it now
         return outer
 
-    def piece(self, token: int) -> bytes:
-        """Text of one token, special ones included. (Llama.detokenize cuts pieces longer than 32 bytes.)"""
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = int(llama_cpp.llama_token_to_piece(self._model.vocab, token, buffer, size, 0, True))
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
-
 
 def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
     """Load target and head (None: the target alone)."""
@@ -103,7 +95,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
         use_mmap=not args.no_mmap,
         use_mlock=args.mlock,
         seed=args.seed & 0xFFFFFFFF,
-        n_ctx=args.ctx_size,
+        n_ctx=_ctx_size(args),
         n_batch=args.batch_size,
         n_ubatch=args.ubatch_size,
         n_threads=args.threads,
@@ -115,3 +107,10 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
         verbose=args.verbose,
         **(draft_options if draft is not None else {}),
     )
+
+
+def _ctx_size(args: argparse.Namespace) -> int:
+    """-c, or a default that any machine can hold and the target was trained for."""
+    if args.ctx_size is not None:
+        return int(args.ctx_size)
+    return min(read_target(args.model).n_ctx_train or _N_CTX, _N_CTX)

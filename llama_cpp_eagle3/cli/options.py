@@ -43,7 +43,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "-md", "--model-draft", "--spec-draft-model", metavar="FNAME", help="EAGLE-3 head, a GGUF file (default: none)"
     )
     group.add_argument("--lora", metavar="FNAME", help="LoRA adapter for the target")
-    group.add_argument("-c", "--ctx-size", type=int, default=4096, metavar="N", help="context size, 0 = from the model")
+    group.add_argument(
+        "-c",
+        "--ctx-size",
+        type=int,
+        metavar="N",
+        help="context size (default: the model's, at most 4096; 0 = the model's)",
+    )
     group.add_argument("-b", "--batch-size", type=int, default=2048, metavar="N", help="logical batch size")
     group.add_argument("-ub", "--ubatch-size", type=int, default=512, metavar="N", help="physical batch size")
     group.add_argument("-t", "--threads", type=int, default=default_threads(), metavar="N", help="CPU threads")

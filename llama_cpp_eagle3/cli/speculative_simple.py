@@ -116,11 +116,14 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
         llm.ignore_eos = args.ignore_eos
         load_seconds = time.perf_counter() - start
         tokens = llm.tokenize(prompt.encode("utf-8"), add_bos=True, special=True)
+        n_left = llm.n_ctx() - len(tokens)
+        if n_left <= 0:
+            raise ValueError(f"the prompt has {len(tokens)} tokens, the context {llm.n_ctx()}: use a larger -c")
         _evaluate_with_bar(llm, tokens)
         steps_before = 0 if llm._drafter is None else llm._drafter.n_steps
         writer = _Writer(out, args.color)
         writer.write(prompt)
-        finish_reason = _stream(llm, tokens, args, writer)
+        finish_reason = _stream(llm, tokens, n_left if args.predict < 0 else min(args.predict, n_left), args, writer)
         stats = llm.last_stats
         n_steps = 0 if llm._drafter is None else llm._drafter.n_steps - steps_before
         return Figures(
@@ -139,9 +142,7 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
 def _evaluate_with_bar(llm: CliLlama, tokens: list[int]) -> None:
     """Evaluate a long prompt batch by batch, showing how it gets on; `generate` then finds it in the context."""
     n_batch = llm.context_params.n_ubatch
-    if not n_batch < len(tokens) <= llm.n_ctx():
-        return
-    bar = progress_bar(len(tokens), "prompt", "tok")
+    bar = progress_bar(len(tokens), "prompt", "tok") if len(tokens) > n_batch else None
     if bar is not None:
         with bar:
             for i in range(0, len(tokens), n_batch):
@@ -149,13 +150,8 @@ def _evaluate_with_bar(llm: CliLlama, tokens: list[int]) -> None:
                 bar.update(len(tokens[i : i + n_batch]))
 
 
-def _stream(llm: CliLlama, tokens: list[int], args: argparse.Namespace, writer: _Writer) -> str:
+def _stream(llm: CliLlama, tokens: list[int], n_predict: int, args: argparse.Namespace, writer: _Writer) -> str:
     """Generate and write; returns why it ended."""
-    n_left = llm.n_ctx() - len(tokens) if args.predict < 0 else min(args.predict, llm.n_ctx() - len(tokens))
-    if n_left <= 0:
-        if args.predict == 0:
-            return "length"
-        raise ValueError(f"the prompt has {len(tokens)} tokens, the context {llm.n_ctx()}: use a larger -c")
     stream = llm.generate(
         tokens,
         temp=args.temp,
@@ -167,19 +163,18 @@ def _stream(llm: CliLlama, tokens: list[int], args: argparse.Namespace, writer: 
         frequency_penalty=args.frequency_penalty,
     )
     try:
-        for token in stream:
+        while n_predict > 0:
+            token = next(stream)
             if llama_cpp.llama_vocab_is_eog(llm._model.vocab, token):
                 return "stop"
-            writer.write_piece(llm.piece(token), llm.last_token_drafted)
-            n_left -= 1
-            if n_left == 0:
-                return "length"
+            writer.write_piece(llm.detokenize([token], special=True), llm.last_token_drafted)
+            n_predict -= 1
     except KeyboardInterrupt:
         return "interrupted"
     finally:
         stream.close()
         writer.finish()
-    return "stop"
+    return "length"
 
 
 class _Writer:
