@@ -37,6 +37,10 @@ Both were trained by the scripts in `llama_cpp_eagle3/train` (see `docs/training
   files and {own_windows} windows continued by the target; {head_steps} steps of {head_batch} windows, {ttt_steps} draft
   steps each ({head_minutes} minutes). On the target's greedy continuations of held-out text, draft length 4:
   mean acceptance length {length} in PyTorch, conditional acceptance per position {conditional}.
+- **Commands** (with a number of steps in place of the time that was set, which the number of steps came from):
+  `python -m llama_cpp_eagle3.train.target --steps {target_steps} --compile`,
+  `python -m llama_cpp_eagle3.train.head --steps {head_steps} --own {own_windows} --corpus {corpus_windows} --lr {head_lr}`,
+  `python -m llama_cpp_eagle3.train.ship`. {note}
 - **Versions**: {versions}.
 
 `PROVENANCE.json` has all of it with the whole training log; `prompts.json` holds 40 prompts cut from the held-out
@@ -49,10 +53,11 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def provenance(work: Path, folder: Path) -> dict[str, Any]:
+def provenance(work: Path, folder: Path, note: str) -> dict[str, Any]:
     """What is known about the pair in ``folder``."""
     names = {models.TARGET_NAME: "the target", models.DRAFT_NAME: "its EAGLE-3 head"}
     return {
+        "note": note,
         "files": {
             name: {"what": what, "bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
             for name, what in names.items()
@@ -71,6 +76,7 @@ def page(facts: dict[str, Any]) -> str:
     n_layer = target["config"]["n_layer"]
     return PAGE.format(
         files="\n".join(rows) + "\n",
+        note=facts["note"],
         held=", ".join(f"`{name}`" for name in data["heldout_files"]),
         boundaries=[2, n_layer // 2, n_layer - 3],
         versions=", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
@@ -81,7 +87,7 @@ def page(facts: dict[str, Any]) -> str:
         length=head["log"][-1]["mean_acceptance_length"],
         conditional=" / ".join(f"{c:.2f}" for c in head["log"][-1]["conditional"]),
         **{f"target_{key}": target[key] for key in ("steps", "batch", "epochs", "minutes")},
-        **{f"head_{key}": head[key] for key in ("steps", "batch", "minutes")},
+        **{f"head_{key}": head[key] for key in ("steps", "batch", "minutes", "lr")},
         **{key: head[key] for key in ("draft_vocab", "corpus_windows", "own_windows", "ttt_steps")},
         **{
             key: data[key]
@@ -95,11 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("build/train"), help="work folder of both trainings")
     parser.add_argument("--to", type=Path, default=Path(models.__file__).parent, help="folder to fill")
+    parser.add_argument("--note", default="", help="a sentence for the provenance page")
     args = parser.parse_args()
     shutil.copyfile(args.work / "target.gguf", args.to / models.TARGET_NAME)
     shutil.copyfile(args.work / "draft.gguf", args.to / models.DRAFT_NAME)
     prompts.write(corpus.load_tokenizer(args.work / "tokenizer.json"), args.to / "prompts.json")
-    facts = provenance(args.work, args.to)
+    facts = provenance(args.work, args.to, args.note)
     (args.to / "PROVENANCE.json").write_text(json.dumps(facts, indent=1) + "\n")
     (args.to / "PROVENANCE.md").write_text(page(facts))
 

@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("build/train"), help="work folder: corpus, checkpoints, report"
     )
-    parser.add_argument("--minutes", type=float, default=40.0, help="training time; the schedule follows it")
+    parser.add_argument("--minutes", type=float, default=50.0, help="training time; the schedule follows it")
     parser.add_argument("--steps", type=int, default=0, help="train this many steps instead of for a time (repeatable)")
     parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
     parser.add_argument("--lr", type=float, default=3e-3)
