@@ -6,7 +6,7 @@ import tracemalloc
 import gguf
 import numpy as np
 import pytest
-from checkpoints import FAMILIES, N_LAYER_TGT, Family, layer_config, write_family
+from checkpoints import FAMILIES, N_LAYER_TGT, Family, layer_config, write_family, write_safetensors
 from drafting import compare, make_drafter
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
@@ -141,6 +141,12 @@ def test_a_copy_of_the_targets_embedding_is_left_out(tmp_path, target, model_add
     head = write_head(tmp_path / "unused.gguf", target, own_embd=True, **family.variant)
     copy = target.weights["model.embed_tokens.weight"]
     write_family(tmp_path / "copy", family, head, {"embed_tokens.weight": copy})
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **target.hf_config}))
+    write_safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": copy}, "bf16")
+    result = convert(tmp_path / "copy", folder, tmp_path / "out.gguf")
+    assert not _core.read_head(str(result.path)).has_tok_embd
     result = convert(tmp_path / "copy", target.path, tmp_path / "out.gguf", outtype="f32")
     assert not _core.read_head(str(result.path)).has_tok_embd
     assert any("shared" in note for note in result.spec.notes)

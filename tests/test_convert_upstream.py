@@ -61,6 +61,37 @@ def test_llama_cpp_runs_it(name, tmp_path, target):
             logits, state = llama.decode([want.ids[step]], state[None], n + step)
 
 
+def test_llama_cpp_shares_the_targets_embedding(tmp_path, target, monkeypatch):
+    """A head without its own embedding, as most are: llama.cpp finds the target's through ctx_other."""
+    family = FAMILIES["speculators"]
+    head = write_head(tmp_path / "unused.gguf", target, **family.variant)
+    write_family(tmp_path / "head", family, head)
+    head.path = str(convert(tmp_path / "head", target.path, tmp_path / "out.gguf", outtype="f32").path)
+    rng = np.random.default_rng(7)
+    rows = rng.normal(0.0, 2.0, (12, head.n_embd_inp))
+    tokens = [int(t) for t in rng.integers(0, target.n_vocab, 13)]
+    reference = ReferenceHead(head)
+    reference.process(rows, tokens[:12], 0)
+    want = reference.propose(tokens[12], 2)
+
+    llm = llama_cpp.Llama(target.path, n_ctx=64, verbose=False)
+    default_params = llama_cpp.llama_context_default_params
+
+    def params():
+        cparams = default_params()
+        cparams.ctx_other = llm.ctx
+        return cparams
+
+    monkeypatch.setattr(llama_cpp, "llama_context_default_params", params)
+    with ExitStack() as stack:
+        llama = LlamaCppHead(head, stack)
+        logits, state = llama.decode(tokens[1:], llama.encode(rows), 0)
+        assert rel_error(logits, want.logits[0]) < 1e-4
+        logits, _ = llama.decode(want.ids[:1], state[None], 12)
+        assert rel_error(logits, want.logits[1]) < 1e-4
+    llm.close()
+
+
 @pytest.mark.parametrize("name", ["specforge_3.1", "speculators_qwen3", "two_layers", "nemo"])
 def test_llama_cpp_refuses_what_it_cannot_express(name, tmp_path, target, capfd):
     head = make(tmp_path, name, target)

@@ -96,7 +96,7 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
     return [
         ("hidden size", f"{s.n_embd}, target {s.n_embd_tgt}, feed-forward {s.n_ff}"),
         ("attention", f"{s.n_layer} layer(s), {s.n_head} heads of {s.head_dim}, {s.n_head_kv} for keys and values"),
-        ("rotation", f"theta {rope.theta:g}{scaling}{part}"),
+        ("rotation", f"theta {rope.theta:.9g}{scaling}{part}"),
         ("extras", ", ".join(extras) or "none"),
         ("vocabulary", _vocabulary(s.n_vocab_dft, s.n_vocab, spec.d2t is not None)),
     ]
@@ -152,7 +152,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
             "attention",
             f"{head.n_layer} layer(s), {head.n_head} heads of {head.n_embd_head}, {head.n_head_kv} for keys and values",
         ),
-        ("rotation", f"theta {head.rope_freq_base:g}{scaling}{part}"),
+        ("rotation", f"theta {head.rope_freq_base:.9g}{scaling}{part}"),
         ("vocabulary", _vocabulary(head.n_vocab_dft, n_vocab, head.has_d2t)),
         ("tensors", kinds),
         ("shared with target", _shared(head.has_tok_embd, head.has_output)),
@@ -166,8 +166,9 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
 
 
 def _gguf_upstream(head: _core.Head) -> str:
+    unknown = [name for name in ("fc_norm", "norm_output") if getattr(head, name)]
     if head.dialect == "upstream" and len(head.boundaries) == 3:
-        return "can run it"
+        return f"loads it but ignores {', '.join(unknown)}" if unknown else "can run it"
     if head.dialect == "fork":
         return "cannot run it: written for another llama.cpp (SpecDrift's)"
     return "cannot run it and says so: its architecture is eagle3-ext"
