@@ -11,7 +11,7 @@ python=${PYTHON:-python3}
 
 $python benchmarks/pair.py --publish
 $python benchmarks/peer.py --publish
-$python benchmarks/peer.py --random -c 2048 --n-prompts 4 --draft-n-max 3 --publish
+$python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish
 $python benchmarks/prefill.py --publish
 $python benchmarks/overhead.py --publish
 $python benchmarks/memory.py --publish
