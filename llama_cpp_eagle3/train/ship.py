@@ -39,7 +39,7 @@ Both were trained by the scripts in `llama_cpp_eagle3/train` (see `docs/training
   mean acceptance length {length} in PyTorch, conditional acceptance per position {conditional}.
 - **Commands** (with a number of steps in place of the time that was set, which the number of steps came from):
   `python -m llama_cpp_eagle3.train.target --steps {target_steps} --compile`,
-  `python -m llama_cpp_eagle3.train.head --steps {head_steps} --own {own_windows} --corpus {corpus_windows} --lr {head_lr}`,
+  `python -m llama_cpp_eagle3.train.head --steps {head_steps} --own {own_windows} --corpus {corpus_windows}`,
   `python -m llama_cpp_eagle3.train.ship`. {note}
 - **Versions**: {versions}.
 
@@ -87,7 +87,7 @@ def page(facts: dict[str, Any]) -> str:
         length=head["log"][-1]["mean_acceptance_length"],
         conditional=" / ".join(f"{c:.2f}" for c in head["log"][-1]["conditional"]),
         **{f"target_{key}": target[key] for key in ("steps", "batch", "epochs", "minutes")},
-        **{f"head_{key}": head[key] for key in ("steps", "batch", "minutes", "lr")},
+        **{f"head_{key}": head[key] for key in ("steps", "batch", "minutes")},
         **{key: head[key] for key in ("draft_vocab", "corpus_windows", "own_windows", "ttt_steps")},
         **{
             key: data[key]
