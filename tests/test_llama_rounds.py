@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -399,3 +400,25 @@ def test_draft_target_layers_override_the_head_s(tiny_target: Any, tiny_head: An
         check_rows = llm.features
         assert check_rows.boundaries == (0, 2, 4)
     assert _core.read_head(path_of(tiny_head)).boundaries == [1, 2, 3]
+
+
+def test_without_reset(llm: Eagle3Llama, plain: llama_cpp.Llama) -> None:
+    """`reset=False` puts the tokens behind what is there; with none, it goes on from there."""
+    for model in (plain, llm):
+        model.eval([1, 2, 3])
+    assert take(llm, [4, 5], 10, reset=False) == take(plain, [4, 5], 10, reset=False)
+    check(llm)
+    n_tokens = llm.n_tokens
+    last = take(plain, [], 1, reset=False)
+    assert take(llm, [], 1, reset=False) == last
+    assert llm.n_tokens == n_tokens
+
+
+def test_freed_at_once(tiny_target: Any, tiny_head: Any) -> None:
+    """No reference cycle keeps the models until the garbage collector comes."""
+    llm = load(tiny_target, tiny_head)
+    take(llm, [1, 2, 3], 10)
+    llm("the self", max_tokens=3)
+    gone = weakref.ref(llm)
+    del llm
+    assert gone() is None
