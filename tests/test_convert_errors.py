@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +18,12 @@ from checkpoints import (
 )
 from tiny import write_head, write_target
 
-from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import convert, encoding, inspect, output
+from llama_cpp_eagle3.convert.checkpoint import read_checkpoint
+from llama_cpp_eagle3.convert.head import describe
+from llama_cpp_eagle3.convert.target import read_target_model
 
 PLAIN = FAMILIES["angelslim"]
 
@@ -133,7 +137,7 @@ BAD = {
     "heads": (q_rows, r"q_proj.weight': expected 4 heads of 16 = 64 rows as config.json has it, found 60"),
     "hidden_size": (config_change(hidden_size=128), "hidden_size 128, the tensors are 64 wide"),
     "draft_vocab": (config_change(draft_vocab_size=95), r"expected 95 rows \(draft_vocab_size\), found 96"),
-    "bad_number": (config_change(num_attention_heads="four"), "'num_attention_heads': expected a number"),
+    "bad_number": (config_change(num_attention_heads="four"), "'num_attention_heads': expected a positive number"),
     "bad_flag": (config_change(norm_output="yes"), "'norm_output': expected true or false"),
     "bad_activation": (config_change(hidden_act="relu"), "expected silu or a gelu, found 'relu'"),
     "bad_ids": (config_change(eagle_aux_hidden_state_layer_ids="2"), "expected a list of layers"),
@@ -291,6 +295,42 @@ def test_what_torch_saves(tmp_path, head, target):
     (tmp_path / "head" / "pytorch_model.bin").unlink()
     write_safetensors(tmp_path / "head" / "model.safetensors", head.weights, "f32")
     assert convert(tmp_path / "head", target.path, tmp_path / "b.gguf", outtype="f32").path.read_bytes() == a
+
+
+GARBAGE = [0, -1, "x", [], {}, True, float("inf"), float("nan"), 10**30, [1], [[]], {"a": 1}, [2.5, 3, 4]]
+
+
+@pytest.mark.parametrize("name", ["specforge", "speculators_sliding_window", "modelopt_v3"])
+def test_garbage_in_the_config(name, tmp_path, target):
+    """Whatever a key holds, it is read as something or refused by a line of ours."""
+    family = FAMILIES[name]
+    head = write_head(tmp_path / "unused.gguf", target, **family.variant)
+    write_family(tmp_path / "head", family, head)
+    path = tmp_path / "head" / "config.json"
+    good = json.loads(path.read_text())
+    places = [(*outer, key) for outer, table in tables(good) for key in table]
+    target_model = read_target_model(Path(target.path))
+    refused = 0
+    for *outer, key in [*places, ("logit_scale",), ("partial_rotary_factor",), ("layer_types",), ("architectures",)]:
+        for value in GARBAGE:
+            config = json.loads(json.dumps(good))
+            table = config
+            for name in outer:
+                table = table[name]
+            table[key] = value
+            path.write_text(json.dumps(config))
+            try:
+                describe(read_checkpoint(tmp_path / "head"), target_model)
+            except Eagle3Error:
+                refused += 1
+    assert refused > 100
+
+
+def tables(config, outer=()):
+    yield outer, config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from tables(value, (*outer, key))
 
 
 def test_without_the_extra(monkeypatch, capsys, tmp_path):

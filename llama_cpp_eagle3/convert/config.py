@@ -59,8 +59,9 @@ class Config:
     @property
     def architectures(self) -> tuple[str, ...]:
         """The names under `architectures`."""
-        value = self.top.get("architectures") or ()
-        return tuple(str(name) for name in ([value] if isinstance(value, str) else value))
+        value = self.top.get("architectures")
+        names = value if isinstance(value, list) else [value or ""]
+        return tuple(str(name) for name in names)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, else the config class's default, else `default`."""
@@ -74,12 +75,14 @@ class Config:
         return self.values.get(key) is not None
 
     def get_int(self, key: str, default: int = 0) -> int:
-        """A size."""
-        return int(self._number(key, default))
+        """A size; `default`, which may be 0, if there is none."""
+        value = self.get(key)
+        return default if value is None else int(self.check_number(key, value, 1, 1 << 28))
 
     def get_float(self, key: str, default: float = 0.0) -> float:
         """A number."""
-        return float(self._number(key, default))
+        value = self.get(key)
+        return default if value is None else self.check_number(key, value, -1e30, 1e30)
 
     def get_bool(self, key: str, default: bool = False) -> bool:
         """A switch."""
@@ -88,11 +91,12 @@ class Config:
             raise ModelFileError(f"'{self.path}': key '{key}': expected true or false, found {value!r}")
         return value
 
-    def _number(self, key: str, default: float) -> float:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ModelFileError(f"'{self.path}': key '{key}': expected a number, found {value!r}")
-        return value
+    def check_number(self, key: str, value: Any, low: float, high: float) -> float:
+        """The value of a key if it is a number of a sane size, else a `ModelFileError`."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            kind = "a positive number" if low > 0 else "a number"
+            raise ModelFileError(f"'{self.path}': key '{key}': expected {kind}, found {value!r}")
+        return float(value)
 
 
 def flatten(path: Path, top: dict[str, Any]) -> Config:

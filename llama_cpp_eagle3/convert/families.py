@@ -42,7 +42,7 @@ def refuse_unsupported(checkpoint: Checkpoint, config: Config) -> None:
             f"'{where}': a P-EAGLE head (parallel drafting): not supported, what is missing here is drafting all "
             "tokens in one pass from mask tokens (mask_hidden)"
         )
-    if any_name("parallel_draft_heads") or int(config.eagle.get("parallel_draft_step") or 1) > 1:
+    if any_name("parallel_draft_heads") or config.eagle.get("parallel_draft_step") not in (None, 1):
         raise ModelFileError(
             f"'{where}': a head with parallel draft heads (ModelOpt's parallel_draft_step): not supported, what is "
             "missing here is drafting several tokens in one pass"

@@ -143,7 +143,7 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
         notes.append("use_aux_hidden_state is false but there is an fc: the fc counts")
     rope = read_rope(config, sizes.head_dim, overrides.rope_theta)
     if rope.theta_is_default:
-        notes.append(f"rope_theta is missing: {rope.theta:g}, the default of the config class (never the target's)")
+        notes.append(f"rope_theta is missing: {rope.theta:.9g}, the default of the config class (never the target's)")
     return HeadSpec(
         path=checkpoint.path,
         family=family,
@@ -267,7 +267,7 @@ def _sliding_window(config: Config, n_layer: int) -> int:
         return 0
     types = config.values.get("layer_types")
     if isinstance(types, list) and types:
-        kinds = set(types[:n_layer])
+        kinds = {str(kind) for kind in types[:n_layer]}
         if len(kinds) > 1:
             raise ModelFileError(f"'{config.path}': layers with and without sliding window in one head: not supported")
         return window if kinds == {"sliding_attention"} else 0

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gguf import GGUFReader
 from tqdm import tqdm
 
 from .. import _core
 from ..errors import Eagle3Error
+from .gguf_file import open_gguf
 from .head import HeadSpec
 from .tensors import Array
 
@@ -147,7 +147,7 @@ def _measure(drafter: _core.Drafter, candidate: Candidate, answers: list[_Answer
 
 def _set_flags(head: Path, candidate: Candidate) -> None:
     """Change the file in place: a bool in a GGUF header is one byte, and the writer always writes these two."""
-    reader = GGUFReader(head, "r+")
+    reader = open_gguf(head, "r+")
     for name in ("norm_output", "norm_before_residual"):
         field = reader.fields[f"eagle3.{name}"]
         field.parts[field.data[0]][0] = getattr(candidate, name)

@@ -8,11 +8,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
-from gguf import GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
 from .. import _core
 from .encoding import FILE_TYPES, OUTTYPES, type_of
+from .gguf_file import key_values, open_gguf
 from .output import OutTensor, temporary, write
 from .tensors import Array
 
@@ -34,17 +34,14 @@ def quantize(source: str | Path, output: str | Path, outtype: str, *, progress: 
     if outtype not in OUTTYPES:
         raise ValueError(f"expected an outtype of {', '.join(OUTTYPES)}, got {outtype!r}")
     arch = _core.read_head(str(source)).arch
-    reader = GGUFReader(source)
+    reader = open_gguf(source)
     with temporary(Path(output)) as part:
         writer = gguf.GGUFWriter(part, arch)
         writer.add_file_type(FILE_TYPES[outtype])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        for key, field in reader.fields.items():
-            if key.startswith("GGUF.") or key in _WRITER_KEYS:
-                continue
-            kind = field.types[0]
-            sub_kind = field.types[-1] if kind == GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), kind, sub_kind)
+        for entry in key_values(source, reader):
+            if entry.key not in _WRITER_KEYS:
+                writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
         write(writer, [_tensor(tensor, outtype) for tensor in reader.tensors], progress)
     return Path(output)
 

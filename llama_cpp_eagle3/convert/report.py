@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gguf import GGUFReader
-
 from .. import _core
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
 from .boundaries import IDS_KEY
 from .checkpoint import read_checkpoint
+from .gguf_file import key_values, open_gguf
 from .head import HeadSpec, describe
 from .target import TargetModel, read_target_model
 from .writer import PROVENANCE
@@ -119,14 +118,10 @@ def _upstream(lacking: tuple[str, ...]) -> str:
 
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     head = _core.read_head(str(path))
-    reader = GGUFReader(path)
-    size = reader.fields.get("eagle3.vocab_size")
-    n_vocab = head.n_vocab or (int(size.contents()) if size else 0)
-    provenance = {
-        key.removeprefix(PROVENANCE): str(field.contents())
-        for key, field in reader.fields.items()
-        if key.startswith(PROVENANCE)
-    }
+    reader = open_gguf(path)
+    keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}
+    n_vocab = head.n_vocab or int(keys.get("eagle3.vocab_size", 0))
+    provenance = {k.removeprefix(PROVENANCE): str(v) for k, v in keys.items() if k.startswith(PROVENANCE)}
     types: dict[str, int] = {}
     for tensor in reader.tensors:
         types[tensor.tensor_type.name] = types.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)

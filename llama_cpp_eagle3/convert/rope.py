@@ -30,9 +30,9 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     """Read rope_theta, rope_scaling and rope_parameters (transformers 5), which may be split by layer type."""
     scaling = _parameters(config)
     given = theta or scaling.get("rope_theta") or config.values.get("rope_theta")
-    base = float(given or config.defaults["rope_theta"])
-    share = float(scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0)
-    n_rot = int(head_dim * share)
+    base = _positive(config, "rope_theta", given or config.defaults["rope_theta"])
+    share = scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0
+    n_rot = int(head_dim * _positive(config, "partial_rotary_factor", share))
     if n_rot <= 0 or n_rot > head_dim or n_rot % 2:
         raise ModelFileError(f"'{config.path}': partial_rotary_factor {share} of head_dim {head_dim} cannot be rotated")
 
@@ -54,6 +54,8 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     n_ctx = int(_number(config, scaling, "original_max_position_embeddings", config.get("max_position_embeddings")))
     if kind == "llama3":
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
+        if low >= high:
+            raise ModelFileError(f"'{config.path}': llama3 scaling: low_freq_factor {low} is not below {high}")
         return Rope(n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), tuple(notes))
     keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
     for beta in ("beta_fast", "beta_slow"):
@@ -83,10 +85,11 @@ def _parameters(config: Config) -> dict[str, Any]:
 
 def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:
     value = scaling.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise ModelFileError(f"'{config.path}': rope scaling: key '{key}': expected a positive number, found {value!r}")
-    return float(value)
+    return _positive(config, key, default if value is None else value)
+
+
+def _positive(config: Config, key: str, value: Any) -> float:
+    return config.check_number(key, value, 1e-6, 1e12)
 
 
 def _yarn_attn_factor(config: Config, scaling: dict[str, Any], factor: float) -> float:
@@ -99,7 +102,7 @@ def _yarn_attn_factor(config: Config, scaling: dict[str, Any], factor: float) ->
     if scaling.get("attention_factor") is not None:
         wanted = _number(config, scaling, "attention_factor")
     elif scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        wanted = mscale(float(scaling["mscale"])) / mscale(float(scaling["mscale_all_dim"]))
+        wanted = mscale(_number(config, scaling, "mscale")) / mscale(_number(config, scaling, "mscale_all_dim"))
     return wanted / mscale(1.0)
 
 

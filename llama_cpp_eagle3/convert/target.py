@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType
+from gguf import GGUFValueType
 from gguf.quants import dequantize
 
 from .. import _core
 from ..errors import ModelFileError
 from .checkpoint import canonical_name, read_json, read_tensors
+from .gguf_file import KeyValue, key_values, open_gguf
 from .tensors import Array
-
-
-@dataclass(frozen=True)
-class KeyValue:
-    """A key of a GGUF header as the writer wants it."""
-
-    key: str
-    value: Any
-    kind: GGUFValueType
-    sub_kind: GGUFValueType | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class TargetModel:
             return None
 
     def _gguf_rows(self, ids: Array) -> Array | None:
-        for tensor in GGUFReader(self.path).tensors:
+        for tensor in open_gguf(self.path).tensors:
             if tensor.name == "token_embd.weight":
                 return np.asarray(dequantize(tensor.data[ids], tensor.tensor_type), dtype=np.float32)
         return None
@@ -73,12 +63,7 @@ def read_target_model(path: Path) -> TargetModel:
 
 def _read_gguf(path: Path) -> TargetModel:
     info = _core.read_target(str(path))
-    tokenizer = []
-    for name, entry in GGUFReader(path).fields.items():
-        if name.startswith("tokenizer."):
-            kind = entry.types[0]
-            sub_kind = entry.types[-1] if kind == GGUFValueType.ARRAY else None
-            tokenizer.append(KeyValue(name, entry.contents(), kind, sub_kind))
+    tokenizer = key_values(path, open_gguf(path), "tokenizer.")
     return TargetModel(path, info.arch, info.n_layer, info.n_embd, info.n_vocab, True, tokenizer)
 
 
