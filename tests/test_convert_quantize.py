@@ -8,9 +8,9 @@ from drafting import make_drafter, rel_error
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 
-from llama_cpp_eagle3 import ModelFileError
+from llama_cpp_eagle3 import ModelFileError, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, encoding, quantize
+from llama_cpp_eagle3.convert import convert, encoding, inspect, quantize
 
 # largest relative error of the first logits that a type may cause in a random head
 LIMITS = {"f32": 1e-4, "f16": 0.01, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.15, "q4_k": 0.6, "q4_0": 0.6}
@@ -96,3 +96,23 @@ def test_quantize_refuses_other_files(tmp_path, target):
     with pytest.raises(ValueError, match="outtype"):
         quantize(target.path, tmp_path / "out.gguf", "q3_k")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fork_dialect_stays_what_it_is(tmp_path, target, model_address):
+    head = write_head(
+        tmp_path / "fork.gguf", target, dialect="fork", fc_norm=True, norm_output=True, boundaries=(2, 4, 5)
+    )
+    assert "written for another llama.cpp" in str(inspect(head.path, target.path))
+    quantize(head.path, tmp_path / "out.gguf", "q8_0")
+    made = _core.read_head(str(tmp_path / "out.gguf"))
+    assert (made.dialect, made.boundaries, made.norm_output) == ("fork", [2, 4, 5], True)
+    drafters = [
+        make_drafter(
+            Head(str(path), head.arch, head.variant, target, head.weights, head.d2t), model_address(target.path)
+        )
+        for path in (head.path, tmp_path / "out.gguf")
+    ]
+    for drafter in drafters:
+        drafter.process_rows(np.ones((3, head.n_embd_inp), np.float32), [1, 2, 3], 0)
+        drafter.propose(4, 1)
+    assert rel_error(drafters[1].draft_logits, drafters[0].draft_logits) < LIMITS["q8_0"]
