@@ -228,15 +228,18 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.input_ids[self.n_tokens] = id_last
             guess = self.draft_model(self.input_ids[: self.n_tokens + 1])
             return [int(t) for t in guess[:n_max]]
-        n_past = self.n_tokens
-        if drafter.n_past > n_past:
-            start = drafter.truncate(n_past)
-            if start < n_past:
-                self.n_tokens = start
-                self._eval(self.input_ids[start:n_past].tolist())
-        if drafter.n_past != n_past:
+        if drafter.n_past != self.n_tokens:
             return []  # paused
         return drafter.propose(id_last, n_max, self.draft_p_min)
+
+    def _go_back(self, n_past: int) -> None:
+        """Keep exactly the first tokens of the context."""
+        commit(self)
+        tokens = self.input_ids[:n_past].tolist()
+        if not self._take_back(n_past):
+            self._reset()
+            raise Eagle3Error(f"the target's memory cannot go back to its first {n_past} tokens: it was reset")
+        self._eval(tokens[self.n_tokens :])
 
     def _pause(self, n_draft: int, n_past: int) -> None:
         """The context holds something that the draft has not seen, such as an image, and cannot be shown any more."""
@@ -282,12 +285,12 @@ class DraftedContext(Llama):  # type: ignore[misc]
         drafter = self._drafter
         if drafter is not None and drafter.n_past > n_tokens:
             n_tokens = drafter.truncate(n_tokens)
+        self.n_tokens = n_tokens
+        self._requires_eval = True
         try:
             self._target.trim(n_tokens)
         except Eagle3Error:
             return False
-        self.n_tokens = n_tokens
-        self._requires_eval = True
         return True
 
     def reset(self) -> None:

@@ -122,8 +122,7 @@ class Speculation:
                 "the model was used for something else while this generator waited, and its tokens are gone. "
                 "Save the state before and load it afterwards, or start a new generation."
             )
-        commit(llm)
-        llm.n_tokens = n_past
+        llm._go_back(n_past)
 
 
 def commit(llm: DraftedContext) -> None:

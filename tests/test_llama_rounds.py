@@ -131,6 +131,11 @@ def test_eval_between_two_tokens(llm: Eagle3Llama, plain: llama_cpp.Llama) -> No
     assert list(islice(stream, 6)) == expected[:6]
     llm.eval([1, 2, 3])
     assert list(islice(stream, 20)) == expected[6:26]
+    llm.eval([1, 2, 3])
+    llm.draft_n_max = 0  # no draft that would have to be in step
+    assert list(islice(stream, 2)) == expected[26:28]
+    llm.draft_n_max = 4
+    assert list(islice(stream, 8)) == expected[28:36]
     stream.close()
     check(llm)
 
