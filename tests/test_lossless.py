@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
+from tiny import write_head, write_target
 
 from llama_cpp_eagle3 import Eagle3Llama
 
@@ -244,4 +245,21 @@ def test_islice_leaves_no_round_open(tiny_target: Any, tiny_head: Any) -> None:
     tokens = list(islice(llm.generate([5, 6, 7], temp=0.0), 9))
     assert llm._round is None
     assert llm.n_tokens == 3 + len(tokens) - 1
+    llm.close()
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("variant", [{}, {"boundaries": (0, 4)}, {"use_aux_hidden_state": False}], ids=str)
+def test_other_targets_and_heads(tmp_path: Any, arch: str, variant: dict[str, Any]) -> None:
+    """Native and callback taps, the last boundaries too; talks that grow, so that prompts are reused."""
+    target = write_target(tmp_path / "t.gguf", arch)
+    head = write_head(tmp_path / "h.gguf", target, **variant)
+    plain, llm = load_plain(target, n_batch=32, n_ubatch=16), load(target, head, n_batch=32, n_ubatch=16)
+    for prompt in prompts(5, length=(3, 90), seed=6):
+        for _ in range(3):
+            expected = take(plain, prompt, 24)
+            assert take(llm, prompt, 24) == expected
+            prompt += [*expected, 11, 12]
+    assert llm.stats.drafted > 500
+    plain.close()
     llm.close()
