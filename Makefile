@@ -1,8 +1,9 @@
-# make demo    install into .venv and generate text with the bundled pair
-# make test    the whole test suite
-# make lint    ruff, clang-format, mypy
-# make format  let ruff and clang-format mend what they can
-# make clean   remove .venv and all that was built
+# make demo      install into .venv and generate text with the bundled pair
+# make test      the whole test suite
+# make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
+# make lint      ruff, clang-format, mypy
+# make format    let ruff and clang-format mend what they can
+# make clean     remove .venv and all that was built
 #
 # For a GPU: CMAKE_ARGS="-DGGML_CUDA=on" make demo (-DGGML_METAL=on, ...). Only llama-cpp-python is compiled for it.
 
@@ -14,13 +15,16 @@ STAMPS := $(VENV)/stamps
 CSRC   := $(sort $(shell find csrc vendor -name '*.cpp' -o -name '*.h'))
 LLAMA  := llama-cpp-python==$(shell cat vendor/llama_cpp_python_version)
 
-.PHONY: demo test lint format clean FORCE
+.PHONY: demo test sanitize lint format clean FORCE
 
 demo: $(STAMPS)/cli
 	$(BIN)/llama-cpp-eagle3 speculative-simple
 
 test: $(STAMPS)/test
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+sanitize: $(STAMPS)/test
+	$(BIN)/python tests/run_sanitized.py
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check

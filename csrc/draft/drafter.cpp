@@ -292,10 +292,9 @@ std::vector<uint8_t> drafter::state_get() const {
     uint8_t *            dst = state.data();
     memcpy(dst, &header, sizeof(header));
     dst += sizeof(header);
-    memcpy(dst, rows_.data(), rows_.size() * sizeof(float));
-    dst += rows_.size() * sizeof(float);
-    memcpy(dst, tokens_.data(), tokens_.size() * sizeof(llama_token));
-    dst += tokens_.size() * sizeof(llama_token);
+    // not memcpy: without rows there is nothing to copy from
+    dst = std::copy_n(reinterpret_cast<const uint8_t *>(rows_.data()), rows_.size() * sizeof(float), dst);
+    dst = std::copy_n(reinterpret_cast<const uint8_t *>(tokens_.data()), tokens_.size() * sizeof(llama_token), dst);
     cache_.state_get(n_slots, dst);
     return state;
 }
@@ -317,19 +316,20 @@ void drafter::state_set(const std::vector<uint8_t> & state) {
     const int32_t n_slots = header.pos_first + (header.seeded >= 0 ? 1 : 0);
     const size_t  n_rows  = header.n_tokens;
     const size_t  n_feat  = hparams_.n_embd_feat();
-    if (header.pos_first < 0 || header.n_tokens < 0 || header.pos_first + header.n_tokens > n_ctx() ||
+    if (header.pos_first < 0 || header.n_tokens < 0 || header.pos_first > n_ctx() ||
+        header.n_tokens > n_ctx() - header.pos_first ||
         state.size() !=
             sizeof(header) + n_rows * (n_feat * sizeof(float) + sizeof(llama_token)) + cache_.state_size(n_slots)) {
-        throw std::invalid_argument(format("the saved state has %d positions, the draft's context holds %d",
-                                           header.pos_first + header.n_tokens, n_ctx()));
+        throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
+                                           header.pos_first, header.n_tokens, n_ctx()));
     }
 
     const uint8_t * src = state.data() + sizeof(header);
     rows_.resize(n_rows * n_feat);
-    memcpy(rows_.data(), src, rows_.size() * sizeof(float));
+    std::copy_n(src, rows_.size() * sizeof(float), reinterpret_cast<uint8_t *>(rows_.data()));
     src += rows_.size() * sizeof(float);
     tokens_.resize(n_rows);
-    memcpy(tokens_.data(), src, n_rows * sizeof(llama_token));
+    std::copy_n(src, n_rows * sizeof(llama_token), reinterpret_cast<uint8_t *>(tokens_.data()));
     src += n_rows * sizeof(llama_token);
     cache_.state_set(n_slots, src);
     pos_first_ = header.pos_first;
