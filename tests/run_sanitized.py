@@ -3,8 +3,8 @@
     python tests/run_sanitized.py [pytest arguments]
 
 Builds the module into build/sanitize and runs pytest in a process that has the sanitizers' runtime loaded. Fails if a
-test fails, if the sanitizers find an error, or if memory leaks that was allocated below a function of ours. What Python,
-NumPy and pybind11 keep until the end of the process is theirs.
+test fails, if the sanitizers find an error, or if memory leaks that was allocated below a function of ours. What
+Python, NumPy and pybind11 keep until the end of the process is theirs.
 """
 
 from __future__ import annotations
