@@ -121,7 +121,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=int, default=40, metavar="N", help="(default: 40, 0 = off)")
     group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="(default: 0.95, 1 = off)")
     group.add_argument("--min-p", type=float, default=0.05, metavar="P", help="(default: 0.05, 0 = off)")
-    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="(default: 1, off)")
+    group.add_argument("--repeat-penalty", type=float, metavar="X", help="(default: 1, off; 1.15 for the demo prompt)")
     group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="(default: 0, off)")
     group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="(default: 0, off)")
     group.add_argument("-s", "--seed", type=int, default=-1, metavar="N", help="(default: -1, random)")

@@ -24,8 +24,8 @@ _DEMO_PROMPT = '''\
 class Stack:
     """A last-in, first-out collection of items."""
 
-    def __init__(self, items=None):
-'''
+    def __init__(self, items=None):'''
+_DEMO_REPEAT_PENALTY = 1.15  # small models repeat themselves
 
 _CYAN, _PLAIN = "\x1b[36m", "\x1b[0m"
 
@@ -66,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
         args.model, args.model_draft = (str(path) for path in bundled_pair())
         if args.prompt is None and args.file is None:
             args.prompt, args.escape = _DEMO_PROMPT, False
+            if args.repeat_penalty is None:
+                args.repeat_penalty = _DEMO_REPEAT_PENALTY
+    if args.repeat_penalty is None:
+        args.repeat_penalty = 1.0
     prompt = read_prompt(args)
     draft = args.model_draft if args.spec_type == "draft-eagle3" else None
     if args.baseline and draft is None:
