@@ -324,13 +324,22 @@ void drafter::state_set(const std::vector<uint8_t> & state) {
                                            header.pos_first, header.n_tokens, n_ctx()));
     }
 
-    const uint8_t * src = state.data() + sizeof(header);
+    const uint8_t *          src = state.data() + sizeof(header);
+    std::vector<llama_token> tokens(n_rows);
+    std::copy_n(src + n_rows * n_feat * sizeof(float), n_rows * sizeof(llama_token),
+                reinterpret_cast<uint8_t *>(tokens.data()));
+    const auto is_foreign = [this](llama_token id) {
+        return id < 0 || id >= tables_.n_vocab;
+    };
+    if (std::any_of(tokens.begin(), tokens.end(), is_foreign) || header.seeded < -1 ||
+        (header.seeded >= 0 && (n_rows != 1 || is_foreign(header.seeded)))) {
+        throw std::invalid_argument("the saved state of the draft is damaged: its tokens are not in the vocabulary");
+    }
+
     rows_.resize(n_rows * n_feat);
     std::copy_n(src, rows_.size() * sizeof(float), reinterpret_cast<uint8_t *>(rows_.data()));
-    src += rows_.size() * sizeof(float);
-    tokens_.resize(n_rows);
-    std::copy_n(src, n_rows * sizeof(llama_token), reinterpret_cast<uint8_t *>(tokens_.data()));
-    src += n_rows * sizeof(llama_token);
+    src += rows_.size() * sizeof(float) + n_rows * sizeof(llama_token);
+    tokens_ = std::move(tokens);
     cache_.state_set(n_slots, src);
     pos_first_ = header.pos_first;
     seeded_    = header.seeded >= 0 ? std::optional<llama_token>(header.seeded) : std::nullopt;
