@@ -240,7 +240,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
             step += 1
             now = time.monotonic()
             elapsed, last = elapsed + now - last, now
-            bar.n = step if args.steps else elapsed
+            bar.n = min(bar.total, step if args.steps else elapsed)
             bar.set_postfix_str(
                 f"step {step} epoch {epoch} loss {loss.item():.3f} right {right[0]:.2f}..{right[-1]:.2f}"
             )

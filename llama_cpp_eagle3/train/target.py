@@ -158,7 +158,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
             now = time.monotonic()
             elapsed += now - last
             last = now
-            bar.n = step if args.steps else elapsed
+            bar.n = min(bar.total, step if args.steps else elapsed)
             bar.set_postfix_str(f"step {step} epoch {epoch} loss {loss.item():.3f}")
             if step % args.eval_every == 0:
                 log.append({"step": step, "train_loss": loss.item(), **evaluate(model, held)})
