@@ -111,7 +111,7 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
         help="end the draft before a token less likely than this (default: 0.0)",
     )
     for flag in _REMOVED:
-        group.add_argument(flag, action=_Renamed, nargs="?", help=argparse.SUPPRESS)
+        group.add_argument(flag, action=_Renamed, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
