@@ -103,7 +103,7 @@ def progress_bar(steps: int, minutes: float, step: int, elapsed: float) -> Any:
     """A bar over steps if their number is given, else over seconds."""
     form = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
     start, total, unit = (step, float(steps), "steps") if steps else (elapsed, minutes * 60, "s")
-    return tqdm(total=total, initial=start, unit=unit, bar_format=form, mininterval=1.0)
+    return tqdm(total=total, initial=min(start, total), unit=unit, bar_format=form, mininterval=1.0)
 
 
 def load(path: Path) -> Llama:
@@ -143,6 +143,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         return step / args.steps if args.steps else elapsed / (args.minutes * 60)
 
     bar = progress_bar(args.steps, args.minutes, step, elapsed)
+    loss = torch.zeros(())  # for a run that was complete already
     last = time.monotonic()
     saved = last
     while progress() < 1.0:
