@@ -15,6 +15,9 @@ STAMPS := $(VENV)/stamps
 CSRC   := $(sort $(shell find csrc vendor -name '*.cpp' -o -name '*.h'))
 LLAMA  := llama-cpp-python==$(shell cat vendor/llama_cpp_python_version)
 
+# the tests use ggml-rpc as a device that is not the host
+export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
+
 .PHONY: demo test sanitize lint format clean FORCE
 
 demo: $(STAMPS)/cli
