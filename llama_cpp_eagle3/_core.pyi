@@ -6,6 +6,42 @@ import numpy as np
 import numpy.typing as npt
 
 LLAMA_CPP_PYTHON_VERSION: str
+RPC_PROTO_VERSION: tuple[int, int]
+"""Major and minor version of the ggml-rpc protocol that llama.cpp speaks."""
+
+class Device:
+    """A ggml device: something that models can run on. Lives as long as the process."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str:
+        """Of a device on a ggml-rpc server: its endpoint."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is on a ggml-rpc server."""
+    @property
+    def address(self) -> int:
+        """Of the ggml_backend_dev_t."""
+
+def rpc_supported() -> bool:
+    """Whether llama.cpp was built with ggml-rpc."""
+
+def rpc_devices(endpoint: str) -> list[Device]:
+    """Return the devices of a ggml-rpc server, the same ones each time.
+
+    They are not registered with ggml: only models that are given them use them. llama.cpp ends the process if the
+    server cannot be reached, so use `llama_cpp_eagle3.rpc`.
+    """
+
+def rpc_forget_graphs(device: Device) -> None:
+    """To be called after something was freed on a ggml-rpc server that is still in use (csrc/devices.h)."""
+
+def local_accelerators() -> list[Device]:
+    """GPUs of this machine, or its integrated ones if it has no other."""
+
+def local_device(name: str) -> Device | None:
+    """Return the registered ggml device of that name, such as CPU or CUDA0."""
 
 class FeatureTap:
     """Reads the target's hidden states at some boundaries while it decodes.
@@ -200,6 +236,7 @@ class Drafter:
         n_ctx: int,
         *,
         boundaries: Sequence[int] | None = None,
+        device: Device | None = None,
         n_gpu_layers: int = -1,
         type_k: int | None = None,
         type_v: int | None = None,

@@ -2,6 +2,7 @@
 
 #include "busy_flag.h"
 #include "module.h"
+#include "py_device.h"
 #include "target/feature_tap.h"
 
 #include <pybind11/numpy.h>
@@ -24,7 +25,8 @@ struct py_drafter {
 };
 
 std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t model_tgt, int32_t n_ctx,
-                                         const std::optional<std::vector<int32_t>> & boundaries, int32_t n_gpu_layers,
+                                         const std::optional<std::vector<int32_t>> & boundaries,
+                                         std::optional<py_device> device, int32_t n_gpu_layers,
                                          std::optional<int> type_k, std::optional<int> type_v, int32_t n_threads,
                                          int32_t n_batch) {
     if (model_tgt == 0 || n_ctx <= 0 || n_threads <= 0 || n_batch <= 0) {
@@ -39,6 +41,7 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
     };
     drafter_params params;
     params.boundaries   = boundaries.value_or(std::vector<int32_t>());
+    params.dev          = device ? device->dev : nullptr;
     params.n_gpu_layers = n_gpu_layers;
     params.type_k       = to_type(type_k);
     params.type_v       = to_type(type_v);
@@ -93,12 +96,13 @@ void register_drafter(py::module_ & m) {
     py::class_<py_drafter>(m, "Drafter",
                            "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for one sequence.")
         .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
-             py::arg("boundaries") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type_k") = py::none(),
-             py::arg("type_v") = py::none(), py::arg("n_threads") = 1, py::arg("n_batch") = 512, nogil,
+             py::arg("boundaries") = py::none(), py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1,
+             py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
+             py::arg("n_batch") = 512, nogil,
              "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. boundaries: "
              "instead of the head's own.\n"
-             "n_gpu_layers: 0 = CPU, > 0 = the first accelerator, < 0 = where the target's lm_head is. type_k, type_v: "
-             "ggml types of the cache.\n"
+             "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
+             "accelerator, < 0 = where the target's lm_head is. type_k, type_v: ggml types of the cache.\n"
              "Raises ModelFileError, IncompatibleDraftError.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"),
              py::arg("n_rows") = py::none(), nogil,

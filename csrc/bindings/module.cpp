@@ -56,6 +56,7 @@ PYBIND11_MODULE(_core, m) {
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
 
     register_errors();
+    register_devices(m);
     register_feature_tap(m);
     register_target(m);
     register_head(m);

@@ -15,18 +15,16 @@ static ggml_backend_dev_t choose_device(int32_t n_gpu_layers, const ggml_tensor 
     if (n_gpu_layers < 0 && output_tgt && output_tgt->buffer) {
         dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(output_tgt->buffer));
     }
-    if (n_gpu_layers > 0) {
-        dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
-        if (!dev) {
-            dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
-        }
+    if (n_gpu_layers > 0 || (dev && is_remote(dev))) {
+        const auto accelerators = local_accelerators();
+        dev                     = accelerators.empty() ? nullptr : accelerators.front();
     }
     // a build without accelerators runs everything on the CPU, as llama.cpp does with n_gpu_layers > 0
     return dev ? dev : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
-device::device(int32_t n_gpu_layers, const ggml_tensor * output_tgt, int32_t n_threads) :
-    dev_(choose_device(n_gpu_layers, output_tgt)) {
+device::device(ggml_backend_dev_t dev, int32_t n_gpu_layers, const ggml_tensor * output_tgt, int32_t n_threads) :
+    dev_(dev ? dev : choose_device(n_gpu_layers, output_tgt)) {
     if (!dev_) {
         throw error("ggml offers no device to run the head on");
     }

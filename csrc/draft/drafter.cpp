@@ -45,8 +45,8 @@ int32_t pad(int32_t n, int32_t to) {
 drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx,
                  const drafter_params & params) :
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
-    dev_(params.n_gpu_layers, tables_.output, params.n_threads), weights_(gguf_file(path), hparams_, tables_, dev_),
-    cache_(hparams_, n_ctx, params.type_k, params.type_v, dev_),
+    dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
+    weights_(gguf_file(path), hparams_, tables_, dev_), cache_(hparams_, n_ctx, params.type_k, params.type_v, dev_),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
     n_batch_(std::max(params.n_batch, n_catch_up_max)), state_ctx_(make_tensor_context(1)) {
     state_ = ggml_new_tensor_1d(state_ctx_.get(), GGML_TYPE_F32, hparams_.n_embd);
@@ -66,6 +66,7 @@ draft_graph & drafter::get_graph(graph_kind kind, int32_t n_rows, int32_t n_kv) 
             return cached.graph;
         }
     }
+    const size_t n_before = graphs_.size();
     if (kind == graph_kind::kv_only) {
         // prompt graphs are large: keep one
         graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(),
@@ -74,6 +75,9 @@ draft_graph & drafter::get_graph(graph_kind kind, int32_t n_rows, int32_t n_kv) 
     }
     if (graphs_.size() >= n_graphs_max) {
         graphs_.pop_back();
+    }
+    if (graphs_.size() < n_before) {
+        dev_.on_free();
     }
     last_ = nullptr;
     graphs_.push_front({ kind, build_draft_graph(kind, n_rows, n_kv, hparams_, weights_, cache_, state_, dev_) });

@@ -10,8 +10,9 @@
 namespace eagle3 {
 
 struct drafter_params {
-    std::vector<int32_t> boundaries;        // overrides the head's own; empty = the head's
-    int32_t              n_gpu_layers = -1; // see device
+    std::vector<int32_t> boundaries;             // overrides the head's own; empty = the head's
+    ggml_backend_dev_t   dev          = nullptr; // see device
+    int32_t              n_gpu_layers = -1;      // see device
     ggml_type            type_k       = GGML_TYPE_F16;
     ggml_type            type_v       = GGML_TYPE_F16;
     int32_t              n_threads    = 1;

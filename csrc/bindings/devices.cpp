@@ -1,0 +1,51 @@
+#include "ggml-rpc.h"
+#include "module.h"
+#include "py_device.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+
+namespace eagle3::python {
+
+static std::vector<py_device> wrap(const std::vector<ggml_backend_dev_t> & devs) {
+    return { devs.begin(), devs.end() };
+}
+
+void register_devices(py::module_ & m) {
+    py::class_<py_device>(m, "Device", "A ggml device: something that models can run on.")
+        .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
+        .def_property_readonly(
+            "description", [](const py_device & self) { return ggml_backend_dev_description(self.dev); },
+            "of a device on a ggml-rpc server: its endpoint")
+        .def_property_readonly("is_remote", [](const py_device & self) { return is_remote(self.dev); })
+        .def_property_readonly(
+            "address", [](const py_device & self) { return reinterpret_cast<uintptr_t>(self.dev); },
+            "of the ggml_backend_dev_t")
+        .def("__repr__",
+             [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
+
+    m.attr("RPC_PROTO_VERSION") = py::make_tuple(RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION);
+    m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
+    m.def(
+        "rpc_devices", [](const std::string & endpoint) { return wrap(rpc_devices(endpoint)); }, py::arg("endpoint"),
+        py::call_guard<py::gil_scoped_release>(),
+        "The devices of a ggml-rpc server. llama.cpp ends the process if it cannot be reached: use "
+        "llama_cpp_eagle3.rpc.");
+    m.def(
+        "rpc_forget_graphs", [](const py_device & device) { rpc_forget_graphs(device.dev); }, py::arg("device"),
+        py::call_guard<py::gil_scoped_release>(),
+        "To be called after something was freed on a ggml-rpc server that is still in use.");
+    m.def(
+        "local_accelerators", [] { return wrap(local_accelerators()); },
+        "GPUs of this machine, or its integrated ones if it has no other.");
+    m.def(
+        "local_device",
+        [](const std::string & name) -> std::optional<py_device> {
+            ggml_backend_dev_t dev = ggml_backend_dev_by_name(name.c_str());
+            return dev ? std::optional<py_device>(dev) : std::nullopt;
+        },
+        py::arg("name"), "The registered ggml device of that name, such as CPU or CUDA0; None if there is none.");
+}
+
+} // namespace eagle3::python

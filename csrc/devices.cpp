@@ -1,0 +1,87 @@
+#include "devices.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace eagle3 {
+
+bool is_remote(ggml_backend_dev_t dev) {
+    return strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC") == 0;
+}
+
+std::vector<ggml_backend_dev_t> local_accelerators() {
+    std::vector<ggml_backend_dev_t> gpus;
+    std::vector<ggml_backend_dev_t> igpus;
+    std::vector<std::string>        ids; // one GPU may be there twice, through two backends
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev  = ggml_backend_dev_get(i);
+        const auto         type = ggml_backend_dev_type(dev);
+        if (is_remote(dev) || (type != GGML_BACKEND_DEVICE_TYPE_GPU && type != GGML_BACKEND_DEVICE_TYPE_IGPU)) {
+            continue;
+        }
+        if (type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
+            if (igpus.empty() || ggml_backend_dev_backend_reg(dev) == ggml_backend_dev_backend_reg(igpus.back())) {
+                igpus.push_back(dev);
+            }
+            continue;
+        }
+        ggml_backend_dev_props props;
+        ggml_backend_dev_get_props(dev, &props);
+        if (props.device_id) {
+            if (std::find(ids.begin(), ids.end(), props.device_id) != ids.end()) {
+                continue;
+            }
+            ids.emplace_back(props.device_id);
+        }
+        gpus.push_back(dev);
+    }
+    return gpus.empty() ? igpus : gpus;
+}
+
+static ggml_backend_reg_t (*find_add_server())(const char * endpoint) {
+    ggml_backend_reg_t reg = ggml_backend_reg_by_name("RPC");
+    return reg ? reinterpret_cast<ggml_backend_reg_t (*)(const char *)>(
+                     ggml_backend_reg_get_proc_address(reg, "ggml_backend_rpc_add_server"))
+               : nullptr;
+}
+
+bool rpc_supported() {
+    return find_add_server() != nullptr;
+}
+
+std::vector<ggml_backend_dev_t> rpc_devices(const std::string & endpoint) {
+    const auto add_server = find_add_server();
+    if (!add_server) {
+        throw error("llama.cpp was built without ggml-rpc");
+    }
+    std::vector<ggml_backend_dev_t> devs;
+    if (ggml_backend_reg_t reg = add_server(endpoint.c_str())) {
+        for (size_t i = 0; i < ggml_backend_reg_dev_count(reg); ++i) {
+            devs.push_back(ggml_backend_reg_dev_get(reg, i));
+        }
+    }
+    return devs;
+}
+
+void rpc_forget_graphs(ggml_backend_dev_t dev) {
+    // an rpc device is described by its endpoint
+    for (ggml_backend_dev_t sibling : rpc_devices(ggml_backend_dev_description(dev))) {
+        const ggml_init_params params = { /*.mem_size =*/2 * ggml_tensor_overhead() +
+                                              ggml_graph_overhead_custom(1, false),
+                                          /*.mem_buffer =*/nullptr, /*.no_alloc =*/true };
+        const context_ptr      ctx(ggml_init(params));
+        const backend_ptr      backend(ggml_backend_dev_init(sibling, nullptr));
+        ggml_cgraph *          gf = ggml_new_graph_custom(ctx.get(), 1, false);
+        ggml_tensor *          x  = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 1);
+        ggml_build_forward_expand(gf, ggml_scale(ctx.get(), x, 1.0f));
+        const buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
+        if (!buffer || ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
+            throw error(format("cannot compute on %s (%s)", ggml_backend_dev_name(sibling),
+                               ggml_backend_dev_description(sibling)));
+        }
+    }
+}
+
+} // namespace eagle3
