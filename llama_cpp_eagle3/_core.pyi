@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .draft import Draft
+
 LLAMA_CPP_PYTHON_VERSION: str
 RPC_PROTO_VERSION: tuple[int, int]
 """Major and minor version of the ggml-rpc protocol that llama.cpp speaks."""
@@ -88,24 +90,11 @@ class Target:
     """
 
     def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None) -> None: ...
-    def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
-        """Forget positions from `n_past` on and evaluate `tokens` there as one batch.
+    def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True) -> None:
+        """Forget positions from `n_past` on and evaluate `tokens` there, in sequence 0, as one batch.
 
-        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
-        can go back to before that (see `n_past`).
+        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`.
         """
-    def decode_parts(self, parts: Sequence[tuple[int, int, Sequence[int]]], logits_all: bool = True) -> None:
-        """Evaluate several sequences in one batch: `parts` are tuples (seq_id, n_past, tokens).
-
-        Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
-        """
-    def decode_tree(self, tokens: Sequence[int], parents: Sequence[int], n_past: int) -> None:
-        """Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
-
-        The first token is the root; its parent is not looked at. All rows have logits. Call `keep` afterwards.
-        """
-    def keep(self, rows: Sequence[int]) -> None:
-        """After decode_tree: keep the path through these rows, 0 first, and forget all other nodes."""
     def decode_batch(
         self,
         tokens: Sequence[int],
@@ -122,20 +111,8 @@ class Target:
         """Copy the logits of a row: float32, (n_vocab,)."""
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
-    def truncate(self, n_past: int, seq_id: int = 0) -> int:
-        """Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
-
-        That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
-        """
-    def save(self, seq_id: int = 0) -> None:
-        """Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept."""
-    def settle(self) -> None:
-        """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
-    def n_past(self, seq_id: int = 0) -> int:
-        """Where a sequence ends."""
-    @property
-    def n_leaves_max(self) -> int:
-        """Leaves that a tree may have; 1 where only chains can be verified."""
+    def trim(self, n_past: int) -> None:
+        """Forget positions from `n_past` on in sequence 0."""
     def close(self) -> None:
         """Let go of the context: every later call raises."""
     @property
@@ -149,35 +126,6 @@ class Target:
     @property
     def t_decode_us(self) -> int:
         """Microseconds in llama_decode and synchronize."""
-
-class RecurrentRound:
-    """Takes tokens of one sequence back: `begin`, decode, `commit`.
-
-    `kind` says how: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept
-    (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of
-    the next one, so that there is never a pass for them alone.
-    """
-
-    def __init__(self, target: Target, seq_id: int = 0) -> None: ...
-    def begin(self, n_tokens: int) -> None:
-        """Announce a batch of n_tokens that is to be decoded behind the sequence and may be taken back in parts."""
-    def commit(self, n_accepted: int) -> None:
-        """Keep the first n_accepted tokens of the batch."""
-    def abort(self) -> None:
-        """Go back to where `begin` was called.
-
-        Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
-        (`Target.n_past(seq_id)` is 0).
-        """
-    @property
-    def kind(self) -> str:
-        """One of trim, snapshots, checkpoint."""
-    @property
-    def n_state_bytes(self) -> int:
-        """Bytes of one saved state of the sequence as it is now; 0 where none is needed."""
-    @property
-    def n_replay(self) -> int:
-        """Accepted tokens that the next batch evaluates once more."""
 
 class TargetInfo:
     """What the header of a target's GGUF file says. Made by read_target()."""
@@ -281,7 +229,12 @@ def read_head(path: str) -> Head:
     """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
 
 class Drafter:
-    """An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for one sequence."""
+    """An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.
+
+    `path` is the GGUF head, `model_tgt` the address of the loaded target, which must outlive the drafter. Each of
+    the `n_seq_max` sequences has `n_ctx` positions. A chain takes up to `n_unroll` steps in one graph; -1 is 1 on the
+    CPU and all on an accelerator. One thread at a time: a second one gets BusyError.
+    """
 
     def __init__(
         self,
@@ -289,6 +242,8 @@ class Drafter:
         model_tgt: int,
         n_ctx: int,
         *,
+        n_seq_max: int = 1,
+        n_unroll: int = -1,
         boundaries: Sequence[int] | None = None,
         device: Device | None = None,
         n_gpu_layers: int = -1,
@@ -297,21 +252,64 @@ class Drafter:
         n_threads: int = 1,
         n_batch: int = 512,
     ) -> None: ...
-    def process(self, tap: FeatureTap, tokens: Sequence[int], n_past: int, n_rows: int | None = None) -> None:
-        """Take in the first n_rows rows of the tap's last decode: the tokens at positions n_past, n_past + 1, ..."""
-    def process_rows(self, rows: npt.NDArray[np.float32], tokens: Sequence[int], n_past: int) -> None:
+    def process(
+        self,
+        tap: FeatureTap,
+        tokens: Sequence[int],
+        n_past: int,
+        seq_id: int = 0,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Take in rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
+
+        `rows` says where they stand in the batch, one per token; by default they are the first ones.
+        """
+    def process_rows(self, rows: npt.NDArray[np.float32], tokens: Sequence[int], n_past: int, seq_id: int = 0) -> None:
         """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
-    def propose(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
+    def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 
-        Ends before a token less likely than p_min.
+        Ends before a token less likely than p_min among the ten best.
         """
-    def truncate(self, n_past: int) -> int:
+    def propose_batch(
+        self, seq_ids: Sequence[int], ids_last: Sequence[int], n_max: Sequence[int], p_min: float = 0.0
+    ) -> list[list[int]]:
+        """Return the same for different sequences in any order, computed with one graph per step for all of them."""
+    def propose_tree(self, id_last: int, depth: int, top_k: int, n_tokens: int, seq_id: int = 0) -> Draft:
+        """Return the n_tokens most probable nodes of a dynamic tree as in EAGLE-2.
+
+        On each of `depth` levels the top_k best nodes get top_k children. (depth, top_k, n_tokens + 1) are SGLang's
+        (speculative-num-steps, speculative-eagle-topk, speculative-num-draft-tokens). (depth - 1) * top_k <= 128.
+        """
+    def begin(self, seq_ids: Sequence[int], ids_last: Sequence[int], top_k: int, n_steps: int = 1) -> None:
+        """Start drafting node by node: the top_k most probable tokens behind each id_last.
+
+        With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph.
+        """
+    def expand(self, nodes: Sequence[int], top_k: int) -> None:
+        """Append the top_k most probable tokens behind each of these nodes, in one graph.
+
+        A node can be expanded once, and 128 nodes of a sequence. Nodes at the end of the context stay without.
+        """
+    @property
+    def nodes(self) -> list[tuple[int, int, float, int, int]]:
+        """Of the round that begin() started: (parent, token, p, depth, seq_id), parents before their children.
+
+        `parent` is an index, -1 = it follows id_last; `p` is the probability behind the parent. Any call but `expand`
+        ends the round.
+        """
+    def truncate(self, n_past: int, seq_id: int = 0) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
-    def reset(self) -> None:
-        """Forget everything."""
-    def state_get(self) -> bytes: ...
-    def state_set(self, state: bytes) -> None: ...
+    def restart(self, n_past: int, seq_id: int = 0) -> None:
+        """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
+    def reset(self, seq_id: int | None = None) -> None:
+        """Forget a sequence, or all."""
+    def state_get(self, seq_id: int = 0) -> bytes:
+        """Return a sequence's cache and waiting rows."""
+    def state_set(self, state: bytes, seq_id: int = 0) -> None:
+        """Make a sequence what state_get() saved, of this or another one. Raises ValueError, IncompatibleDraftError."""
+    def n_past(self, seq_id: int = 0) -> int:
+        """Return the number of positions whose rows were taken in."""
     @property
     def head(self) -> Head: ...
     @property
@@ -323,8 +321,10 @@ class Drafter:
     @property
     def n_ctx(self) -> int: ...
     @property
-    def n_past(self) -> int:
-        """Positions whose rows were taken in."""
+    def n_seq_max(self) -> int: ...
+    @property
+    def n_unroll(self) -> int:
+        """Steps of a chain that one graph may take."""
     @property
     def n_vocab_dft(self) -> int: ...
     @property
@@ -341,6 +341,9 @@ class Drafter:
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the recurrent row after the last drafted token."""
+    @property
+    def n_graph_nodes(self) -> int:
+        """Nodes of the last graph, those that compute nothing included."""
     @property
     def t_process_us(self) -> int: ...
     @property

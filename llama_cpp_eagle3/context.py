@@ -77,7 +77,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
 
     @property
     def target(self) -> Target:
-        """The target's context with its verbs `decode`, `sample`, `argmax` and `truncate`, for a loop of one's own."""
+        """The target's context with its verbs `decode`, `sample`, `argmax` and `trim`, for a loop of one's own."""
         return self._target
 
     @property
@@ -159,7 +159,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         if not tokens:
             return
         drafter = self._drafter
-        if drafter is not None and drafter.n_past > n_past:
+        if drafter is not None and drafter.n_past() > n_past:
             # positions were taken back; the draft may need the row before them once more
             start = drafter.truncate(n_past)
             tokens = self.input_ids[start:n_past].tolist() + tokens
@@ -172,10 +172,10 @@ class DraftedContext(Llama):  # type: ignore[misc]
             if self._logits_all:
                 self.scores[n_past : n_past + n] = self._target.logits_all(n)
             if drafter is not None and self._tap is not None:
-                if drafter.n_past == n_past:
+                if drafter.n_past() == n_past:
                     drafter.process(self._tap, chunk, n_past)
                 elif not self._paused:
-                    self._pause(drafter.n_past, n_past)
+                    self._pause(drafter.n_past(), n_past)
             self.n_tokens = n_past + n
             self._stats.prompt_tokens += n
 
@@ -228,7 +228,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.input_ids[self.n_tokens] = id_last
             guess = self.draft_model(self.input_ids[: self.n_tokens + 1])
             return [int(t) for t in guess[:n_max]]
-        if drafter.n_past != self.n_tokens:
+        if drafter.n_past() != self.n_tokens:
             return []  # paused
         return drafter.propose(id_last, n_max, self.draft_p_min)
 
@@ -283,11 +283,15 @@ class DraftedContext(Llama):  # type: ignore[misc]
         May keep one token less: the draft needs the last row once more if another token is to follow it.
         """
         drafter = self._drafter
-        if drafter is not None and drafter.n_past > n_tokens:
+        if drafter is not None and drafter.n_past() > n_tokens:
             n_tokens = drafter.truncate(n_tokens)
         self.n_tokens = n_tokens
         self._requires_eval = True
-        return self._target.truncate(n_tokens) == n_tokens
+        try:
+            self._target.trim(n_tokens)
+        except Eagle3Error:
+            return False
+        return True
 
     def reset(self) -> None:
         """Forget everything that was evaluated."""

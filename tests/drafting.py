@@ -42,10 +42,10 @@ class Worst:
 
 
 class SideBySide:
-    """Feeds the same random text to a drafter and to the reference."""
+    """Feeds the same random text to a sequence of a drafter and to the reference."""
 
-    def __init__(self, drafter: _core.Drafter, reference: ReferenceHead, seed: int = 1234):
-        self.drafter, self.reference = drafter, reference
+    def __init__(self, drafter: _core.Drafter, reference: ReferenceHead, seed: int = 1234, seq_id: int = 0):
+        self.drafter, self.reference, self.seq_id = drafter, reference, seq_id
         self.rng = np.random.default_rng(seed)
         self.worst = Worst()
 
@@ -64,23 +64,31 @@ class SideBySide:
         if first is not None:
             tokens[0] = first
         rows = self.rng.normal(0.0, 2.0, (n, self.reference.head.n_embd_inp)).astype(np.float32)
-        self.drafter.process_rows(rows, tokens, self.n_past)
+        self.drafter.process_rows(rows, tokens, self.n_past, self.seq_id)
         self.reference.process(rows, tokens, self.n_past)
-        assert self.drafter.n_past == self.n_past
+        assert self.drafter.n_past(self.seq_id) == self.n_past
 
     def truncate(self, n_past: int) -> None:
         """Forget in both. The drafter may ask for the row before again: its slot held a token that is gone."""
         self.reference.truncate(n_past)
-        n_past = self.drafter.truncate(n_past)
-        assert self.drafter.n_past == n_past
+        n_past = self.drafter.truncate(n_past, self.seq_id)
+        assert self.drafter.n_past(self.seq_id) == n_past
         assert self.n_past - 1 <= n_past <= self.n_past
-        self.drafter.process_rows(self.reference.rows[n_past:], self.reference.tokens[n_past:], n_past)
+        rows, tokens = self.reference.rows, self.reference.tokens
+        n = n_past - self.reference.start
+        self.drafter.process_rows(rows[n:], tokens[n:], n_past, self.seq_id)
+
+    def restart(self, n_past: int) -> None:
+        """Forget in both, and go on from another position."""
+        self.drafter.restart(n_past, self.seq_id)
+        self.reference.restart(n_past)
+        assert self.drafter.n_past(self.seq_id) == self.n_past
 
     def propose(self, id_last: int, n_steps: int = N_STEPS) -> Draft:
         """Draft in both and compare each step: a shorter draft ends in the state of its last step."""
         want = self.reference.propose(id_last, n_steps)
         for n in [n_steps, *range(1, n_steps)]:
-            ids = self.drafter.propose(id_last, n)
+            ids = self.drafter.propose(id_last, n, seq_id=self.seq_id)
             self.worst.same_ids &= ids == want.ids[:n]
             self.worst.logits = max(self.worst.logits, rel_error(self.drafter.draft_logits, want.logits[n - 1]))
             self.worst.states = max(self.worst.states, rel_error(self.drafter.hidden_state, want.states[n - 1]))

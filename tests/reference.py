@@ -203,6 +203,7 @@ class ReferenceHead:
     def __init__(self, head: Head, **changes: Any):
         v = replace(head.variant, **changes)
         self.head, self.variant = head, v
+        self.start = 0  # position of the first row
         self.tokens: list[int] = []
         self.rows = np.zeros((0, head.n_embd_inp))
         rope = Rope.make(v.n_rot, v.rope_theta, v.rope_scaling)
@@ -221,7 +222,7 @@ class ReferenceHead:
     @property
     def n_past(self) -> int:
         """Number of target positions received."""
-        return len(self.tokens)
+        return self.start + len(self.tokens)
 
     def process(self, rows: Array, tokens: list[int], n_past: int) -> None:
         """Take the target's rows and tokens at positions n_past, n_past + 1, ..."""
@@ -232,13 +233,18 @@ class ReferenceHead:
 
     def truncate(self, n_past: int) -> None:
         """Forget positions from n_past on."""
-        self.rows, self.tokens = self.rows[:n_past], self.tokens[:n_past]
+        n = max(n_past - self.start, 0)
+        self.rows, self.tokens, self.start = self.rows[:n], self.tokens[:n], min(n_past, self.start)
+
+    def restart(self, n_past: int) -> None:
+        """Forget everything; rows come from n_past on."""
+        self.truncate(0)
+        self.start = n_past
 
     def propose(self, id_last: int, n: int) -> Draft:
         """Draft `n` tokens after `id_last`, the token at position n_past."""
-        caches = [block.empty_cache() for block in self.blocks]
-        states = self.decode([*self.tokens[1:], id_last], self.encode(self.rows), 0, caches)
-        state, draft = states[-1:], Draft()
+        state, caches = self.catch_up(id_last)
+        draft = Draft()
         for step in range(n):
             logits, feedback = self.outputs(state)
             draft.logits.append(logits[0])
@@ -249,6 +255,12 @@ class ReferenceHead:
             if step + 1 < n:
                 state = self.decode(draft.ids[-1:], feedback, self.n_past + step, caches)
         return draft
+
+    def catch_up(self, id_last: int) -> tuple[Array, list[list[Array]]]:
+        """The state after the last row, which `id_last` follows, and the caches of the layers."""
+        caches = [block.empty_cache() for block in self.blocks]
+        states = self.decode([*self.tokens[1:], id_last], self.encode(self.rows), self.start, caches)
+        return states[-1:], caches
 
     def encode(self, rows: Array) -> Array:
         """Rows of the target to the head's hidden size; recurrent states do not pass here."""

@@ -28,7 +28,7 @@ def test_describes_its_head(side, tiny_head):
     drafter, variant = side.drafter, tiny_head.variant
     assert drafter.boundaries == list(variant.boundaries)
     assert drafter.n_embd == variant.n_embd
-    assert drafter.n_past == 0
+    assert drafter.n_past() == 0
     assert drafter.device.startswith("CPU")
     head = drafter.head
     assert (head.path, head.arch, head.dialect) == (tiny_head.path, "eagle3", "upstream")
@@ -128,7 +128,7 @@ def test_reset_forgets_everything(side):
     side.propose(3)
     side.drafter.reset()
     side.reference.truncate(0)
-    assert side.drafter.n_past == 0
+    assert side.drafter.n_past() == 0
     assert side.drafter.propose(3, 4) == []
     side.process(12)
     side.propose(3)
@@ -161,7 +161,7 @@ def test_any_sequence_of_calls(tiny_target, model_address, tmp_path, seed, n_lay
             side.reference.rows, side.reference.tokens = saved[1:]
         elif what == "reset":
             side.truncate(0)
-        assert side.drafter.n_past == side.n_past
+        assert side.drafter.n_past() == side.n_past
         assert side.worst.agrees(TOLERANCE), what
 
 
@@ -181,7 +181,7 @@ def test_state_moves_to_another_drafter(side, tiny_target, tiny_head, model_addr
     if n_prompt == 0:
         other.reference.truncate(0)
     other.drafter.state_set(state)
-    assert other.drafter.n_past == n_prompt
+    assert other.drafter.n_past() == n_prompt
     assert other.drafter.state_get() == state
     other.process(2, first=4)
     other.propose(9)
@@ -218,7 +218,7 @@ def test_rows_must_continue(side, rng, tiny_head, n_past):
     side.process(20)
     with pytest.raises(Eagle3Error, match=f"20.*{n_past}"):
         side.drafter.process_rows(rows_of(tiny_head, 2, rng), [1, 2], n_past)
-    assert side.drafter.n_past == 20
+    assert side.drafter.n_past() == 20
     side.propose(3)
     assert side.worst.agrees(TOLERANCE)
 
@@ -227,7 +227,7 @@ def test_rows_must_continue(side, rng, tiny_head, n_past):
 def test_rows_must_have_the_right_shape(side, shape):
     with pytest.raises(ValueError, match="192"):
         side.drafter.process_rows(np.zeros(shape, np.float32), [1, 2], 0)
-    assert side.drafter.n_past == 0
+    assert side.drafter.n_past() == 0
 
 
 @pytest.mark.parametrize("token", [-1, 320, 2**31 - 1])
@@ -237,7 +237,7 @@ def test_tokens_must_be_of_the_vocabulary(side, rng, tiny_head, token):
         side.drafter.process_rows(rows_of(tiny_head, 2, rng), [1, token], 5)
     with pytest.raises(ValueError, match=f"{token}.*319"):
         side.drafter.propose(token, 3)
-    assert side.drafter.n_past == 5
+    assert side.drafter.n_past() == 5
     side.propose(3)
     assert side.worst.agrees(TOLERANCE)
 
@@ -254,7 +254,7 @@ def test_rows_may_have_an_axis_for_boundaries_and_any_layout(side, tiny_head, rn
 def test_no_rows_is_no_news(side):
     side.process(5)
     side.drafter.process_rows(np.zeros((0, 192), np.float32), [], 5)
-    assert side.drafter.n_past == 5
+    assert side.drafter.n_past() == 5
 
 
 @pytest.mark.parametrize("n_max", [0, -1, -(2**31)])
@@ -363,7 +363,7 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
     rows, tokens = rows_of(head, 2000, rng), [1] * 2000
     calls = [
         lambda: drafter.propose(1, 2),
-        lambda: drafter.process_rows(rows[:1], [1], drafter.n_past),
+        lambda: drafter.process_rows(rows[:1], [1], drafter.n_past()),
         lambda: drafter.truncate(5),
         drafter.reset,
         drafter.state_get,
@@ -374,11 +374,11 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
         drafter.reset()
         worker = threading.Thread(target=drafter.process_rows, args=(rows, tokens, 0))
         worker.start()
-        while drafter.n_past == 0 and worker.is_alive():
+        while drafter.n_past() == 0 and worker.is_alive():
             time.sleep(0.0005)
         assert worker.is_alive(), "the machine is too fast for this test"
         with pytest.raises(BusyError):
             call()
         worker.join()
-        assert drafter.n_past == 2000
+        assert drafter.n_past() == 2000
     assert len(drafter.propose(1, 2)) == 2

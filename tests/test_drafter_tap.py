@@ -42,7 +42,7 @@ class Speculation:
             accepted.append(self.low.target.argmax(row))
             if row == len(draft) or draft[row] != accepted[row]:
                 break
-        self.drafter.process(self.low.tap, batch, len(past), n_rows=len(accepted))
+        self.drafter.process(self.low.tap, batch[: len(accepted)], len(past))
         self.tokens += accepted
         self.n_drafted += len(draft)
         self.n_accepted += len(accepted) - 1
@@ -114,9 +114,9 @@ def test_rows_that_do_not_fit(tiny_target, tiny_head):
     with LowLevel(tiny_target.path, tiny_head.boundaries) as low:
         drafter = make_drafter(tiny_head, low.model)
         low.target.decode([1, 2, 3], 0, True)
-        for tokens, n_rows in (([1, 2, 3, 4], None), ([1, 2], 3), ([1, 2, 3], -1)):
+        for tokens, rows in (([1, 2, 3, 4], None), ([1, 2], [0]), ([1, 2], [0, 3]), ([1, 2, 3], [0, -1, 2])):
             with pytest.raises(ValueError):
-                drafter.process(low.tap, tokens, 0, n_rows)
-        assert drafter.n_past == 0
-        drafter.process(low.tap, [1, 2, 3], 0, n_rows=2)
-        assert drafter.n_past == 2
+                drafter.process(low.tap, tokens, 0, rows=rows)
+        assert drafter.n_past() == 0
+        drafter.process(low.tap, [1, 2], 0)
+        assert drafter.n_past() == 2

@@ -181,7 +181,7 @@ def test_criteria_that_raise(tiny_target: Any, tiny_head: Any, n: int) -> None:
         with pytest.raises(ZeroDivisionError):
             take(llm, [1, 2, 3], 20, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]))
         assert llm._round is None
-        assert llm._drafter.n_past == llm.n_tokens == 3 + n - 1
+        assert llm._drafter.n_past() == llm.n_tokens == 3 + n - 1
 
 
 def test_bad_tokens(tiny_target: Any, tiny_head: Any) -> None:

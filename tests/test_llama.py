@@ -27,7 +27,7 @@ def both(perfect_pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
     plain, llm = load_plain(target, logits_all=True), load(target, head, logits_all=True)
     yield plain, llm
     assert llm._drafter is not None
-    assert llm._drafter.n_past == llm.n_tokens or llm.n_tokens == 0
+    assert llm._drafter.n_past() == llm.n_tokens or llm.n_tokens == 0
     plain.close()
     llm.close()
 

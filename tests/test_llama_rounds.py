@@ -44,7 +44,7 @@ def check(llm: Eagle3Llama) -> None:
     memory = llama_cpp.llama_get_memory(llm.ctx)
     assert llama_cpp.llama_memory_seq_pos_max(memory, 0) == llm.n_tokens - 1
     assert llm._drafter is not None
-    assert llm._drafter.n_past == llm.n_tokens
+    assert llm._drafter.n_past() == llm.n_tokens
     if llm.n_tokens == 0 or llm.n_tokens > 500:
         return
     fresh = load(llm.model_path, llm.draft_model_path)

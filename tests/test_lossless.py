@@ -110,7 +110,7 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
         llm._draft = draft  # type: ignore[method-assign]
         found = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], found)
-        assert llm._drafter.n_past == llm.n_tokens
+        assert llm._drafter.n_past() == llm.n_tokens
     mean = sum(rate**i for i in range(1, 6)) / 5  # a draft counts up to its first error
     assert llm.stats.draft_acceptance_rate == pytest.approx(mean, abs=0.05)
     del llm._draft

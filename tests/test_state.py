@@ -28,7 +28,7 @@ def test_round_trip(tiny_target: Any, tiny_head: Any) -> None:
 
         other.load_state(state)
         assert other.n_tokens == state.n_tokens
-        assert other._drafter.n_past == state.n_tokens
+        assert other._drafter.n_past() == state.n_tokens
         assert take(other, [*PROMPT, *tokens], 20) == expected
         assert [other.last_stats.drafted, other.last_stats.accepted] == drafts
         assert other.last_stats.prompt_tokens <= 2

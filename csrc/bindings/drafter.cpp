@@ -1,8 +1,8 @@
-#include "draft/drafter.h"
-
-#include "busy_flag.h"
+#include "draft/tree.h"
 #include "module.h"
 #include "py_device.h"
+#include "py_draft.h"
+#include "py_drafter.h"
 #include "target/feature_tap.h"
 
 #include <pybind11/numpy.h>
@@ -12,25 +12,25 @@ namespace eagle3::python {
 
 namespace {
 
-using tokens_t = std::vector<llama_token>;
-using rows_t   = py::array_t<float, py::array::c_style | py::array::forcecast>;
-
-// a drafter and the flag that keeps a second thread out
-struct py_drafter {
-    py_drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params) :
-        impl(path, model_tgt, n_ctx, params) {}
-
-    drafter   impl;
-    busy_flag busy;
-};
+using tokens_t  = std::vector<llama_token>;
+using seq_ids_t = std::vector<llama_seq_id>;
+using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t model_tgt, int32_t n_ctx,
+                                         int32_t n_seq_max, int32_t n_unroll,
                                          const std::optional<std::vector<int32_t>> & boundaries,
                                          std::optional<py_device> device, int32_t n_gpu_layers,
                                          std::optional<int> type_k, std::optional<int> type_v, int32_t n_threads,
                                          int32_t n_batch) {
-    if (model_tgt == 0 || n_ctx <= 0 || n_threads <= 0 || n_batch <= 0) {
-        throw std::invalid_argument("expected the address of a loaded model and positive n_ctx, n_threads and n_batch");
+    if (model_tgt == 0 || n_ctx <= 0 || n_seq_max <= 0 || n_threads <= 0 || n_batch <= 0) {
+        throw std::invalid_argument(
+            "expected the address of a loaded model and positive n_ctx, n_seq_max, n_threads and n_batch");
+    }
+    if (n_unroll == 0 || n_unroll < -1) {
+        throw std::invalid_argument(format("n_unroll: expected -1 or a positive number of steps, found %d", n_unroll));
+    }
+    if (n_ctx > INT32_MAX / 2 / n_seq_max) {
+        throw std::invalid_argument(format("n_ctx %d for %d sequences is more than can be numbered", n_ctx, n_seq_max));
     }
     const auto to_type = [](std::optional<int> type) {
         const int value = type.value_or(GGML_TYPE_F16);
@@ -40,6 +40,8 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
         return static_cast<ggml_type>(value);
     };
     drafter_params params;
+    params.n_seq_max    = n_seq_max;
+    params.n_unroll     = n_unroll;
     params.boundaries   = boundaries.value_or(std::vector<int32_t>());
     params.dev          = device ? device->dev : nullptr;
     params.n_gpu_layers = n_gpu_layers;
@@ -52,22 +54,28 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
 
 // rows of the tap's last decode, without a copy
 void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & tokens, int32_t n_past,
-                 std::optional<int32_t> n_rows) {
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows) {
     const busy_flag::scope scope(self.busy);
-    const auto             n = static_cast<size_t>(n_rows.value_or(static_cast<int32_t>(tokens.size())));
-    if (n > tokens.size() || n > static_cast<size_t>(tap.n_rows())) {
-        throw std::invalid_argument(format("%zu rows were asked for, there are %zu tokens and %zu rows", n,
-                                           tokens.size(), static_cast<size_t>(tap.n_rows())));
+    const auto             n_tokens = static_cast<int32_t>(tokens.size());
+    if (rows ? rows->size() != tokens.size() : n_tokens > tap.n_rows()) {
+        throw std::invalid_argument(format("expected one row per token, found %zu rows for %d tokens",
+                                           rows ? rows->size() : static_cast<size_t>(tap.n_rows()), n_tokens));
+    }
+    for (const int32_t row : rows.value_or(std::vector<int32_t>())) {
+        if (row < 0 || row >= tap.n_rows()) {
+            throw std::invalid_argument(format("row %d: the last decode had %d rows", row, tap.n_rows()));
+        }
     }
     if (static_cast<int32_t>(tap.n_row_floats()) != self.impl.head().n_embd_feat()) {
         throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
                                               self.impl.head().path.c_str(), self.impl.head().n_embd_feat(),
                                               static_cast<size_t>(tap.n_row_floats())));
     }
-    self.impl.process(tap.rows(), tokens.data(), static_cast<int32_t>(n), n_past);
+    self.impl.process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr);
 }
 
-void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past) {
+void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past,
+                  llama_seq_id seq_id) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
         rows.size() != rows.shape(0) * self.impl.head().n_embd_feat()) {
         throw std::invalid_argument(
@@ -76,12 +84,38 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
     const float *                data = rows.data();
     const py::gil_scoped_release release;
     const busy_flag::scope       scope(self.busy);
-    self.impl.process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past);
+    self.impl.process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id);
 }
 
-tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min) {
+tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
     const busy_flag::scope scope(self.busy);
-    return self.impl.propose(id_last, n_max, p_min);
+    return self.impl.propose(id_last, n_max, p_min, seq_id);
+}
+
+std::vector<tokens_t> propose_batch(py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last,
+                                    const std::vector<int32_t> & n_max, float p_min) {
+    const busy_flag::scope scope(self.busy);
+    return self.impl.propose_batch(seq_ids, ids_last, n_max, p_min);
+}
+
+py::object propose_tree(py_drafter & self, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
+                        llama_seq_id seq_id) {
+    draft_tree tree;
+    {
+        const py::gil_scoped_release release;
+        const busy_flag::scope       scope(self.busy);
+        tree = propose_tree(self.impl, id_last, depth, top_k, n_tokens, seq_id);
+    }
+    return to_draft(tree.tokens, tree.parents, tree.probs);
+}
+
+py::list nodes(py_drafter & self) {
+    const busy_flag::scope scope(self.busy);
+    py::list               result;
+    for (const draft_node & node : self.impl.nodes()) {
+        result.append(py::make_tuple(node.parent, node.token, node.p, node.depth, node.seq_id));
+    }
+    return result;
 }
 
 py::array_t<float> to_array(const std::vector<float> & values) {
@@ -93,52 +127,101 @@ py::array_t<float> to_array(const std::vector<float> & values) {
 void register_drafter(py::module_ & m) {
     const auto nogil = py::call_guard<py::gil_scoped_release>();
 
-    py::class_<py_drafter>(m, "Drafter",
-                           "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for one sequence.")
+    py::class_<py_drafter>(
+        m, "Drafter", "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.")
         .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
-             py::arg("boundaries") = py::none(), py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1,
-             py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
-             py::arg("n_batch") = 512, nogil,
-             "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. boundaries: "
+             py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
+             py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type_k") = py::none(),
+             py::arg("type_v") = py::none(), py::arg("n_threads") = 1, py::arg("n_batch") = 512, nogil,
+             "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
+             "positions of each of the n_seq_max sequences.\n"
+             "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator. boundaries: "
              "instead of the head's own.\n"
              "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
              "accelerator, < 0 = where the target's lm_head is. type_k, type_v: ggml types of the cache.\n"
              "Raises ModelFileError, IncompatibleDraftError.")
-        .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"),
-             py::arg("n_rows") = py::none(), nogil,
-             "Take in the first n_rows rows of the tap's last decode: the tokens at positions n_past, n_past + 1, ...")
+        .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
+             py::arg("rows") = py::none(), nogil,
+             "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
+             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning.")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
-             "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
-        .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, nogil,
+             py::arg("seq_id") = 0, "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
+        .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
+             nogil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
              "less likely than p_min.")
+        .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_max"),
+             py::arg("p_min") = 0.0f, nogil,
+             "The same for different sequences in any order, with one graph per step for all of them. n_max: one per "
+             "sequence.")
+        .def("propose_tree", &propose_tree, py::arg("id_last"), py::arg("depth"), py::arg("top_k"), py::arg("n_tokens"),
+             py::arg("seq_id") = 0,
+             "A Draft of the n_tokens most probable nodes of a dynamic tree as in EAGLE-2: `depth` levels, on each the "
+             "top_k best nodes get top_k children.")
+        .def(
+            "begin",
+            [](py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last, int32_t top_k,
+               int32_t n_steps) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.begin(seq_ids, ids_last, top_k, n_steps);
+            },
+            py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, nogil,
+            "Start drafting node by node: the top_k most probable tokens behind each id_last. With n_steps > 1 the "
+            "best one is followed further, in the same graph.")
+        .def(
+            "expand",
+            [](py_drafter & self, const std::vector<int32_t> & nodes, int32_t top_k) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.expand(nodes, top_k);
+            },
+            py::arg("nodes"), py::arg("top_k"), nogil,
+            "Append the top_k most probable tokens behind each of these nodes, in one graph.")
+        .def_property_readonly("nodes", &nodes,
+                               "of the round that begin() started: (parent, token, p, depth, seq_id); parent is an "
+                               "index, -1 = it follows id_last")
         .def(
             "truncate",
-            [](py_drafter & self, int32_t n_past) {
+            [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.truncate(n_past);
+                return self.impl.truncate(n_past, seq_id);
             },
-            py::arg("n_past"),
+            py::arg("n_past"), py::arg("seq_id") = 0,
             "Forget positions from n_past on. Returns the position from which rows must be processed again.")
         .def(
-            "reset",
-            [](py_drafter & self) {
+            "restart",
+            [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.reset();
+                self.impl.restart(n_past, seq_id);
             },
-            "Forget everything.")
-        .def("state_get",
-             [](py_drafter & self) {
-                 const busy_flag::scope scope(self.busy);
-                 const auto             state = self.impl.state_get();
-                 return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
-             })
-        .def("state_set",
-             [](py_drafter & self, const py::bytes & bytes) {
-                 const auto             view = static_cast<std::string_view>(bytes);
-                 const busy_flag::scope scope(self.busy);
-                 self.impl.state_set({ view.begin(), view.end() });
-             })
+            py::arg("n_past"), py::arg("seq_id") = 0,
+            "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
+        .def(
+            "reset",
+            [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
+                const busy_flag::scope scope(self.busy);
+                const llama_seq_id     first = seq_id.value_or(0);
+                const llama_seq_id     last  = seq_id.value_or(self.impl.n_seq_max() - 1);
+                for (llama_seq_id i = first; i <= last; ++i) {
+                    self.impl.restart(0, i);
+                }
+            },
+            py::arg("seq_id") = py::none(), "Forget a sequence, or all.")
+        .def(
+            "state_get",
+            [](py_drafter & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                const auto             state = self.impl.state_get(seq_id);
+                return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
+            },
+            py::arg("seq_id") = 0)
+        .def(
+            "state_set",
+            [](py_drafter & self, const py::bytes & bytes, llama_seq_id seq_id) {
+                const auto             view = static_cast<std::string_view>(bytes);
+                const busy_flag::scope scope(self.busy);
+                self.impl.state_set({ view.begin(), view.end() }, seq_id);
+            },
+            py::arg("state"), py::arg("seq_id") = 0)
         .def_property_readonly(
             "head", [](const py_drafter & self) -> const head_hparams & { return self.impl.head(); },
             py::return_value_policy::reference_internal)
@@ -146,8 +229,13 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly("device", [](const py_drafter & self) { return self.impl.dev().name(); })
         .def_property_readonly("n_embd", [](const py_drafter & self) { return self.impl.head().n_embd; })
         .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl.n_ctx(); })
+        .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl.n_seq_max(); })
         .def_property_readonly(
-            "n_past", [](const py_drafter & self) { return self.impl.n_past(); }, "positions whose rows were taken in")
+            "n_unroll", [](const py_drafter & self) { return self.impl.n_unroll(); },
+            "steps of a chain that one graph may take")
+        .def(
+            "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl.n_past(seq_id); },
+            py::arg("seq_id") = 0, "Positions whose rows were taken in.")
         .def_property_readonly("n_vocab_dft", [](const py_drafter & self) { return self.impl.weights().n_vocab_dft; })
         .def_property_readonly(
             "n_bytes_own", [](const py_drafter & self) { return self.impl.weights().n_bytes_own; },
@@ -173,7 +261,10 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl.stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl.stats.t_propose_us; })
         .def_property_readonly(
-            "t_graph_us", [](const py_drafter & self) { return self.impl.stats.t_graph_us; }, "of both, inside ggml")
+            "t_graph_us", [](const py_drafter & self) { return self.impl.t_graph_us(); }, "of both, inside ggml")
+        .def_property_readonly(
+            "n_graph_nodes", [](const py_drafter & self) { return self.impl.n_graph_nodes(); },
+            "of the last graph, those that compute nothing included")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl.stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl.stats.n_steps; });
 }

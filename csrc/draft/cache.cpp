@@ -21,19 +21,21 @@ static void check_type(const char * what, ggml_type type, const head_hparams & h
     }
 }
 
-draft_cache::draft_cache(const head_hparams & hparams, int32_t n_ctx, ggml_type type_k, ggml_type type_v,
-                         const device & dev) : n_ctx_(n_ctx), ctx_(make_tensor_context(2 * hparams.n_layer)) {
+draft_cache::draft_cache(const head_hparams & hparams, int32_t n_ctx, int32_t n_seq_max, ggml_type type_k,
+                         ggml_type type_v, const device & dev) :
+    n_ctx_(n_ctx), n_seq_max_(n_seq_max), n_slots_(pad(n_ctx + n_scratch, n_pad)),
+    ctx_(make_tensor_context(2 * hparams.n_layer)) {
     check_type("draft_type_k", type_k, hparams);
     check_type("draft_type_v", type_v, hparams);
 
-    const int64_t n_slots = (static_cast<int64_t>(n_ctx) + n_pad - 1) / n_pad * n_pad;
+    const int64_t n_rows = row(n_seq_max, 0);
     for (int32_t il = 0; il < hparams.n_layer; ++il) {
-        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type_k, hparams.n_embd_k(), n_slots));
-        v_.push_back(ggml_new_tensor_2d(ctx_.get(), type_v, hparams.n_embd_k(), n_slots));
+        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type_k, hparams.n_embd_k(), n_rows));
+        v_.push_back(ggml_new_tensor_2d(ctx_.get(), type_v, hparams.n_embd_k(), n_rows));
     }
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), dev.buft()));
     if (!buffer_) {
-        throw error(format("cannot allocate the draft's K/V cache (%lld slots) on %s", static_cast<long long>(n_slots),
+        throw error(format("cannot allocate the draft's K/V cache (%lld slots) on %s", static_cast<long long>(n_rows),
                            dev.name().c_str()));
     }
     // masked slots still take part in products with zero: they must not hold NaN
@@ -48,19 +50,19 @@ size_t draft_cache::state_size(int32_t n) const {
     return size;
 }
 
-void draft_cache::state_get(int32_t n, uint8_t * dst) const {
+void draft_cache::state_get(llama_seq_id seq_id, int32_t first, int32_t n, uint8_t * dst) const {
     for (size_t il = 0; il < k_.size(); ++il) {
         for (const ggml_tensor * t : { k_[il], v_[il] }) {
-            ggml_backend_tensor_get(t, dst, 0, n * t->nb[1]);
+            ggml_backend_tensor_get(t, dst, row(seq_id, first) * t->nb[1], n * t->nb[1]);
             dst += n * t->nb[1];
         }
     }
 }
 
-void draft_cache::state_set(int32_t n, const uint8_t * src) {
+void draft_cache::state_set(llama_seq_id seq_id, int32_t first, int32_t n, const uint8_t * src) {
     for (size_t il = 0; il < k_.size(); ++il) {
         for (ggml_tensor * t : { k_[il], v_[il] }) {
-            ggml_backend_tensor_set(t, src, 0, n * t->nb[1]);
+            ggml_backend_tensor_set(t, src, row(seq_id, first) * t->nb[1], n * t->nb[1]);
             src += n * t->nb[1];
         }
     }

@@ -30,6 +30,9 @@ class device {
         }
     }
 
+    // whether its memory is the host's
+    bool is_host() const { return ggml_backend_buft_is_host(buft()); }
+
     // whether a graph on this device may read a tensor where it is
     bool can_read(const ggml_tensor * tensor) const;
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 namespace eagle3 {
@@ -36,8 +35,12 @@ head_hparams with_boundaries(head_hparams hparams, const std::vector<int32_t> & 
     return hparams;
 }
 
-int32_t pad(int32_t n, int32_t to) {
-    return (n + to - 1) / to * to;
+// steps of a chain in one graph: launching graphs costs on an accelerator, and early stops pay on the CPU
+int32_t n_unroll_of(int32_t n_unroll, const device & dev) {
+    if (n_unroll < 0) {
+        n_unroll = ggml_backend_dev_type(dev.dev()) == GGML_BACKEND_DEVICE_TYPE_CPU ? 1 : draft_cache::n_scratch;
+    }
+    return std::min(n_unroll, draft_cache::n_scratch);
 }
 
 } // namespace
@@ -46,322 +49,410 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
                  const drafter_params & params) :
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
-    weights_(gguf_file(path), hparams_, tables_, dev_), cache_(hparams_, n_ctx, params.type_k, params.type_v, dev_),
+    weights_(gguf_file(path), hparams_, tables_, dev_),
+    cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
+    runner_(hparams_, weights_, cache_, dev_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
-    n_batch_(std::max(params.n_batch, n_catch_up_max)), state_ctx_(make_tensor_context(1)) {
-    state_ = ggml_new_tensor_1d(state_ctx_.get(), GGML_TYPE_F32, hparams_.n_embd);
-    state_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(state_ctx_.get(), dev_.buft()));
-    if (!state_buffer_) {
-        throw error(format("cannot allocate the draft's state on %s", dev_.name().c_str()));
+    n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, dev_)),
+    sequences_(params.n_seq_max, draft_sequence(hparams_.n_embd_feat())) {
+    if (n_unroll_ > 1) {
+        weights_.load_embd_dft(dev_);
     }
     // build the graphs of a round once, so that a device that cannot run the head says so now
-    get_graph(graph_kind::kv_only, 1, draft_cache::n_pad);
-    get_graph(graph_kind::catch_up, 1, draft_cache::n_pad);
-    get_graph(graph_kind::step, 1, draft_cache::n_pad);
-}
-
-draft_graph & drafter::get_graph(graph_kind kind, int32_t n_rows, int32_t n_kv) {
-    for (auto & cached : graphs_) {
-        if (cached.kind == kind && cached.graph.n_rows == n_rows && cached.graph.n_kv == n_kv) {
-            return cached.graph;
-        }
+    draft_shape shape;
+    shape.n_rows = 1;
+    shape.kind   = graph_kind::kv_only;
+    if (hparams_.n_layer > 1) {
+        shape.n_kv    = draft_cache::n_pad;
+        shape.streams = { { 0, 1, 1 } };
     }
-    const size_t n_before = graphs_.size();
-    if (kind == graph_kind::kv_only) {
-        // prompt graphs are large: keep one
-        graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(),
-                                     [](const cached_graph & c) { return c.kind == graph_kind::kv_only; }),
-                      graphs_.end());
-    }
-    if (graphs_.size() >= n_graphs_max) {
-        graphs_.pop_back();
-    }
-    if (graphs_.size() < n_before) {
-        dev_.on_free();
-    }
-    last_ = nullptr;
-    graphs_.push_front({ kind, build_draft_graph(kind, n_rows, n_kv, hparams_, weights_, cache_, state_, dev_) });
-    return graphs_.front().graph;
-}
-
-// row i of the graph is position pos + i; next[i] is the token at position pos + i + 1
-void drafter::set_inputs(draft_graph & graph, const float * feat, const llama_token * next, int32_t pos) {
-    const int32_t n_rows = graph.n_rows;
-    const size_t  n_embd = hparams_.n_embd;
-
-    embd_.resize(n_rows * n_embd);
-    for (int32_t i = 0; i < n_rows; ++i) {
-        weights_.get_embedding(next[i], embd_.data() + i * n_embd);
-    }
-    pos_.resize(n_rows);
-    slot_.resize(n_rows);
-    std::iota(pos_.begin(), pos_.end(), pos);
-    std::iota(slot_.begin(), slot_.end(), pos);
-
-    ggml_backend_tensor_set(graph.embd, embd_.data(), 0, ggml_nbytes(graph.embd));
-    ggml_backend_tensor_set(graph.pos, pos_.data(), 0, ggml_nbytes(graph.pos));
-    ggml_backend_tensor_set(graph.slot, slot_.data(), 0, ggml_nbytes(graph.slot));
-    if (graph.feat) {
-        ggml_backend_tensor_set(graph.feat, feat, 0, ggml_nbytes(graph.feat));
-    }
-    if (graph.mask) {
-        const ggml_fp16_t zero   = ggml_fp32_to_fp16(0.0f);
-        const ggml_fp16_t minus  = ggml_fp32_to_fp16(-INFINITY);
-        const int32_t     n_mask = static_cast<int32_t>(graph.mask->ne[1]);
-        mask_.assign(static_cast<size_t>(n_mask) * graph.n_kv, minus);
-        for (int32_t i = 0; i < n_mask; ++i) {
-            const int32_t p     = pos + n_rows - n_mask + i;
-            const int32_t first = hparams_.sliding_window > 0 ? std::max(0, p - hparams_.sliding_window + 1) : 0;
-            std::fill_n(mask_.begin() + static_cast<size_t>(i) * graph.n_kv + first, p - first + 1, zero);
-        }
-        ggml_backend_tensor_set(graph.mask, mask_.data(), 0, ggml_nbytes(graph.mask));
+    runner_.check(shape);
+    shape.n_out   = 1;
+    shape.n_kv    = draft_cache::n_pad;
+    shape.n_top   = 1;
+    shape.n_steps = std::min(n_unroll_, 2);
+    for (const graph_kind kind : { graph_kind::catch_up, graph_kind::step, graph_kind::expand }) {
+        shape.kind    = kind;
+        shape.streams = { { 0, 1, 1 } };
+        runner_.check(shape);
     }
 }
 
-void drafter::compute(draft_graph & graph) {
-    time_scope        t(stats.t_graph_us);
-    const ggml_status status = ggml_backend_graph_compute(dev_.backend(), graph.gf);
-    if (status != GGML_STATUS_SUCCESS) {
-        throw error(format("the draft's graph failed on %s: %s", dev_.name().c_str(), ggml_status_to_string(status)));
+const draft_sequence & drafter::sequence(llama_seq_id seq_id) const {
+    if (seq_id < 0 || seq_id >= n_seq_max()) {
+        throw std::invalid_argument(format("sequence %d: the draft was made for %d sequences, expected 0..%d", seq_id,
+                                           n_seq_max(), n_seq_max() - 1));
+    }
+    return sequences_[seq_id];
+}
+
+draft_sequence & drafter::sequence(llama_seq_id seq_id) {
+    return const_cast<draft_sequence &>(static_cast<const drafter *>(this)->sequence(seq_id));
+}
+
+void drafter::check_token(const char * what, llama_token token) const {
+    if (token < 0 || token >= tables_.n_vocab) {
+        throw std::invalid_argument(format("%s %d: expected an id in 0..%d", what, token, tables_.n_vocab - 1));
     }
 }
 
 // write all waiting rows but the last, whose next token is not known yet
-void drafter::flush() {
-    const size_t n_feat = hparams_.n_embd_feat();
-    while (tokens_.size() > 1) {
-        const int32_t n       = std::min<int32_t>(static_cast<int32_t>(tokens_.size()) - 1, n_batch_);
-        const bool    attends = hparams_.n_layer > 1;
-        draft_graph & graph =
-            get_graph(graph_kind::kv_only, n, attends ? pad(pos_first_ + n, draft_cache::n_pad) : draft_cache::n_pad);
-        set_inputs(graph, rows_.data(), tokens_.data() + 1, pos_first_);
-        compute(graph);
-        rows_.erase(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(n * n_feat));
-        tokens_.erase(tokens_.begin(), tokens_.begin() + n);
-        pos_first_ += n;
+void drafter::flush(llama_seq_id seq_id) {
+    draft_sequence & seq = sequence(seq_id);
+    while (seq.n_rows() > 1) {
+        const int32_t n = std::min(seq.n_rows() - 1, n_batch_);
+        pass_.clear(graph_kind::kv_only);
+        pass_.features.push_back({ seq.rows(), n });
+        for (int32_t i = 0; i < n; ++i) {
+            draft_pass::row row;
+            row.seq_id = seq_id;
+            row.token  = seq.tokens()[i + 1];
+            row.pos = row.slot = seq.pos_first() + i;
+            row.first          = seq.pos_start();
+            row.end            = row.slot + 1;
+            row.is_out         = false;
+            pass_.rows.push_back(row);
+        }
+        runner_.compute(pass_);
+        seq.on_written(n);
     }
 }
 
-void drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past) {
-    time_scope t(stats.t_process_us);
+void drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
+                      llama_seq_id seq_id, const int32_t * row_ids) {
+    time_scope       t(stats.t_process_us);
+    draft_sequence & seq = sequence(seq_id);
     if (n_tokens <= 0) {
         return;
     }
-    if (n_past != this->n_past()) {
-        throw error(format("the draft expects rows from position %d on, got position %d", this->n_past(), n_past));
+    if (n_past != seq.n_past()) {
+        throw error(format("the draft expects rows from position %d on, got position %d", seq.n_past(), n_past));
     }
-    if (n_past + n_tokens > n_ctx()) {
+    if (n_tokens > n_ctx() - n_past) {
         throw context_full_error(
             format("the draft's context has %d slots, position %d does not fit", n_ctx(), n_past + n_tokens - 1));
     }
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (tokens[i] < 0 || tokens[i] >= tables_.n_vocab) {
-            throw std::invalid_argument(format("token %d: expected an id in 0..%d", tokens[i], tables_.n_vocab - 1));
+        check_token("token", tokens[i]);
+    }
+    leave();
+    const size_t n_feat = hparams_.n_embd_feat();
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        seq.append(rows + n_feat * (row_ids ? row_ids[i] : i), tokens[i]);
+        if (seq.n_rows() > n_batch_) {
+            flush(seq_id);
         }
     }
-    if (seeded_) {
-        if (*seeded_ == tokens[0]) {
-            rows_.clear();
-            tokens_.clear();
-            pos_first_ = n_past;
-        }
-        seeded_.reset();
-    }
-    rows_.insert(rows_.end(), rows, rows + static_cast<size_t>(n_tokens) * hparams_.n_embd_feat());
-    tokens_.insert(tokens_.end(), tokens, tokens + n_tokens);
-    if (tokens_.size() > n_catch_up_max) {
-        flush();
+    // a prompt is written at once; what comes in small pieces waits, and is cheaper together
+    if (n_tokens > n_catch_up_max || seq.n_rows() > n_wait_max) {
+        flush(seq_id);
     }
 }
 
-// the token that a graph drafted, or -1 if its probability is below p_min
-llama_token drafter::drafted(const draft_graph & graph, float p_min) {
-    last_ = &graph;
-    stats.n_steps++;
-
-    int32_t id = 0;
-    ggml_backend_tensor_get(graph.id, &id, 0, sizeof(id));
-    if (id < 0 || id >= weights_.n_vocab_dft) {
-        return -1; // every logit was NaN
+// start a round for those of the sequences that have something to draft from
+void drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
+    if (seq_ids.size() != ids_last.size()) {
+        throw std::invalid_argument(
+            format("expected one id_last per sequence, found %zu for %zu", ids_last.size(), seq_ids.size()));
     }
-    if (p_min > 0.0f) {
-        // llama.cpp's drafter samples from the ten best logits
-        logits_.resize(weights_.n_vocab_dft);
-        ggml_backend_tensor_get(graph.logits, logits_.data(), 0, ggml_nbytes(graph.logits));
-        const auto n_best = std::min<std::ptrdiff_t>(10, static_cast<std::ptrdiff_t>(logits_.size()));
-        std::partial_sort(logits_.begin(), logits_.begin() + n_best, logits_.end(), std::greater<float>());
-        float sum = 0.0f;
-        for (std::ptrdiff_t i = 0; i < n_best; ++i) {
-            sum += expf(logits_[i] - logits_[0]);
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        sequence(seq_ids[i]);
+        check_token("id_last", ids_last[i]);
+    }
+    order_.resize(seq_ids.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return seq_ids[a] < seq_ids[b]; });
+    for (size_t i = 1; i < order_.size(); ++i) {
+        if (seq_ids[order_[i]] == seq_ids[order_[i - 1]]) {
+            throw std::invalid_argument(format("sequence %d is named twice", seq_ids[order_[i]]));
         }
-        if (1.0f / sum < p_min) {
+    }
+    leave();
+    for (const int32_t i : order_) {
+        const draft_sequence & seq = sequence(seq_ids[i]);
+        if (seq.n_rows() > 0) {
+            participant part;
+            part.seq_id  = seq_ids[i];
+            part.i_call  = i;
+            part.id_last = ids_last[i];
+            part.pos     = seq.n_past() - 1;
+            round_.push_back(part);
+        }
+    }
+}
+
+void drafter::leave() {
+    round_.clear();
+    nodes_.clear();
+    places_.clear();
+}
+
+void drafter::compute() {
+    runner_.compute(pass_);
+    stats.n_steps += pass_.n_steps;
+    n_steps_last_ = pass_.n_steps;
+}
+
+// the waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state
+void drafter::catch_up(int32_t n_top, int32_t n_steps) {
+    for (const participant & part : round_) {
+        if (sequence(part.seq_id).n_rows() > n_catch_up_max) {
+            flush(part.seq_id);
+        }
+    }
+    pass_.clear(graph_kind::catch_up, n_top, n_steps);
+    for (const participant & part : round_) {
+        const draft_sequence & seq = sequence(part.seq_id);
+        const int32_t          n   = seq.n_rows();
+        pass_.features.push_back({ seq.rows(), n });
+        for (int32_t i = 0; i < n; ++i) {
+            draft_pass::row row;
+            row.seq_id = part.seq_id;
+            row.token  = i + 1 < n ? seq.tokens()[i + 1] : part.id_last;
+            row.pos = row.slot = seq.pos_first() + i;
+            row.first          = seq.pos_start();
+            row.end            = row.slot + 1;
+            row.is_out         = i + 1 == n;
+            pass_.rows.push_back(row);
+        }
+    }
+    compute();
+    stats.n_propose++;
+    state_last_ = static_cast<int32_t>(round_.size()) * (n_steps - 1);
+    for (const participant & part : round_) {
+        sequence(part.seq_id).on_proposed(part.id_last);
+    }
+}
+
+// the next tokens of all chains; their recurrent rows are moved as catch_up leaves them
+void drafter::step(int32_t n_top, int32_t n_steps) {
+    const int32_t n        = static_cast<int32_t>(round_.size());
+    bool          in_place = n_steps == 1;
+    for (int32_t j = 0; j < n; ++j) {
+        in_place &= round_[j].state_row == j;
+    }
+    pass_.clear(in_place ? graph_kind::step : graph_kind::expand, n_top, n_steps);
+    for (int32_t j = 0; j < n; ++j) {
+        const participant & part = round_[j];
+        draft_pass::row     row;
+        row.seq_id = part.seq_id;
+        row.token  = part.token;
+        row.pos = row.slot = part.pos + part.n_used;
+        row.first          = sequence(part.seq_id).pos_start();
+        row.end            = row.slot + 1;
+        row.state_in       = part.state_row;
+        row.state_out      = j;
+        pass_.rows.push_back(row);
+    }
+    compute();
+    state_last_ = n * (n_steps - 1);
+}
+
+// a token that the last graph drafted, or -1 if its probability is below p_min
+llama_token drafter::drafted(int32_t i_out, int32_t i_step, float p_min) {
+    const int32_t id = runner_.best(i_out, i_step);
+    if (id >= 0 && p_min > 0.0f) {
+        float sum = 0.0f;
+        for (const draft_candidate & c : runner_.candidates(i_out, i_step)) {
+            sum += c.p;
+        }
+        if (!(sum > 0.0f) || runner_.candidates(i_out, i_step).front().p / sum < p_min) {
             return -1;
         }
     }
-    return weights_.to_target(id);
+    return id < 0 ? -1 : weights_.to_target(id);
 }
 
-std::vector<llama_token> drafter::propose(llama_token id_last, int32_t n_max, float p_min) {
+std::vector<llama_token> drafter::propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
+    return std::move(propose_batch({ seq_id }, { id_last }, { n_max }, p_min).front());
+}
+
+std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                             const std::vector<llama_token> &  ids_last,
+                                                             const std::vector<int32_t> & n_max, float p_min) {
     time_scope t(stats.t_propose_us);
-    if (id_last < 0 || id_last >= tables_.n_vocab) {
-        throw std::invalid_argument(format("id_last %d: expected an id in 0..%d", id_last, tables_.n_vocab - 1));
+    if (n_max.size() != seq_ids.size()) {
+        throw std::invalid_argument(
+            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
     }
-    std::vector<llama_token> result;
-    const int32_t            pos = n_past() - 1; // slot of the first draft; the i-th one is written at pos + i
-    n_max                        = std::min(n_max, n_ctx() - pos);
-    if (tokens_.empty() || n_max <= 0) {
+    enter(seq_ids, ids_last);
+
+    std::vector<std::vector<llama_token>> result(seq_ids.size());
+
+    const auto end_chains = [this] {
+        round_.erase(
+            std::remove_if(round_.begin(), round_.end(), [](const participant & part) { return part.n_left <= 0; }),
+            round_.end());
+        return round_.empty();
+    };
+    for (participant & part : round_) {
+        part.n_left = std::min(n_max[part.i_call], n_ctx() - part.pos);
+    }
+    if (end_chains()) {
         return result;
     }
-    stats.n_propose++;
 
-    std::vector<llama_token> next(tokens_.begin() + 1, tokens_.end());
-    next.push_back(id_last);
-    draft_graph & graph =
-        get_graph(graph_kind::catch_up, static_cast<int32_t>(next.size()), pad(pos + 1, draft_cache::n_pad));
-    set_inputs(graph, rows_.data(), next.data(), pos_first_);
-    compute(graph);
-
-    rows_.erase(rows_.begin(), rows_.end() - hparams_.n_embd_feat());
-    tokens_.erase(tokens_.begin(), tokens_.end() - 1);
-    pos_first_ = pos;
-    seeded_    = id_last;
-
-    llama_token id = drafted(graph, p_min);
-    while (id >= 0) {
-        result.push_back(id);
-        const int32_t n = static_cast<int32_t>(result.size());
-        if (n >= n_max) {
-            break;
+    // llama.cpp's drafter samples from the ten best logits
+    const int32_t n_top    = p_min > 0.0f ? std::min(10, weights_.n_vocab_dft) : 0;
+    const auto    n_unroll = [this] {
+        int32_t n_left = 0;
+        for (const participant & part : round_) {
+            n_left = std::max(n_left, part.n_left);
         }
-        draft_graph & step = get_graph(graph_kind::step, 1, pad(pos + n + 1, draft_cache::n_pad));
-        set_inputs(step, nullptr, &id, pos + n);
-        compute(step);
-        id = drafted(step, p_min);
-    }
-    return result;
-}
-
-int32_t drafter::truncate(int32_t n_past) {
-    n_past                    = std::max(n_past, 0);
-    // the last slot in the cache holds the token at pos_first: with no row waiting there, that token goes too
-    const bool last_slot_goes = tokens_.empty() && n_past == pos_first_ && n_past > 0;
-    if (n_past >= this->n_past() && !last_slot_goes) {
-        return this->n_past();
-    }
-    if (n_past > pos_first_) {
-        tokens_.resize(n_past - pos_first_);
-        rows_.resize(tokens_.size() * hparams_.n_embd_feat());
-        return n_past;
-    }
-    rows_.clear();
-    tokens_.clear();
-    seeded_.reset();
-    pos_first_ = std::max(n_past - 1, 0);
-    return pos_first_;
-}
-
-namespace {
-
-constexpr uint32_t state_magic = 0x33454c45; // "ELE3"
-
-struct state_header {
-    uint32_t magic;
-    int32_t  pos_first;
-    int32_t  n_tokens;
-    int32_t  seeded; // -1 = not
-    uint64_t fingerprint;
-    uint64_t size; // of the whole state
-    int32_t  type_k, type_v;
-};
-
-} // namespace
-
-std::vector<uint8_t> drafter::state_get() const {
-    // a seeded row is in the cache too
-    const int32_t n_slots = pos_first_ + (seeded_ ? 1 : 0);
-    const size_t  n_cache = cache_.state_size(n_slots);
-    const size_t  size =
-        sizeof(state_header) + rows_.size() * sizeof(float) + tokens_.size() * sizeof(llama_token) + n_cache;
-
-    const state_header header = { state_magic,
-                                  pos_first_,
-                                  static_cast<int32_t>(tokens_.size()),
-                                  seeded_.value_or(-1),
-                                  weights_.fingerprint(),
-                                  size,
-                                  cache_.k(0)->type,
-                                  cache_.v(0)->type };
-
-    std::vector<uint8_t> state(size);
-    uint8_t *            dst = state.data();
-    memcpy(dst, &header, sizeof(header));
-    dst += sizeof(header);
-    // not memcpy: without rows there is nothing to copy from
-    dst = std::copy_n(reinterpret_cast<const uint8_t *>(rows_.data()), rows_.size() * sizeof(float), dst);
-    dst = std::copy_n(reinterpret_cast<const uint8_t *>(tokens_.data()), tokens_.size() * sizeof(llama_token), dst);
-    cache_.state_get(n_slots, dst);
-    return state;
-}
-
-void drafter::state_set(const std::vector<uint8_t> & state) {
-    state_header header = {};
-    if (state.size() < sizeof(header)) {
-        throw std::invalid_argument("not a state of an EAGLE-3 draft: too short");
-    }
-    memcpy(&header, state.data(), sizeof(header));
-    if (header.magic != state_magic || header.size != state.size()) {
-        throw std::invalid_argument("not a state of an EAGLE-3 draft, or truncated");
-    }
-    if (header.fingerprint != weights_.fingerprint() || header.type_k != cache_.k(0)->type ||
-        header.type_v != cache_.v(0)->type) {
-        throw incompatible_draft_error(
-            format("the saved state belongs to another head or cache type than '%s'", hparams_.path.c_str()));
-    }
-    const int32_t n_slots = header.pos_first + (header.seeded >= 0 ? 1 : 0);
-    const size_t  n_rows  = header.n_tokens;
-    const size_t  n_feat  = hparams_.n_embd_feat();
-    if (header.pos_first < 0 || header.n_tokens < 0 || header.pos_first > n_ctx() ||
-        header.n_tokens > n_ctx() - header.pos_first ||
-        state.size() !=
-            sizeof(header) + n_rows * (n_feat * sizeof(float) + sizeof(llama_token)) + cache_.state_size(n_slots)) {
-        throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
-                                           header.pos_first, header.n_tokens, n_ctx()));
-    }
-
-    const uint8_t *          src = state.data() + sizeof(header);
-    std::vector<llama_token> tokens(n_rows);
-    std::copy_n(src + n_rows * n_feat * sizeof(float), n_rows * sizeof(llama_token),
-                reinterpret_cast<uint8_t *>(tokens.data()));
-    const auto is_foreign = [this](llama_token id) {
-        return id < 0 || id >= tables_.n_vocab;
+        return std::min(n_left, n_unroll_);
     };
-    if (std::any_of(tokens.begin(), tokens.end(), is_foreign) || header.seeded < -1 ||
-        (header.seeded >= 0 && (n_rows != 1 || is_foreign(header.seeded)))) {
-        throw std::invalid_argument("the saved state of the draft is damaged: its tokens are not in the vocabulary");
+    int32_t n_steps = n_unroll();
+    catch_up(n_top, n_steps);
+    while (true) {
+        const int32_t n = static_cast<int32_t>(round_.size());
+        for (int32_t j = 0; j < n; ++j) {
+            participant & part = round_[j];
+            for (int32_t i = 0; i < n_steps && part.n_left > 0; ++i) {
+                part.token = drafted(j, i, p_min);
+                if (part.token < 0) {
+                    part.n_left = 0;
+                    break;
+                }
+                result[part.i_call].push_back(part.token);
+                part.n_left--;
+                part.n_used++;
+            }
+            part.state_row = n * (n_steps - 1) + j;
+        }
+        if (end_chains()) {
+            return result;
+        }
+        n_steps = n_unroll();
+        step(n_top, n_steps);
     }
-
-    rows_.resize(n_rows * n_feat);
-    std::copy_n(src, rows_.size() * sizeof(float), reinterpret_cast<uint8_t *>(rows_.data()));
-    src += rows_.size() * sizeof(float) + n_rows * sizeof(llama_token);
-    tokens_ = std::move(tokens);
-    cache_.state_set(n_slots, src);
-    pos_first_ = header.pos_first;
-    seeded_    = header.seeded >= 0 ? std::optional<llama_token>(header.seeded) : std::nullopt;
 }
 
-std::vector<float> drafter::logits() const {
-    std::vector<float> result;
-    if (last_) {
-        result.resize(weights_.n_vocab_dft);
-        ggml_backend_tensor_get(last_->logits, result.data(), 0, ggml_nbytes(last_->logits));
+// the candidates of a row become nodes behind `parent`; returns the first of them, -1 if there is none
+int32_t drafter::append_nodes(const participant & part, int32_t parent, int32_t i_out, int32_t i_step, int32_t state) {
+    const int32_t first = static_cast<int32_t>(nodes_.size());
+    const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
+    for (const draft_candidate & c : runner_.candidates(i_out, i_step)) {
+        nodes_.push_back({ parent, weights_.to_target(c.id), c.p, depth, part.seq_id });
+        places_.push_back({ state, -1 });
     }
-    return result;
+    return first < static_cast<int32_t>(nodes_.size()) ? first : -1;
 }
 
-std::vector<float> drafter::hidden_state() const {
-    std::vector<float> result(hparams_.n_embd);
-    ggml_backend_tensor_get(state_, result.data(), 0, ggml_nbytes(state_));
-    return result;
+void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+                    int32_t n_steps) {
+    time_scope t(stats.t_propose_us);
+    if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
+        throw std::invalid_argument(
+            format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll_, top_k, n_steps));
+    }
+    enter(seq_ids, ids_last);
+    if (round_.empty()) {
+        return;
+    }
+    catch_up(std::min(top_k, weights_.n_vocab_dft), n_steps);
+
+    const int32_t n = static_cast<int32_t>(round_.size());
+    n_state_        = n * n_steps;
+    for (int32_t j = 0; j < n; ++j) {
+        participant & part = round_[j];
+        int32_t       node = -1;
+        for (int32_t i = 0; i < std::min(n_steps, n_ctx() - part.pos); ++i) {
+            if (node >= 0) {
+                places_[node].slot = part.pos + ++part.n_used;
+            }
+            node = append_nodes(part, node, j, i, i * n + j);
+            if (node < 0) {
+                break;
+            }
+        }
+    }
+}
+
+void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+    time_scope t(stats.t_propose_us);
+    if (top_k < 1) {
+        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
+    }
+    const int32_t n_nodes = static_cast<int32_t>(nodes_.size());
+    order_.clear();
+    for (const int32_t i : nodes) {
+        if (i < 0 || i >= n_nodes) {
+            throw std::invalid_argument(format("node %d: this round has %d nodes", i, n_nodes));
+        }
+        if (places_[i].slot >= 0 || std::find(order_.begin(), order_.end(), i) != order_.end()) {
+            throw std::invalid_argument(format("node %d was expanded already", i));
+        }
+        if (nodes_[i].depth < n_ctx() - participant_of(nodes_[i].seq_id).pos) {
+            order_.push_back(i);
+        }
+    }
+    if (order_.empty()) {
+        return;
+    }
+    std::stable_sort(order_.begin(), order_.end(),
+                     [this](int32_t a, int32_t b) { return nodes_[a].seq_id < nodes_[b].seq_id; });
+
+    pass_.clear(graph_kind::expand, std::min(top_k, weights_.n_vocab_dft));
+    int32_t n_new = 0; // of the same sequence
+    for (const int32_t i : order_) {
+        const draft_node &  node = nodes_[i];
+        const participant & part = participant_of(node.seq_id);
+        n_new                    = pass_.rows.empty() || pass_.rows.back().seq_id != node.seq_id ? 1 : n_new + 1;
+        if (part.n_used + n_new > draft_cache::n_scratch) {
+            throw std::invalid_argument(format("sequence %d: at most %d nodes of a round can be expanded", part.seq_id,
+                                               draft_cache::n_scratch));
+        }
+        draft_pass::row row;
+        row.seq_id    = node.seq_id;
+        row.token     = node.token;
+        row.pos       = part.pos + node.depth;
+        row.slot      = part.pos + part.n_used + n_new;
+        row.first     = sequence(node.seq_id).pos_start();
+        row.end       = part.pos + 1;
+        row.state_in  = places_[i].state;
+        row.state_out = n_state_ + static_cast<int32_t>(pass_.rows.size());
+        pass_.rows.push_back(row);
+
+        int32_t n_seen = 1;
+        pass_.ancestors.push_back(row.slot);
+        for (int32_t j = node.parent; j >= 0; j = nodes_[j].parent) {
+            if (hparams_.sliding_window > 0 && node.depth - nodes_[j].depth >= hparams_.sliding_window) {
+                break;
+            }
+            pass_.ancestors.push_back(places_[j].slot);
+            n_seen++;
+        }
+        pass_.n_ancestors.push_back(n_seen);
+    }
+    compute();
+
+    for (size_t k = 0; k < order_.size(); ++k) {
+        participant & part = participant_of(nodes_[order_[k]].seq_id);
+        part.n_used++;
+        places_[order_[k]].slot = pass_.rows[k].slot;
+        append_nodes(part, order_[k], static_cast<int32_t>(k), 0, n_state_++);
+    }
+    state_last_ = n_state_ - 1;
+}
+
+drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
+    return *std::find_if(round_.begin(), round_.end(),
+                         [seq_id](const participant & part) { return part.seq_id == seq_id; });
+}
+
+int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id) {
+    draft_sequence & seq = sequence(seq_id);
+    leave();
+    return seq.truncate(n_past);
+}
+
+void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
+    draft_sequence & seq = sequence(seq_id);
+    if (n_past < 0 || n_past > n_ctx()) {
+        throw std::invalid_argument(format("expected a position in 0..%d, found %d", n_ctx(), n_past));
+    }
+    leave();
+    seq.restart(n_past);
 }
 
 } // namespace eagle3

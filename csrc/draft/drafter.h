@@ -1,9 +1,8 @@
 #pragma once
 
-#include "draft/graph.h"
+#include "draft/runner.h"
+#include "draft/sequence.h"
 
-#include <deque>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,8 @@ namespace eagle3 {
 
 struct drafter_params {
     std::vector<int32_t> boundaries;             // overrides the head's own; empty = the head's
+    int32_t              n_seq_max    = 1;       // sequences 0..n_seq_max - 1
+    int32_t              n_unroll     = -1;      // steps of a chain in one graph; -1 = 1 on the CPU, else all
     ggml_backend_dev_t   dev          = nullptr; // see device
     int32_t              n_gpu_layers = -1;      // see device
     ggml_type            type_k       = GGML_TYPE_F16;
@@ -22,29 +23,28 @@ struct drafter_params {
 struct drafter_stats {
     int64_t t_process_us = 0; // taking rows in, K/V of prompts
     int64_t t_propose_us = 0; // drafting
-    int64_t t_graph_us   = 0; // of both: inside ggml
-    int64_t n_propose    = 0;
-    int64_t n_steps      = 0; // graphs that drafted a token
+    int64_t n_propose    = 0; // proposals, each for all sequences that were asked for together
+    int64_t n_steps      = 0; // times that the head was read to draft
 };
 
-// Drafts tokens for one sequence.
+// a drafted token that may follow others
+struct draft_node {
+    int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
+    llama_token  token  = 0;    // of the target's vocabulary
+    float        p      = 0.0f; // the head's own probability of the token behind its parent, over the draft vocabulary
+    int32_t      depth  = 0;    // 1, 2, ...
+    llama_seq_id seq_id = 0;
+};
+
+// Drafts tokens for several sequences, each of which is a draft_sequence; see there how rows and tokens are paired.
 //
-// Pairing. Slot p of the cache holds the pair (token at p + 1, hidden row at p) and has RoPE position p. The last row
-// of a target batch therefore waits: its slot can only be written when the next token is known. Rows that arrived and
-// are not yet in the cache wait in `rows`:
-//
-//   position   0 ........ pos_first-1 | pos_first ............ n_past-1 |
-//   row        in the cache           | in `rows`                       |
-//   token      -                      | in `tokens`, one per row        | id_last, given to propose()
-//
-// process() appends rows; propose(id_last) writes all of them (one catch-up graph, only the last row goes all the way)
-// and drafts from there with the head's own recurrent rows. The slots that drafting writes lie at n_past and above:
-// they are never valid and the next catch-up overwrites them before anything attends to them. The last row stays in
-// `rows` after propose(), marked as `seeded` with id_last, so that taking back the proposal never needs the target
-// again.
+// process() appends rows; a proposal writes all that wait in one graph (only the last row of a sequence goes all the
+// way) and drafts from there with the head's own recurrent rows. The slots that drafting writes lie at n_past and
+// above: they are never valid, and the next proposal overwrites them before anything attends to them.
 class drafter {
   public:
-    // ctx-independent: model_tgt only lends its tables. Throws model_file_error, incompatible_draft_error.
+    // ctx-independent: model_tgt only lends its tables. n_ctx: positions of each sequence.
+    // Throws model_file_error, incompatible_draft_error.
     drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params);
 
     const head_hparams & head() const { return hparams_; }
@@ -55,75 +55,117 @@ class drafter {
     const std::vector<int32_t> & boundaries() const { return boundaries_; }
 
     int32_t n_ctx() const { return cache_.n_ctx(); }
-    int32_t n_past() const { return pos_first_ + static_cast<int32_t>(tokens_.size()); }
+    int32_t n_seq_max() const { return cache_.n_seq_max(); }
+    int32_t n_unroll() const { return n_unroll_; }
+    int32_t n_past(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_past(); }
 
-    // take rows of the target in: rows [n_tokens, n_embd_feat] belong to tokens at positions n_past..n_past + n_tokens
-    // - 1
-    void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past);
+    // Take rows of the target in: those of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i]
+    // of `rows` [n, n_embd_feat], or row i without row_ids.
+    void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
+                 llama_seq_id seq_id = 0, const int32_t * row_ids = nullptr);
 
-    // draft up to n_max tokens that may follow id_last, the token at position n_past(). Stops before a token whose
+    // Draft up to n_max tokens that may follow id_last, the token at position n_past(). Stops before a token whose
     // probability among the ten best is below p_min, as llama.cpp does. Empty without a waiting row or room.
-    std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min);
+    std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id = 0);
 
-    // forget positions >= n_past. Returns the position from which rows must be processed again: n_past, or n_past - 1
-    // if the row before it is gone, since that one waits for another token now.
-    int32_t truncate(int32_t n_past);
+    // the same for different sequences in any order, with one graph per step for all of them
+    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                        const std::vector<llama_token> &  ids_last,
+                                                        const std::vector<int32_t> & n_max, float p_min);
 
-    void reset() { truncate(0); }
+    // Drafting node by node. begin() starts a round: for each sequence that has a waiting row, the top_k most probable
+    // tokens behind its id_last. With n_steps > 1 (at most n_unroll()) the best of them is followed n_steps - 1 times,
+    // each time with top_k nodes behind it, all in the same graph.
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+               int32_t n_steps = 1);
 
-    std::vector<uint8_t> state_get() const;
-    void                 state_set(const std::vector<uint8_t> & state);
+    // Append the top_k most probable tokens behind each of these nodes, which were not expanded before, in one graph.
+    // At most draft_cache::n_scratch nodes per sequence and round; those at the end of the context stay without.
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k);
 
-    // of the last drafted token, for tests and tools
-    std::vector<float> logits() const;
-    std::vector<float> hidden_state() const;
+    // Of the round, parents before their children; the best child of a node comes first. The next call that is not
+    // expand() ends the round.
+    const std::vector<draft_node> & nodes() const { return nodes_; }
 
-    size_t n_bytes_cache() const { return cache_.n_bytes(); }
+    // forget positions >= n_past; see draft_sequence
+    int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0);
+
+    // forget everything; rows come from n_past on, and what lies before is not attended to
+    void restart(int32_t n_past, llama_seq_id seq_id = 0);
+
+    // of one sequence
+    std::vector<uint8_t> state_get(llama_seq_id seq_id = 0) const;
+    void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id = 0);
+
+    // of the last row that went all the way, for tests and tools
+    std::vector<float> logits() const { return runner_.logits(0, n_steps_last_ - 1); }
+    std::vector<float> hidden_state() const { return runner_.state(state_last_); }
+    int32_t            n_graph_nodes() const { return runner_.n_graph_nodes(); }
+
+    size_t  n_bytes_cache() const { return cache_.n_bytes(); }
+    int64_t t_graph_us() const { return runner_.t_graph_us; }
 
     drafter_stats stats;
 
   private:
-    static constexpr int32_t n_catch_up_max = 16; // more waiting rows than this are written K/V-only
-    static constexpr size_t  n_graphs_max   = 24;
+    static constexpr int32_t n_catch_up_max = 16;  // more waiting rows than this are written K/V-only
+    static constexpr int32_t n_wait_max     = 128; // rows wait for a proposal; more than this are written without
 
-    draft_graph & get_graph(graph_kind kind, int32_t n_rows, int32_t n_kv);
-    void          set_inputs(draft_graph & graph, const float * feat, const llama_token * next, int32_t pos);
-    void          compute(draft_graph & graph);
-    void          flush();
-    llama_token   drafted(const draft_graph & graph, float p_min);
+    // a sequence in a round
+    struct participant {
+        llama_seq_id seq_id    = 0;
+        int32_t      i_call    = 0; // where it stands in the arguments
+        llama_token  id_last   = 0;
+        int32_t      pos       = 0; // of its last target row
+        int32_t      n_used    = 0; // slots behind that
+        // of a chain
+        int32_t      n_left    = 0; // tokens still to be drafted
+        llama_token  token     = 0; // the last one
+        int32_t      state_row = 0; // its recurrent row
+    };
+
+    const draft_sequence & sequence(llama_seq_id seq_id) const;
+    draft_sequence &       sequence(llama_seq_id seq_id);
+
+    void          check_token(const char * what, llama_token token) const;
+    void          flush(llama_seq_id seq_id);
+    void          enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void          leave();
+    participant & participant_of(llama_seq_id seq_id);
+    void          compute();
+    void          catch_up(int32_t n_top, int32_t n_steps);
+    void          step(int32_t n_top, int32_t n_steps);
+    llama_token   drafted(int32_t i_out, int32_t i_step, float p_min);
+    int32_t       append_nodes(const participant & part, int32_t parent, int32_t i_out, int32_t i_step, int32_t state);
 
     head_hparams  hparams_;
     target_tables tables_;
     device        dev_;
     head_weights  weights_;
     draft_cache   cache_;
+    draft_runner  runner_;
 
     std::vector<int32_t> boundaries_;
     int32_t              n_batch_;
+    int32_t              n_unroll_;
 
-    context_ptr   state_ctx_;
-    buffer_ptr    state_buffer_;
-    ggml_tensor * state_ = nullptr; // the recurrent row, [n_embd]
+    std::vector<draft_sequence> sequences_;
 
-    // see Pairing
-    int32_t                    pos_first_ = 0;
-    std::vector<float>         rows_;
-    std::vector<llama_token>   tokens_;
-    std::optional<llama_token> seeded_; // rows_ is one row, in the cache already with this token
-
-    struct cached_graph {
-        graph_kind  kind;
-        draft_graph graph;
+    // of a round; participants are ordered by sequence
+    std::vector<participant> round_;
+    std::vector<draft_node>  nodes_;
+    struct node_place {
+        int32_t state = 0;  // row of the state that the node came out of
+        int32_t slot  = -1; // once it is expanded
     };
-    std::deque<cached_graph> graphs_; // most recently built first
-    const draft_graph *      last_ = nullptr;
+    std::vector<node_place> places_;      // of the nodes
+    int32_t                 n_state_ = 0; // rows of the state in use
 
-    // scratch of set_inputs and drafted
-    std::vector<float>       embd_;
-    std::vector<int32_t>     pos_;
-    std::vector<int64_t>     slot_;
-    std::vector<ggml_fp16_t> mask_;
-    std::vector<float>       logits_;
+    draft_pass           pass_;
+    std::vector<int32_t> order_; // scratch of enter and expand
+
+    int32_t n_steps_last_ = 1;
+    int32_t state_last_   = 0;
 };
 
 } // namespace eagle3

@@ -18,50 +18,166 @@ namespace {
 //   n  = norm(z), logits = lm_head(n)                       next recurrent row: z, or n with norm_output
 class builder {
   public:
-    builder(draft_graph & graph, const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
-            const device & dev) :
-        graph(graph), ctx(graph.ctx.get()), hparams(hparams), weights(weights), cache(cache), dev(dev) {}
+    builder(draft_graph & graph, const draft_model & model) :
+        graph(graph), shape(graph.shape), ctx(graph.ctx.get()), hparams(model.hparams), weights(model.weights),
+        cache(model.cache), dev(model.dev), state(model.state) {}
 
-    void build(graph_kind kind, ggml_tensor * state) {
-        graph.embd = input(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, hparams.n_embd, graph.n_rows));
-        graph.pos  = input(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, graph.n_rows));
-        graph.slot = input(ggml_new_tensor_1d(ctx, GGML_TYPE_I64, graph.n_rows));
-        if (kind != graph_kind::kv_only || hparams.n_layer > 1) {
-            graph.mask =
-                input(ggml_new_tensor_2d(ctx, GGML_TYPE_F16, graph.n_kv, hparams.n_layer > 1 ? graph.n_rows : 1));
-        }
+    void build() {
+        const bool from_target = shape.kind == graph_kind::kv_only || shape.kind == graph_kind::catch_up;
 
-        ggml_tensor * g = ggml_reshape_2d(ctx, state, hparams.n_embd, 1);
-        if (kind != graph_kind::step) {
-            graph.feat = input(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, hparams.n_embd_feat(), graph.n_rows));
+        rows first;
+        first.n    = shape.n_rows;
+        first.embd = graph.embd = input(GGML_TYPE_F32, hparams.n_embd, shape.n_rows);
+        first.pos = graph.pos = input(GGML_TYPE_I32, shape.n_rows);
+        first.row = graph.row = input(GGML_TYPE_I64, shape.n_rows);
+
+        ggml_tensor * g = nullptr;
+        if (from_target) {
+            graph.feat = input(GGML_TYPE_F32, hparams.n_embd_feat(), shape.n_rows);
             g          = encode(graph.feat);
+        } else if (shape.kind == graph_kind::step) {
+            g = state_rows(0, shape.n_rows);
+        } else {
+            graph.state_in = input(GGML_TYPE_I32, shape.n_rows);
+            g              = ggml_get_rows(ctx, state, graph.state_in);
         }
 
-        ggml_tensor * inpL = g;
-        for (int32_t il = 0; il < hparams.n_layer; ++il) {
-            inpL = block(kind, il, inpL);
+        if (from_target && hparams.n_layer > 1) {
+            first.mask = graph.mask = input(GGML_TYPE_F16, shape.n_kv, shape.n_rows);
+            first.runs              = find_runs([](const draft_stream & s) { return s.n_rows; });
         }
-        if (kind == graph_kind::kv_only) {
+        rows last = first;
+        if (shape.kind != graph_kind::kv_only) {
+            last.n    = shape.n_out;
+            last.mask = graph.mask_out = input(GGML_TYPE_F16, shape.n_kv, shape.n_out);
+            last.runs                  = find_runs([](const draft_stream & s) { return s.n_out; });
+            if (shape.n_out == 1) {
+                last.pos = ggml_view_1d(ctx, graph.pos, 1, (shape.n_rows - 1) * graph.pos->nb[0]);
+            } else if (shape.n_out < shape.n_rows) {
+                graph.out = input(GGML_TYPE_I32, shape.n_out);
+                last.pos = graph.pos_out = input(GGML_TYPE_I32, shape.n_out);
+            }
+            if (!from_target) {
+                first = last;
+            }
+        }
+
+        ggml_tensor * z = layers(g, first, last);
+        if (shape.kind == graph_kind::kv_only) {
+            return;
+        }
+        if (shape.kind == graph_kind::expand) {
+            graph.state_out = input(GGML_TYPE_I64, static_cast<int64_t>(shape.n_out) * shape.n_steps);
+        }
+        g = outputs(z, 0);
+        if (shape.n_steps == 1) {
             return;
         }
 
-        ggml_tensor * n = norm(inpL, weights.output_norm);
-        graph.logits    = ggml_mul_mat(ctx, weights.output, n);
-        if (hparams.logit_scale != 1.0f) {
-            graph.logits = ggml_scale(ctx, graph.logits, hparams.logit_scale);
+        const int64_t n_more = static_cast<int64_t>(shape.n_out) * (shape.n_steps - 1);
+        graph.step_pos       = input(GGML_TYPE_I32, n_more);
+        graph.step_row       = input(GGML_TYPE_I64, n_more);
+        graph.step_mask      = input(GGML_TYPE_F16, shape.n_kv, n_more);
+        for (int32_t i = 1; i < shape.n_steps; ++i) {
+            const size_t row  = static_cast<size_t>(i - 1) * shape.n_out;
+            rows         step = last;
+            step.embd         = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
+            step.pos          = ggml_view_1d(ctx, graph.step_pos, shape.n_out, row * graph.step_pos->nb[0]);
+            step.row          = ggml_view_1d(ctx, graph.step_row, shape.n_out, row * graph.step_row->nb[0]);
+            step.mask         = ggml_view_2d(ctx, graph.step_mask, shape.n_kv, shape.n_out, graph.step_mask->nb[1],
+                                             row * graph.step_mask->nb[1]);
+            g                 = outputs(layers(g, step, step), i);
         }
-        ggml_set_output(graph.logits);
-        graph.id = ggml_argmax(ctx, graph.logits);
-        ggml_set_output(graph.id);
-        ggml_build_forward_expand(graph.gf, graph.id);
-        ggml_build_forward_expand(
-            graph.gf, ggml_cpy(ctx, hparams.norm_output ? n : inpL, ggml_reshape_2d(ctx, state, hparams.n_embd, 1)));
     }
 
   private:
-    ggml_tensor * input(ggml_tensor * tensor) {
+    // neighbouring sequences with equally many rows: one attention serves them
+    struct run {
+        llama_seq_id seq_first;
+        int32_t      n_seq;
+        int32_t      n_rows; // of each
+    };
+
+    // rows that go through a layer together
+    struct rows {
+        int64_t          n    = 0;
+        ggml_tensor *    embd = nullptr;
+        ggml_tensor *    pos  = nullptr;
+        ggml_tensor *    row  = nullptr;
+        ggml_tensor *    mask = nullptr;
+        std::vector<run> runs;
+    };
+
+    template <typename F>
+    std::vector<run> find_runs(F n_rows_of) const {
+        std::vector<run> runs;
+        for (const draft_stream & s : shape.streams) {
+            const int32_t n = n_rows_of(s);
+            if (!runs.empty() && runs.back().seq_first + runs.back().n_seq == s.seq_id && runs.back().n_rows == n) {
+                runs.back().n_seq++;
+            } else {
+                runs.push_back({ s.seq_id, 1, n });
+            }
+        }
+        return runs;
+    }
+
+    ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1 = 1) {
+        ggml_tensor * tensor = ggml_new_tensor_2d(ctx, type, ne0, ne1);
         ggml_set_input(tensor);
         return tensor;
+    }
+
+    ggml_tensor * output(ggml_tensor * tensor) {
+        ggml_set_output(tensor);
+        ggml_build_forward_expand(graph.gf, tensor);
+        return tensor;
+    }
+
+    ggml_tensor * state_rows(int64_t first, int64_t n) {
+        return ggml_view_2d(ctx, state, state->ne[0], n, state->nb[1], first * state->nb[1]);
+    }
+
+    ggml_tensor * layers(ggml_tensor * g, const rows & first, const rows & last) {
+        for (int32_t il = 0; il < hparams.n_layer; ++il) {
+            g = block(il, g, first, il == hparams.n_layer - 1 ? last : first);
+        }
+        return g;
+    }
+
+    // what a step gives; returns the recurrent rows for the next one
+    ggml_tensor * outputs(ggml_tensor * z, int32_t i_step) {
+        ggml_tensor * n = norm(z, weights.output_norm);
+        draft_output  out;
+        out.logits = ggml_mul_mat(ctx, weights.output, n);
+        if (hparams.logit_scale != 1.0f) {
+            out.logits = ggml_scale(ctx, out.logits, hparams.logit_scale);
+        }
+        output(out.logits);
+        out.id = output(ggml_argmax(ctx, out.logits));
+        if (shape.n_top > 0) {
+            out.probs         = output(ggml_soft_max(ctx, out.logits));
+            // the host searches its own memory faster than ggml's CPU kernel does
+            ggml_tensor * top = dev.is_host() ? nullptr : ggml_top_k(ctx, out.probs, shape.n_top);
+            if (top && ggml_backend_supports_op(dev.backend(), top)) {
+                ggml_tensor * probs = ggml_reshape_3d(ctx, out.probs, 1, out.probs->ne[0], shape.n_out);
+                out.top             = output(top);
+                out.top_p           = output(ggml_get_rows(ctx, probs, top));
+            }
+        }
+        graph.outputs.push_back(out);
+
+        ggml_tensor * g     = hparams.norm_output ? n : z;
+        ggml_tensor * saved = nullptr;
+        if (shape.kind == graph_kind::expand) {
+            ggml_tensor * to = ggml_view_1d(ctx, graph.state_out, shape.n_out,
+                                            static_cast<size_t>(i_step) * shape.n_out * graph.state_out->nb[0]);
+            saved            = ggml_set_rows(ctx, state, g, to);
+        } else {
+            saved = ggml_cpy(ctx, g, state_rows(static_cast<int64_t>(i_step) * shape.n_out, shape.n_out));
+        }
+        ggml_build_forward_expand(graph.gf, saved);
+        return g;
     }
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight) {
@@ -73,8 +189,13 @@ class builder {
         return b ? ggml_add(ctx, x, b) : x;
     }
 
-    ggml_tensor * last_row(ggml_tensor * x) {
-        return x->ne[1] == 1 ? x : ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]);
+    // the rows that go all the way
+    ggml_tensor * pick(ggml_tensor * x) {
+        if (x->ne[1] == shape.n_out) {
+            return x;
+        }
+        return shape.n_out == 1 ? ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1])
+                                : ggml_get_rows(ctx, x, graph.out);
     }
 
     // target features -> hidden rows of the head's width
@@ -84,8 +205,8 @@ class builder {
         }
         if (weights.fc_norm) {
             x = ggml_reshape_3d(ctx, x, hparams.n_embd_tgt, static_cast<int64_t>(hparams.boundaries.size()),
-                                graph.n_rows);
-            x = ggml_reshape_2d(ctx, norm(x, weights.fc_norm), hparams.n_embd_feat(), graph.n_rows);
+                                shape.n_rows);
+            x = ggml_reshape_2d(ctx, norm(x, weights.fc_norm), hparams.n_embd_feat(), shape.n_rows);
         }
         return weights.fc ? linear(x, weights.fc, weights.fc_b) : x;
     }
@@ -106,22 +227,36 @@ class builder {
         return rope(x, pos);
     }
 
-    // rows of the cache by head: [n_embd_head, n_kv, n_head_kv]
-    ggml_tensor * cached(ggml_tensor * t) {
-        ggml_tensor * view = ggml_view_3d(ctx, t, hparams.n_embd_head, hparams.n_head_kv, graph.n_kv,
-                                          ggml_row_size(t->type, hparams.n_embd_head), t->nb[1], 0);
+    // slots of a run by head: [n_embd_head, n_kv, n_head_kv, n_seq]
+    ggml_tensor * cached(ggml_tensor * t, const run & run) {
+        ggml_tensor * view = ggml_view_4d(ctx, t, hparams.n_embd_head, hparams.n_head_kv, shape.n_kv, run.n_seq,
+                                          ggml_row_size(t->type, hparams.n_embd_head), t->nb[1],
+                                          cache.row(1, 0) * t->nb[1], cache.row(run.seq_first, 0) * t->nb[1]);
         return ggml_permute(ctx, view, 0, 2, 1, 3);
     }
 
-    ggml_tensor * attention(int32_t il, ggml_tensor * q, ggml_tensor * mask) {
+    // q: [n_embd_head, n_head, n]
+    ggml_tensor * attention(int32_t il, ggml_tensor * q, const rows & in) {
+        ggml_tensor * result = nullptr;
+        int64_t       first  = 0;
+        for (const run & run : in.runs) {
+            ggml_tensor * q_run = ggml_view_4d(ctx, q, q->ne[0], q->ne[1], run.n_rows, run.n_seq, q->nb[1], q->nb[2],
+                                               run.n_rows * q->nb[2], first * q->nb[2]);
+            ggml_tensor * mask =
+                ggml_view_4d(ctx, in.mask, shape.n_kv, run.n_rows, 1, run.n_seq, in.mask->nb[1],
+                             run.n_rows * in.mask->nb[1], run.n_rows * in.mask->nb[1], first * in.mask->nb[1]);
+            ggml_tensor * out =
+                attend(ggml_permute(ctx, q_run, 0, 2, 1, 3), cached(cache.k(il), run), cached(cache.v(il), run), mask);
+            out    = ggml_reshape_2d(ctx, out, hparams.n_embd_q(), static_cast<int64_t>(run.n_rows) * run.n_seq);
+            result = result ? ggml_concat(ctx, result, out, 1) : out;
+            first += out->ne[1];
+        }
+        return result;
+    }
+
+    ggml_tensor * attend(ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask) {
         const float   scale = 1.0f / sqrtf(static_cast<float>(hparams.n_embd_head));
-        const int64_t n_q   = q->ne[2];
-        ggml_tensor * k     = cached(cache.k(il));
-        ggml_tensor * v     = cached(cache.v(il));
-
-        q = ggml_permute(ctx, q, 0, 2, 1, 3);
-
-        ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
+        ggml_tensor * out   = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
         ggml_prec_set_acc(out, GGML_PREC_F32);
         if (!ggml_backend_supports_op(dev.backend(), out)) {
             // devices without a kernel for this head size or cache type
@@ -129,7 +264,7 @@ class builder {
             ggml_tensor * vt = ggml_cont(ctx, ggml_transpose(ctx, ggml_cast(ctx, v, GGML_TYPE_F32)));
             out              = ggml_cont(ctx, ggml_permute(ctx, ggml_mul_mat(ctx, vt, kq), 0, 2, 1, 3));
         }
-        return ggml_reshape_2d(ctx, out, hparams.n_embd_q(), n_q);
+        return out;
     }
 
     // 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3); ggml_gelu reads an F16 table,
@@ -149,63 +284,55 @@ class builder {
         return linear(act, layer.ffn_down, layer.ffn_down_b);
     }
 
-    // One layer. All rows get K/V; beyond that only the rows that something still needs: all of them below the last
-    // layer, the last row in it, none for kv_only.
-    ggml_tensor * block(graph_kind kind, int32_t il, ggml_tensor * inpL) {
-        const head_layer & layer   = weights.layers[il];
-        const bool         is_last = il == hparams.n_layer - 1;
+    // One layer: the rows `in` get K/V, the rows `out` of them go on; without a mask none does.
+    ggml_tensor * block(int32_t il, ggml_tensor * inpL, const rows & in, const rows & out) {
+        const head_layer & layer = weights.layers[il];
 
         ggml_tensor * residual = inpL;
         ggml_tensor * cur;
         if (il == 0) {
             ggml_tensor * g_norm = norm(inpL, layer.hidden_norm);
             residual             = hparams.norm_before_residual ? g_norm : inpL;
-            cur                  = ggml_concat(ctx, norm(graph.embd, layer.attn_norm), g_norm, 0);
+            cur                  = ggml_concat(ctx, norm(in.embd, layer.attn_norm), g_norm, 0);
         } else {
             cur = norm(inpL, layer.attn_norm);
         }
 
-        ggml_tensor * k = to_heads(linear(cur, layer.wk, layer.bk), hparams.n_head_kv, layer.k_norm, graph.pos);
+        ggml_tensor * k = to_heads(linear(cur, layer.wk, layer.bk), hparams.n_head_kv, layer.k_norm, in.pos);
         ggml_tensor * v = linear(cur, layer.wv, layer.bv);
         ggml_build_forward_expand(
-            graph.gf,
-            ggml_set_rows(ctx, cache.k(il), ggml_reshape_2d(ctx, k, hparams.n_embd_k(), graph.n_rows), graph.slot));
-        ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, cache.v(il), v, graph.slot));
-        if (is_last && kind == graph_kind::kv_only) {
+            graph.gf, ggml_set_rows(ctx, cache.k(il), ggml_reshape_2d(ctx, k, hparams.n_embd_k(), in.n), in.row));
+        ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, cache.v(il), v, in.row));
+        if (shape.kind == graph_kind::kv_only && il == hparams.n_layer - 1) {
             return nullptr;
         }
-
-        ggml_tensor * pos  = graph.pos;
-        ggml_tensor * mask = graph.mask;
-        if (is_last) {
-            pos      = ggml_view_1d(ctx, graph.pos, 1, (graph.n_rows - 1) * graph.pos->nb[0]);
-            mask     = last_row(graph.mask);
-            cur      = last_row(cur);
-            residual = last_row(residual);
+        if (out.n < in.n) {
+            cur      = pick(cur);
+            residual = pick(residual);
         }
-        ggml_tensor * q = to_heads(linear(cur, layer.wq, layer.bq), hparams.n_head, layer.q_norm, pos);
-        ggml_tensor * y = ggml_add(ctx, linear(attention(il, q, mask), layer.wo, layer.bo), residual);
+        ggml_tensor * q = to_heads(linear(cur, layer.wq, layer.bq), hparams.n_head, layer.q_norm, out.pos);
+        ggml_tensor * y = ggml_add(ctx, linear(attention(il, q, out), layer.wo, layer.bo), residual);
         return ggml_add(ctx, mlp(layer, norm(y, layer.ffn_norm)), y);
     }
 
     draft_graph &        graph;
+    const draft_shape &  shape;
     ggml_context *       ctx;
     const head_hparams & hparams;
     const head_weights & weights;
     const draft_cache &  cache;
     const device &       dev;
+    ggml_tensor *        state;
 };
 
 } // namespace
 
-draft_graph build_draft_graph(graph_kind kind, int32_t n_rows, int32_t n_kv, const head_hparams & hparams,
-                              const head_weights & weights, const draft_cache & cache, ggml_tensor * state,
-                              const device & dev) {
-    const size_t n_nodes = 64 + 96 * static_cast<size_t>(hparams.n_layer);
+draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model) {
+    const size_t n_streams = shape.streams.size();
+    const size_t n_nodes   = 64 + shape.n_steps * (64 + (96 + 16 * n_streams) * model.hparams.n_layer);
 
     draft_graph graph;
-    graph.n_rows = n_rows;
-    graph.n_kv   = n_kv;
+    graph.shape = shape;
 
     const ggml_init_params params = {
         /*.mem_size   =*/ggml_tensor_overhead() * n_nodes + ggml_graph_overhead_custom(n_nodes, false),
@@ -215,8 +342,9 @@ draft_graph build_draft_graph(graph_kind kind, int32_t n_rows, int32_t n_kv, con
     graph.ctx.reset(ggml_init(params));
     graph.gf = ggml_new_graph_custom(graph.ctx.get(), n_nodes, false);
 
-    builder(graph, hparams, weights, cache, dev).build(kind, state);
+    builder(graph, model).build();
 
+    const device & dev = model.dev;
     for (int i = 0; i < ggml_graph_n_nodes(graph.gf); ++i) {
         const ggml_tensor * node = ggml_graph_node(graph.gf, i);
         if (!ggml_backend_supports_op(dev.backend(), node)) {
@@ -224,11 +352,6 @@ draft_graph build_draft_graph(graph_kind kind, int32_t n_rows, int32_t n_kv, con
                                dev.name().c_str(), ggml_op_desc(node),
                                node->src[0] ? ggml_type_name(node->src[0]->type) : ggml_type_name(node->type)));
         }
-    }
-
-    graph.galloc.reset(ggml_gallocr_new(dev.buft()));
-    if (!ggml_gallocr_alloc_graph(graph.galloc.get(), graph.gf)) {
-        throw error(format("cannot allocate the draft's compute buffer on %s", dev.name().c_str()));
     }
     return graph;
 }

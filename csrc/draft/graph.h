@@ -2,49 +2,94 @@
 
 #include "draft/cache.h"
 #include "draft/weights.h"
-#include "ggml-alloc.h"
 
-#include <memory>
+#include <vector>
 
 namespace eagle3 {
 
-// What a graph of the head computes. All three are the same block; they differ in where the hidden rows come from
-// and in how many rows go all the way.
+// What a graph of the head computes. All are the same block; they differ in where the hidden rows come from and in how
+// many rows go all the way.
 enum class graph_kind {
     kv_only,  // target rows -> K/V of their slots, nothing else (prompts)
-    catch_up, // target rows -> K/V, and the last row through the whole block -> first drafted token
-    step,     // the recurrent state -> K/V and the next drafted token
+    catch_up, // target rows -> K/V, and the last row of each sequence through the whole block -> first drafted tokens
+    step,     // the first rows of the state, in place -> K/V and the next drafted tokens
+    expand,   // any rows of the state -> the same
 };
 
-struct galloc_deleter {
-    void operator()(ggml_gallocr_t galloc) const { ggml_gallocr_free(galloc); }
-};
-using galloc_ptr = std::unique_ptr<ggml_gallocr, galloc_deleter>;
+// rows of one sequence in a graph; the rows of a graph are ordered by sequence
+struct draft_stream {
+    llama_seq_id seq_id = 0;
+    int32_t      n_rows = 0; // 0 where a graph does not depend on it: catch_up of a head with one layer
+    int32_t      n_out  = 0; // of them, the last ones: rows that go all the way
 
-// A built and allocated graph. It can be computed again and again: only the contents of its inputs change.
+    bool operator==(const draft_stream & other) const {
+        return seq_id == other.seq_id && n_rows == other.n_rows && n_out == other.n_out;
+    }
+};
+
+// everything that a graph depends on; graphs of equal shapes are the same
+struct draft_shape {
+    graph_kind kind    = graph_kind::step;
+    int32_t    n_rows  = 0;
+    int32_t    n_out   = 0;
+    int32_t    n_kv    = 0; // slots of each sequence that attention sees, padded; 0 where nothing attends
+    int32_t    n_top   = 0; // candidates with probabilities per row; 0 = the best one without
+    int32_t    n_steps = 1; // of the chain behind each row
+
+    std::vector<draft_stream> streams; // ascending
+
+    bool operator==(const draft_shape & o) const {
+        return kind == o.kind && n_rows == o.n_rows && n_out == o.n_out && n_kv == o.n_kv && n_top == o.n_top &&
+               n_steps == o.n_steps && streams == o.streams;
+    }
+};
+
+// outputs of one step for n_out rows
+struct draft_output {
+    ggml_tensor * logits = nullptr; // [n_vocab_dft, n_out] F32
+    ggml_tensor * id     = nullptr; // [n_out] I32, the best, in the draft vocabulary
+    ggml_tensor * probs  = nullptr; // [n_vocab_dft, n_out] F32, with n_top
+    ggml_tensor * top    = nullptr; // [n_top, n_out] I32 in any order, where the host should not search
+    ggml_tensor * top_p  = nullptr; // [1, n_top, n_out] F32, their probabilities
+};
+
+// A built graph. It can be computed again and again: only the contents of its inputs change.
 struct draft_graph {
+    draft_shape   shape;
     context_ptr   ctx;
-    galloc_ptr    galloc;
     ggml_cgraph * gf = nullptr;
 
-    int32_t n_rows = 0;
-    int32_t n_kv   = 0; // slots that attention sees, padded
+    // inputs; nullptr where the shape needs none
+    ggml_tensor * feat      = nullptr; // [n_embd_feat, n_rows] F32
+    ggml_tensor * embd      = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
+    ggml_tensor * pos       = nullptr; // [n_rows] I32, RoPE position
+    ggml_tensor * row       = nullptr; // [n_rows] I64, row of the cache where K/V are written
+    ggml_tensor * mask      = nullptr; // [n_kv, n_rows] F16, of the layers below the last one if it has fewer rows
+    ggml_tensor * out       = nullptr; // [n_out] I32, which rows go all the way
+    ggml_tensor * pos_out   = nullptr; // [n_out] I32
+    ggml_tensor * mask_out  = nullptr; // [n_kv, n_out] F16
+    ggml_tensor * state_in  = nullptr; // [n_rows] I32, expand
+    ggml_tensor * state_out = nullptr; // [n_out * n_steps] I64, expand
 
-    // inputs
-    ggml_tensor * feat = nullptr; // [n_embd_feat, n_rows] F32, none for step
-    ggml_tensor * embd = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
-    ggml_tensor * pos  = nullptr; // [n_rows] I32, RoPE position
-    ggml_tensor * slot = nullptr; // [n_rows] I64, where K/V are written
-    ggml_tensor * mask = nullptr; // [n_kv, n_rows or 1] F16, none where nothing attends
+    // of the steps after the first, one after the other
+    ggml_tensor * step_pos  = nullptr; // [n_out * (n_steps - 1)] I32
+    ggml_tensor * step_row  = nullptr; // [n_out * (n_steps - 1)] I64
+    ggml_tensor * step_mask = nullptr; // [n_kv, n_out * (n_steps - 1)] F16
 
-    // outputs, none for kv_only; the recurrent state is written to the drafter's own tensor
-    ggml_tensor * id     = nullptr; // [1] I32, draft vocabulary
-    ggml_tensor * logits = nullptr; // [n_vocab_dft, 1] F32
+    std::vector<draft_output> outputs; // one per step, none for kv_only
 };
 
-// state: [n_embd] F32 on the device, read by step and written by catch_up and step
-draft_graph build_draft_graph(graph_kind kind, int32_t n_rows, int32_t n_kv, const head_hparams & hparams,
-                              const head_weights & weights, const draft_cache & cache, ggml_tensor * state,
-                              const device & dev);
+// What graphs are made of. The state [n_embd, n] holds recurrent rows: step i of row r of catch_up writes row
+// i * n_out + r, step reads and writes the first n_out rows, expand is told.
+struct draft_model {
+    const head_hparams & hparams;
+    const head_weights & weights;
+    const draft_cache &  cache;
+    const device &       dev;
+    ggml_tensor *        state;
+};
+
+// describes the graph; its tensors have no memory yet
+draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model);
 
 } // namespace eagle3

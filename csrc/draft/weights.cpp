@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace eagle3 {
 
@@ -100,19 +101,7 @@ struct head_weights::loader {
         return static_cast<const uint8_t *>(weights.file_.data()) + file.tensor_offset(name);
     }
 
-    ggml_tensor * upload(ggml_tensor * tensor, const void * src) {
-        const size_t size = ggml_backend_buft_get_alloc_size(dev.buft(), tensor);
-        buffer_ptr   buffer(ggml_backend_buft_alloc_buffer(dev.buft(), size));
-        if (!buffer) {
-            throw error(
-                format("cannot allocate %zu bytes on %s for tensor '%s'", size, dev.name().c_str(), tensor->name));
-        }
-        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        ggml_backend_tensor_alloc(buffer.get(), tensor, ggml_backend_buffer_get_base(buffer.get()));
-        ggml_backend_tensor_set(tensor, src, 0, ggml_nbytes(tensor));
-        weights.buffers_.push_back(std::move(buffer));
-        return tensor;
-    }
+    ggml_tensor * upload(ggml_tensor * tensor, const void * src) { return weights.upload(dev, tensor, src); }
 
     ggml_tensor * matrix(const std::string & name, int64_t n_in, int64_t n_out, bool required = true) {
         const ggml_tensor * meta = find(name, { n_in, n_out }, required);
@@ -158,6 +147,19 @@ struct head_weights::loader {
         return upload(tensor, values.data());
     }
 };
+
+ggml_tensor * head_weights::upload(const device & dev, ggml_tensor * tensor, const void * src) {
+    const size_t size = ggml_backend_buft_get_alloc_size(dev.buft(), tensor);
+    buffer_ptr   buffer(ggml_backend_buft_alloc_buffer(dev.buft(), size));
+    if (!buffer) {
+        throw error(format("cannot allocate %zu bytes on %s for tensor '%s'", size, dev.name().c_str(), tensor->name));
+    }
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_backend_tensor_alloc(buffer.get(), tensor, ggml_backend_buffer_get_base(buffer.get()));
+    ggml_backend_tensor_set(tensor, src, 0, ggml_nbytes(tensor));
+    buffers_.push_back(std::move(buffer));
+    return tensor;
+}
 
 static void check_pair(const head_hparams & hparams, const target_tables & tables) {
     const char * path = hparams.path.c_str();
@@ -337,6 +339,63 @@ void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams
         d2t[i]   = static_cast<llama_token>(id);
     }
     fingerprint_ = fnv1a(fingerprint_, d2t.data(), d2t.size() * sizeof(llama_token));
+}
+
+// whether a device can look rows of such a table up
+static bool can_get_rows(const device & dev, ggml_type type, int64_t n_embd, int64_t n_rows) {
+    const context_ptr ctx   = make_tensor_context(3);
+    ggml_tensor *     table = ggml_new_tensor_2d(ctx.get(), type, n_embd, n_rows);
+    ggml_tensor *     ids   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
+    return ggml_backend_supports_op(dev.backend(), ggml_get_rows(ctx.get(), table, ids));
+}
+
+void head_weights::load_embd_dft(const device & dev) {
+    const int64_t n_embd = tok_embd_->ne[0];
+    const bool    as_is  = can_get_rows(dev, tok_embd_->type, n_embd, n_vocab_dft);
+    if (as_is && d2t.empty() && dev.can_read(tok_embd_)) {
+        embd_dft = const_cast<ggml_tensor *>(tok_embd_);
+        return;
+    }
+    embd_dft = ggml_new_tensor_2d(ctx_.get(), as_is ? tok_embd_->type : GGML_TYPE_F32, n_embd, n_vocab_dft);
+    ggml_set_name(embd_dft, "embd_dft");
+
+    // The table may be on a device that is slow to ask: read it in blocks of rows, in the order of the target's ids.
+    std::vector<int32_t> ids(n_vocab_dft);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::sort(ids.begin(), ids.end(), [this](int32_t a, int32_t b) { return to_target(a) < to_target(b); });
+
+    constexpr int64_t    n_block = 4096;
+    const size_t         n_row   = tok_embd_->nb[1];
+    std::vector<uint8_t> table(ggml_nbytes(embd_dft)), block;
+    int64_t              block_end = 0;
+    for (const int32_t id : ids) {
+        const int64_t token = to_target(id);
+        if (token >= block_end) {
+            const int64_t first = token / n_block * n_block;
+            block_end           = std::min(first + n_block, tok_embd_->ne[1]);
+            block.resize((block_end - first) * n_row);
+            get_raw_rows(first, block_end - first, block.data());
+        }
+        const uint8_t * src = block.data() + token % n_block * n_row;
+        uint8_t *       dst = table.data() + id * embd_dft->nb[1];
+        if (as_is) {
+            memcpy(dst, src, n_row);
+        } else {
+            ggml_get_type_traits(tok_embd_->type)->to_float(src, reinterpret_cast<float *>(dst), n_embd);
+        }
+    }
+    upload(dev, embd_dft, table.data());
+    n_bytes_own += table.size();
+}
+
+void head_weights::get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const {
+    const size_t offset = first * tok_embd_->nb[1];
+    const size_t size   = n * tok_embd_->nb[1];
+    if (!tok_embd_->buffer || ggml_backend_buffer_is_host(tok_embd_->buffer)) {
+        memcpy(dst, static_cast<const uint8_t *>(tok_embd_->data) + offset, size);
+    } else {
+        ggml_backend_tensor_get(tok_embd_, dst, offset, size);
+    }
 }
 
 void head_weights::get_embedding(llama_token token, float * dst) const {

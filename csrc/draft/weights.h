@@ -51,6 +51,11 @@ class head_weights {
 
     int32_t n_vocab_dft = 0;
 
+    // Embedding rows of the draft vocabulary on the device, for graphs that look tokens up: [n_embd, n_vocab_dft].
+    // nullptr unless load_embd_dft was called
+    ggml_tensor * embd_dft = nullptr;
+    void          load_embd_dft(const device & dev);
+
     // draft id -> target id; empty if the vocabularies are the same
     std::vector<llama_token> d2t;
 
@@ -68,7 +73,10 @@ class head_weights {
   private:
     struct loader;
 
-    void load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables);
+    ggml_tensor * upload(const device & dev, ggml_tensor * tensor, const void * src);
+    void          load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables);
+
+    void get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const;
 
     mapped_file file_;
     context_ptr ctx_;

@@ -1,0 +1,96 @@
+#include "draft/drafter.h"
+#include "error.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace eagle3 {
+
+namespace {
+
+constexpr uint32_t state_magic = 0x34454c45; // "ELE4"
+
+struct state_header {
+    uint32_t magic;
+    int32_t  pos_start;
+    int32_t  pos_first;
+    int32_t  n_tokens;
+    int32_t  seeded; // -1 = not
+    uint64_t fingerprint;
+    uint64_t size; // of the whole state
+    int32_t  type_k, type_v;
+};
+
+} // namespace
+
+std::vector<uint8_t> drafter::state_get(llama_seq_id seq_id) const {
+    const draft_sequence & seq     = sequence(seq_id);
+    const int32_t          n_slots = seq.n_slots() - seq.pos_start();
+    const size_t           n_rows  = seq.n_rows();
+    const size_t           n_row   = hparams_.n_embd_feat() * sizeof(float);
+    const size_t size = sizeof(state_header) + n_rows * (n_row + sizeof(llama_token)) + cache_.state_size(n_slots);
+
+    const state_header header = { state_magic,  seq.pos_start(),           seq.pos_first(),
+                                  seq.n_rows(), seq.seeded().value_or(-1), weights_.fingerprint(),
+                                  size,         cache_.k(0)->type,         cache_.v(0)->type };
+
+    std::vector<uint8_t> state(size);
+    uint8_t *            dst = state.data();
+    memcpy(dst, &header, sizeof(header));
+    dst += sizeof(header);
+    // not memcpy: without rows there is nothing to copy from
+    dst = std::copy_n(reinterpret_cast<const uint8_t *>(seq.rows()), n_rows * n_row, dst);
+    dst = std::copy_n(reinterpret_cast<const uint8_t *>(seq.tokens()), n_rows * sizeof(llama_token), dst);
+    cache_.state_get(seq_id, seq.pos_start(), n_slots, dst);
+    return state;
+}
+
+void drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
+    draft_sequence & seq    = sequence(seq_id);
+    state_header     header = {};
+    if (state.size() < sizeof(header)) {
+        throw std::invalid_argument("not a state of an EAGLE-3 draft: too short");
+    }
+    memcpy(&header, state.data(), sizeof(header));
+    if (header.magic != state_magic || header.size != state.size()) {
+        throw std::invalid_argument("not a state of an EAGLE-3 draft, or truncated");
+    }
+    if (header.fingerprint != weights_.fingerprint() || header.type_k != cache_.k(0)->type ||
+        header.type_v != cache_.v(0)->type) {
+        throw incompatible_draft_error(
+            format("the saved state belongs to another head or cache type than '%s'", hparams_.path.c_str()));
+    }
+    const size_t  n_rows  = header.n_tokens;
+    const size_t  n_feat  = hparams_.n_embd_feat();
+    const bool    fits    = header.pos_start >= 0 && header.pos_first >= header.pos_start && header.n_tokens >= 0 &&
+                            header.pos_first <= n_ctx() && header.n_tokens <= n_ctx() - header.pos_first;
+    const int32_t n_slots = fits ? header.pos_first - header.pos_start + (header.seeded >= 0 ? 1 : 0) : 0;
+    if (!fits || state.size() != sizeof(header) + n_rows * (n_feat * sizeof(float) + sizeof(llama_token)) +
+                                     cache_.state_size(n_slots)) {
+        throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
+                                           header.pos_first, header.n_tokens, n_ctx()));
+    }
+
+    const uint8_t *          src = state.data() + sizeof(header);
+    std::vector<float>       rows(n_rows * n_feat);
+    std::vector<llama_token> tokens(n_rows);
+    std::copy_n(src, rows.size() * sizeof(float), reinterpret_cast<uint8_t *>(rows.data()));
+    src += rows.size() * sizeof(float);
+    std::copy_n(src, n_rows * sizeof(llama_token), reinterpret_cast<uint8_t *>(tokens.data()));
+    src += n_rows * sizeof(llama_token);
+
+    const auto is_foreign = [this](llama_token id) {
+        return id < 0 || id >= tables_.n_vocab;
+    };
+    if (std::any_of(tokens.begin(), tokens.end(), is_foreign) || header.seeded < -1 ||
+        (header.seeded >= 0 && (n_rows != 1 || is_foreign(header.seeded)))) {
+        throw std::invalid_argument("the saved state of the draft is damaged: its tokens are not in the vocabulary");
+    }
+
+    leave();
+    cache_.state_set(seq_id, header.pos_start, n_slots, src);
+    seq.restore(header.pos_start, header.pos_first, std::move(rows), std::move(tokens),
+                header.seeded >= 0 ? std::optional<llama_token>(header.seeded) : std::nullopt);
+}
+
+} // namespace eagle3

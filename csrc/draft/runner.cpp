@@ -1,0 +1,321 @@
+#include "draft/runner.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace eagle3 {
+
+void draft_pass::clear(graph_kind kind, int32_t n_top, int32_t n_steps) {
+    this->kind    = kind;
+    this->n_top   = n_top;
+    this->n_steps = n_steps;
+    rows.clear();
+    ancestors.clear();
+    n_ancestors.clear();
+    features.clear();
+}
+
+static ggml_tensor * make_state(ggml_context * ctx, int32_t n_embd, int32_t n_state) {
+    return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_embd, n_state);
+}
+
+draft_runner::draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
+                           const device & dev, int32_t n_state) :
+    dev_(dev), state_ctx_(make_tensor_context(1)),
+    model_{ hparams, weights, cache, dev, make_state(state_ctx_.get(), hparams.n_embd, n_state) },
+    galloc_(ggml_gallocr_new(dev.buft())) {
+    state_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(state_ctx_.get(), dev_.buft()));
+    if (!state_buffer_) {
+        throw error(format("cannot allocate the draft's state on %s", dev_.name().c_str()));
+    }
+}
+
+draft_graph & draft_runner::get_graph(const draft_shape & shape) {
+    for (auto & graph : graphs_) {
+        if (graph.shape == shape) {
+            return graph;
+        }
+    }
+    if (graphs_.size() >= n_graphs_max) {
+        graphs_.pop_back();
+    }
+    last_             = nullptr;
+    draft_graph graph = build_draft_graph(shape, model_);
+    alloc(graph);
+    graphs_.push_front(std::move(graph));
+    return graphs_.front();
+}
+
+void draft_runner::alloc(draft_graph & graph) {
+    const size_t n_bytes = ggml_gallocr_get_buffer_size(galloc_.get(), 0);
+    if (!ggml_gallocr_reserve(galloc_.get(), graph.gf) || !ggml_gallocr_alloc_graph(galloc_.get(), graph.gf)) {
+        graphs_.clear();
+        throw error(format("cannot allocate the draft's compute buffer on %s", dev_.name().c_str()));
+    }
+    if (ggml_gallocr_get_buffer_size(galloc_.get(), 0) != n_bytes && !graphs_.empty()) {
+        // the buffer has grown, which took the old one from under the other graphs
+        graphs_.clear();
+        dev_.on_free();
+    }
+}
+
+void draft_runner::set(ggml_tensor * tensor, const void * data, size_t n_bytes, size_t offset) {
+    ggml_backend_tensor_set_async(dev_.backend(), tensor, data, offset, n_bytes);
+}
+
+// mask rows of `rows` for the steps from step_first on
+static void fill_mask(std::vector<ggml_fp16_t> & mask, int32_t n_kv, const draft_pass & pass,
+                      const std::vector<int32_t> & rows, int32_t window, int32_t step_first, int32_t n_steps) {
+    const ggml_fp16_t zero  = ggml_fp32_to_fp16(0.0f);
+    const ggml_fp16_t minus = ggml_fp32_to_fp16(-INFINITY);
+
+    mask.assign(static_cast<size_t>(n_kv) * rows.size() * n_steps, minus);
+    auto dst = mask.begin();
+    for (int32_t step = step_first; step < step_first + n_steps; ++step) {
+        const int32_t * ancestors = pass.ancestors.data();
+        int32_t         i_next    = 0; // row whose ancestors come next
+        for (const int32_t i : rows) {
+            const draft_pass::row & row   = pass.rows[i];
+            const int32_t           first = window > 0 ? std::max(row.first, row.pos + step - window + 1) : row.first;
+            if (first < row.end + step) {
+                std::fill(dst + first, dst + row.end + step, zero);
+            }
+            if (!pass.n_ancestors.empty()) {
+                for (; i_next < i; ++i_next) {
+                    ancestors += pass.n_ancestors[i_next];
+                }
+                for (int32_t j = 0; j < pass.n_ancestors[i]; ++j) {
+                    dst[ancestors[j]] = zero;
+                }
+            }
+            dst += n_kv;
+        }
+    }
+}
+
+void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass) {
+    const int32_t n_rows  = graph.shape.n_rows;
+    const int32_t n_out   = graph.shape.n_out;
+    const int32_t n_kv    = graph.shape.n_kv;
+    const int32_t n_more  = n_out * (graph.shape.n_steps - 1);
+    const int32_t window  = model_.hparams.sliding_window;
+    const size_t  n_embd  = model_.hparams.n_embd;
+    const auto    set_all = [this](ggml_tensor * tensor, const auto & values) {
+        if (tensor) {
+            set(tensor, values.data(), ggml_nbytes(tensor));
+        }
+    };
+
+    embd_.resize(n_rows * n_embd);
+    pos_.resize(n_rows);
+    row_.resize(n_rows);
+    state_in_.resize(n_rows);
+    for (int32_t i = 0; i < n_rows; ++i) {
+        const draft_pass::row & row = pass.rows[i];
+        model_.weights.get_embedding(row.token, embd_.data() + i * n_embd);
+        pos_[i]      = row.pos;
+        row_[i]      = model_.cache.row(row.seq_id, row.slot);
+        state_in_[i] = row.state_in;
+    }
+    set_all(graph.embd, embd_);
+    set_all(graph.pos, pos_);
+    set_all(graph.row, row_);
+    set_all(graph.state_in, state_in_);
+
+    size_t offset = 0;
+    for (const auto & segment : pass.features) {
+        const size_t n_bytes = segment.n_rows * graph.feat->nb[1];
+        set(graph.feat, segment.data, n_bytes, offset);
+        offset += n_bytes;
+    }
+    if (graph.mask) {
+        out_rows_.resize(n_rows);
+        std::iota(out_rows_.begin(), out_rows_.end(), 0);
+        fill_mask(mask_, n_kv, pass, out_rows_, window, 0, 1);
+        set_all(graph.mask, mask_);
+    }
+    if (!graph.mask_out) {
+        return;
+    }
+
+    out_rows_.clear();
+    for (int32_t i = 0; i < n_rows; ++i) {
+        if (pass.rows[i].is_out) {
+            out_rows_.push_back(i);
+        }
+    }
+    fill_mask(mask_out_, n_kv, pass, out_rows_, window, 0, 1);
+    set_all(graph.mask_out, mask_out_);
+    set_all(graph.out, out_rows_);
+    if (graph.pos_out) {
+        pos_out_.clear();
+        for (const int32_t i : out_rows_) {
+            pos_out_.push_back(pass.rows[i].pos);
+        }
+        set_all(graph.pos_out, pos_out_);
+    }
+    if (graph.state_out) {
+        state_out_.clear();
+        for (int32_t step = 0; step < graph.shape.n_steps; ++step) {
+            for (const int32_t i : out_rows_) {
+                state_out_.push_back(pass.rows[i].state_out + static_cast<int64_t>(step) * n_out);
+            }
+        }
+        set_all(graph.state_out, state_out_);
+    }
+    if (n_more > 0) {
+        step_pos_.clear();
+        step_row_.clear();
+        for (int32_t step = 1; step < graph.shape.n_steps; ++step) {
+            for (const int32_t i : out_rows_) {
+                step_pos_.push_back(pass.rows[i].pos + step);
+                step_row_.push_back(row_[i] + step);
+            }
+        }
+        fill_mask(step_mask_, n_kv, pass, out_rows_, window, 1, graph.shape.n_steps - 1);
+        set_all(graph.step_pos, step_pos_);
+        set_all(graph.step_row, step_row_);
+        set_all(graph.step_mask, step_mask_);
+    }
+}
+
+void draft_runner::compute(const draft_pass & pass) {
+    const bool from_target = pass.kind == graph_kind::kv_only || pass.kind == graph_kind::catch_up;
+    const bool attends     = pass.kind != graph_kind::kv_only || model_.hparams.n_layer > 1;
+
+    shape_.kind    = pass.kind;
+    shape_.n_top   = pass.n_top;
+    shape_.n_steps = pass.n_steps;
+    shape_.n_rows  = static_cast<int32_t>(pass.rows.size());
+    shape_.n_out   = 0;
+    shape_.streams.clear();
+    int32_t n_slots = 0;
+    for (const auto & row : pass.rows) {
+        if (shape_.streams.empty() || shape_.streams.back().seq_id != row.seq_id) {
+            shape_.streams.push_back({ row.seq_id, 0, 0 });
+        }
+        // with one layer the rows that only get K/V may be anybody's
+        shape_.streams.back().n_rows += !from_target || model_.hparams.n_layer > 1;
+        shape_.streams.back().n_out += row.is_out;
+        shape_.n_out += row.is_out;
+        n_slots = std::max(n_slots, row.slot + pass.n_steps);
+    }
+    shape_.n_kv = attends ? pad(n_slots, draft_cache::n_pad) : 0;
+    if (!attends) {
+        shape_.streams.clear();
+    }
+
+    draft_graph & graph = get_graph(shape_);
+    set_inputs(graph, pass);
+
+    const int64_t     t_start = ggml_time_us();
+    const ggml_status status  = ggml_backend_graph_compute(dev_.backend(), graph.gf);
+    t_graph_us += ggml_time_us() - t_start;
+    if (status != GGML_STATUS_SUCCESS) {
+        throw error(format("the draft's graph failed on %s: %s", dev_.name().c_str(), ggml_status_to_string(status)));
+    }
+    last_ = &graph;
+    read_outputs(graph);
+}
+
+void draft_runner::read_outputs(const draft_graph & graph) {
+    if (graph.outputs.empty()) {
+        return;
+    }
+    const size_t n_steps = graph.outputs.size();
+    const size_t n_out   = graph.shape.n_out;
+    const size_t n_vocab = model_.weights.n_vocab_dft;
+    const auto   get     = [this, n_steps](const ggml_tensor * tensor, auto & values, size_t n, size_t i_step) {
+        values.resize(n * n_steps);
+        ggml_backend_tensor_get_async(dev_.backend(), tensor, values.data() + i_step * n, 0, ggml_nbytes(tensor));
+    };
+    for (size_t i = 0; i < n_steps; ++i) {
+        const draft_output & out = graph.outputs[i];
+        get(out.id, ids_, n_out, i);
+        if (out.top) {
+            get(out.top, top_, n_out * graph.shape.n_top, i);
+            get(out.top_p, top_p_, n_out * graph.shape.n_top, i);
+        } else if (out.probs && !dev_.is_host()) {
+            get(out.probs, probs_, n_out * n_vocab, i);
+        }
+    }
+    ggml_backend_synchronize(dev_.backend());
+}
+
+int32_t draft_runner::best(int32_t i_out, int32_t i_step) const {
+    const int32_t id = ids_[static_cast<size_t>(i_step) * last_->shape.n_out + i_out];
+    return id >= 0 && id < model_.weights.n_vocab_dft ? id : -1;
+}
+
+const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int32_t i_step) {
+    const draft_output & out     = last_->outputs[i_step];
+    const size_t         i       = static_cast<size_t>(i_step) * last_->shape.n_out + i_out;
+    const int32_t        n_vocab = model_.weights.n_vocab_dft;
+    const int32_t        n_top   = last_->shape.n_top;
+    const auto           better  = [](const draft_candidate & a, const draft_candidate & b) {
+        return a.p > b.p || (a.p == b.p && a.id < b.id);
+    };
+
+    found_.clear();
+    if (out.top) {
+        for (int32_t j = 0; j < n_top; ++j) {
+            const draft_candidate c = { top_[i * n_top + j], top_p_[i * n_top + j] };
+            if (std::isfinite(c.p) && c.id >= 0 && c.id < n_vocab) {
+                found_.push_back(c);
+            }
+        }
+        std::sort(found_.begin(), found_.end(), better);
+    } else {
+        // the n_top best so far, the worst of them on top of the heap
+        const float * probs = dev_.is_host()
+                                  ? static_cast<const float *>(out.probs->data) + static_cast<size_t>(i_out) * n_vocab
+                                  : probs_.data() + i * n_vocab;
+        for (int32_t id = 0; id < n_vocab; ++id) {
+            if (static_cast<int32_t>(found_.size()) == n_top) {
+                if (!(probs[id] > found_.front().p)) {
+                    continue;
+                }
+                std::pop_heap(found_.begin(), found_.end(), better);
+                found_.pop_back();
+            } else if (!std::isfinite(probs[id])) {
+                continue;
+            }
+            found_.push_back({ id, probs[id] });
+            std::push_heap(found_.begin(), found_.end(), better);
+        }
+        std::sort_heap(found_.begin(), found_.end(), better);
+    }
+
+    // of equally good ones the first is the one that a chain follows
+    const int32_t id = best(i_out, i_step);
+    auto it = std::find_if(found_.begin(), found_.end(), [id](const draft_candidate & c) { return c.id == id; });
+    if (it != found_.end()) {
+        std::rotate(found_.begin(), it, it + 1);
+    } else if (!found_.empty() && id >= 0) {
+        std::rotate(found_.begin(), found_.end() - 1, found_.end());
+        found_.front().id = id;
+    }
+    return found_;
+}
+
+std::vector<float> draft_runner::logits(int32_t i_out, int32_t i_step) const {
+    std::vector<float> result;
+    if (last_ && !last_->outputs.empty()) {
+        result.resize(model_.weights.n_vocab_dft);
+        const size_t n_bytes = result.size() * sizeof(float);
+        ggml_backend_tensor_get(last_->outputs[i_step].logits, result.data(), i_out * n_bytes, n_bytes);
+    }
+    return result;
+}
+
+std::vector<float> draft_runner::state(int32_t row) const {
+    std::vector<float> result(model_.hparams.n_embd);
+    const size_t       n_bytes = result.size() * sizeof(float);
+    ggml_backend_tensor_get(model_.state, result.data(), row * n_bytes, n_bytes);
+    return result;
+}
+
+} // namespace eagle3

@@ -1,0 +1,117 @@
+#pragma once
+
+#include "draft/graph.h"
+#include "ggml-alloc.h"
+
+#include <deque>
+#include <vector>
+
+namespace eagle3 {
+
+// Rows to be put through the head in one graph, ordered by sequence. Cleared and filled again each time.
+struct draft_pass {
+    struct row {
+        llama_seq_id seq_id    = 0;
+        llama_token  token     = 0; // the one after the row
+        int32_t      pos       = 0;
+        int32_t      slot      = 0;
+        // slots that the row sees, if the window lets it: first <= slot < end, and its ancestors. Itself is among them
+        int32_t      first     = 0;
+        int32_t      end       = 0;
+        bool         is_out    = true; // goes all the way; the last rows of their sequence do
+        int32_t      state_in  = 0;    // expand: where its hidden row is
+        int64_t      state_out = 0;    // expand: where its output goes; that of step i goes n_out * i rows further
+    };
+
+    graph_kind kind    = graph_kind::step;
+    int32_t    n_top   = 0; // see draft_shape
+    int32_t    n_steps = 1;
+
+    std::vector<row>     rows;
+    std::vector<int32_t> ancestors;   // slots, of all rows one after the other
+    std::vector<int32_t> n_ancestors; // per row, or empty if no row has any
+
+    // features of the rows, one after the other
+    struct segment {
+        const float * data   = nullptr;
+        int32_t       n_rows = 0;
+    };
+    std::vector<segment> features;
+
+    void clear(graph_kind kind, int32_t n_top = 0, int32_t n_steps = 1);
+};
+
+// a drafted token of the draft vocabulary
+struct draft_candidate {
+    int32_t id = 0;
+    float   p  = 0.0f;
+};
+
+struct galloc_deleter {
+    void operator()(ggml_gallocr_t galloc) const { ggml_gallocr_free(galloc); }
+};
+using galloc_ptr = std::unique_ptr<ggml_gallocr, galloc_deleter>;
+
+// Builds graphs, keeps them, computes them. All share one compute buffer, since only one runs at a time.
+class draft_runner {
+  public:
+    // n_state: recurrent rows to be kept
+    draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
+                 const device & dev, int32_t n_state);
+
+    // throws if the device cannot run it
+    void compute(const draft_pass & pass);
+
+    // of the last pass: the best token in the draft vocabulary, -1 if there is none
+    int32_t best(int32_t i_out, int32_t i_step) const;
+
+    // of the last pass, with n_top: the best one and the next best ones, with probabilities. Less if the head computed
+    // NaN
+    const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
+
+    // build one, so that a device that cannot run it says so
+    void check(const draft_shape & shape) { get_graph(shape); }
+
+    // for tests and tools: of the last pass; a row of the state
+    std::vector<float> logits(int32_t i_out, int32_t i_step) const;
+    std::vector<float> state(int32_t row) const;
+
+    int32_t n_graph_nodes() const { return last_ ? ggml_graph_n_nodes(last_->gf) : 0; }
+
+    int64_t t_graph_us = 0; // inside ggml
+
+  private:
+    static constexpr size_t n_graphs_max = 32;
+
+    draft_graph & get_graph(const draft_shape & shape);
+    void          alloc(draft_graph & graph);
+    void          set(ggml_tensor * tensor, const void * data, size_t n_bytes, size_t offset = 0);
+    void          set_inputs(const draft_graph & graph, const draft_pass & pass);
+    void          read_outputs(const draft_graph & graph);
+
+    const device & dev_;
+    context_ptr    state_ctx_;
+    buffer_ptr     state_buffer_;
+    draft_model    model_;
+    galloc_ptr     galloc_;
+
+    std::deque<draft_graph> graphs_; // most recently built first
+    draft_graph *           last_ = nullptr;
+
+    draft_shape shape_; // scratch of compute
+
+    // scratch of set_inputs; the device may read it until the graph is done
+    std::vector<int32_t>     out_rows_;
+    std::vector<float>       embd_;
+    std::vector<int32_t>     pos_, pos_out_, state_in_, step_pos_;
+    std::vector<int64_t>     row_, state_out_, step_row_;
+    std::vector<ggml_fp16_t> mask_, mask_out_, step_mask_;
+
+    // of the last pass, by step and row
+    std::vector<int32_t>         ids_;
+    std::vector<int32_t>         top_;
+    std::vector<float>           top_p_, probs_;
+    std::vector<draft_candidate> found_;
+};
+
+} // namespace eagle3

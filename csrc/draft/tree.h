@@ -1,0 +1,22 @@
+#pragma once
+
+#include "draft/drafter.h"
+
+namespace eagle3 {
+
+// Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.
+struct draft_tree {
+    std::vector<llama_token> tokens;
+    std::vector<int32_t>     parents;
+    std::vector<float>       probs; // the head's own probability of a token behind its parent
+};
+
+// A dynamic tree as in EAGLE-2 (arXiv 2406.16858, sections 4.1 and 4.2), with the meaning that SGLang gives its three
+// numbers: `depth` levels (speculative-num-steps), on each the top_k most probable nodes are expanded into top_k
+// children (speculative-eagle-topk), and of all nodes the n_tokens most probable ones are kept (speculative-num-
+// draft-tokens - 1, as that counts the root). A node's probability is the product along its path, so that parents of
+// kept nodes are kept.
+draft_tree propose_tree(drafter & draft, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
+                        llama_seq_id seq_id);
+
+} // namespace eagle3
