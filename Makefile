@@ -18,6 +18,10 @@ LLAMA  := llama-cpp-python==$(shell cat vendor/llama_cpp_python_version)
 # the tests use ggml-rpc as a device that is not the host
 export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
 
+# GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098): quantized models would crash
+export CXXFLAGS := $(CXXFLAGS) $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
+	awk '/__clang__/ {c = 1} /__AMX_TILE__/ {a = 1} /__GNUC__ / {v = $$3} END {if (a && !c && v < 14) print "-U__AMX_INT8__"}')
+
 .PHONY: demo test sanitize lint format clean FORCE
 
 demo: $(STAMPS)/cli

@@ -39,7 +39,7 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
                 break
 
         # commit: forget the rest, and show the head the hidden states of what was accepted
-        target.trim(n_past + n)
+        target.truncate(n_past + n)
         drafter.process(tap, batch[:n], n_past)
         n_past += n
         n_rounds += 1

@@ -90,11 +90,24 @@ class Target:
     """
 
     def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None) -> None: ...
-    def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True) -> None:
-        """Forget positions from `n_past` on and evaluate `tokens` there, in sequence 0, as one batch.
+    def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
+        """Forget positions from `n_past` on and evaluate `tokens` there as one batch.
 
-        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`.
+        Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
+        can go back to before that (see `n_past`).
         """
+    def decode_parts(self, parts: Sequence[tuple[int, int, Sequence[int]]], logits_all: bool = True) -> None:
+        """Evaluate several sequences in one batch: `parts` are tuples (seq_id, n_past, tokens).
+
+        Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
+        """
+    def decode_tree(self, tokens: Sequence[int], parents: Sequence[int], n_past: int) -> None:
+        """Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
+
+        The first token is the root; its parent is not looked at. All rows have logits. Call `keep` afterwards.
+        """
+    def keep(self, rows: Sequence[int]) -> None:
+        """After decode_tree: keep the path through these rows, 0 first, and forget all other nodes."""
     def decode_batch(
         self,
         tokens: Sequence[int],
@@ -111,8 +124,20 @@ class Target:
         """Copy the logits of a row: float32, (n_vocab,)."""
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
-    def trim(self, n_past: int) -> None:
-        """Forget positions from `n_past` on in sequence 0."""
+    def truncate(self, n_past: int, seq_id: int = 0) -> int:
+        """Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
+
+        That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
+        """
+    def save(self, seq_id: int = 0) -> None:
+        """Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept."""
+    def settle(self) -> None:
+        """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
+    def n_past(self, seq_id: int = 0) -> int:
+        """Where a sequence ends."""
+    @property
+    def n_leaves_max(self) -> int:
+        """Leaves that a tree may have; 1 where only chains can be verified."""
     def close(self) -> None:
         """Let go of the context: every later call raises."""
     @property
@@ -126,6 +151,35 @@ class Target:
     @property
     def t_decode_us(self) -> int:
         """Microseconds in llama_decode and synchronize."""
+
+class RecurrentRound:
+    """Takes tokens of one sequence back: `begin`, decode, `commit`.
+
+    `kind` says how: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept
+    (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of
+    the next one, so that there is never a pass for them alone.
+    """
+
+    def __init__(self, target: Target, seq_id: int = 0) -> None: ...
+    def begin(self, n_tokens: int) -> None:
+        """Announce a batch of n_tokens that is to be decoded behind the sequence and may be taken back in parts."""
+    def commit(self, n_accepted: int) -> None:
+        """Keep the first n_accepted tokens of the batch."""
+    def abort(self) -> None:
+        """Go back to where `begin` was called.
+
+        Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
+        (`Target.n_past(seq_id)` is 0).
+        """
+    @property
+    def kind(self) -> str:
+        """One of trim, snapshots, checkpoint."""
+    @property
+    def n_state_bytes(self) -> int:
+        """Bytes of one saved state of the sequence as it is now; 0 where none is needed."""
+    @property
+    def n_replay(self) -> int:
+        """Accepted tokens that the next batch evaluates once more."""
 
 class TargetInfo:
     """What the header of a target's GGUF file says. Made by read_target()."""

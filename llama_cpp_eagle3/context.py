@@ -77,7 +77,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
 
     @property
     def target(self) -> Target:
-        """The target's context with its verbs `decode`, `sample`, `argmax` and `trim`, for a loop of one's own."""
+        """The target's context with its verbs `decode`, `sample`, `argmax` and `truncate`, for a loop of one's own."""
         return self._target
 
     @property
@@ -287,11 +287,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             n_tokens = drafter.truncate(n_tokens)
         self.n_tokens = n_tokens
         self._requires_eval = True
-        try:
-            self._target.trim(n_tokens)
-        except Eagle3Error:
-            return False
-        return True
+        return self._target.truncate(n_tokens) == n_tokens
 
     def reset(self) -> None:
         """Forget everything that was evaluated."""

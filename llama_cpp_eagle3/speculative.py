@@ -133,7 +133,7 @@ def commit(llm: DraftedContext) -> None:
     start = perf_counter_ns()
     n_accepted = min(llm.n_tokens - opened.n_past, len(opened.tokens))
     if n_accepted < len(opened.tokens):
-        llm._target.trim(llm.n_tokens)
+        llm._target.truncate(llm.n_tokens)
     drafter, tap = llm._drafter, llm._tap
     # a draft that has the rows already was interrupted right here; one that is behind pauses
     if drafter is not None and tap is not None and n_accepted > 0 and drafter.n_past() == opened.n_past:

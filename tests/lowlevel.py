@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from pathlib import Path
 
 import llama_cpp
 
@@ -36,6 +38,30 @@ def describe(model: int) -> tuple[int, int, str]:
     return llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model), arch.value.decode()
 
 
+def node_watcher(on_eval: Callable[[str], None]):
+    """A cb_eval that tells the name of every node of every graph before it is computed."""
+    get_name = _ggml_get_name()
+
+    @llama_cpp.ggml_backend_sched_eval_callback
+    def watch(tensor, ask: bool, _) -> bool:
+        if ask:
+            on_eval(get_name(ctypes.c_void_p(tensor)).decode())
+        return not ask
+
+    return watch
+
+
+def _ggml_get_name():
+    (file,) = (
+        f
+        for f in Path(llama_cpp.llama_cpp._lib._name).parent.glob("*ggml-base.*")
+        if f.suffix in (".so", ".dylib", ".dll")
+    )
+    function = ctypes.CDLL(str(file)).ggml_get_name
+    function.restype = ctypes.c_char_p
+    return function
+
+
 class LowLevel:
     """One model with one context, which are freed together. Use it in a `with` block."""
 
@@ -53,6 +79,7 @@ class LowLevel:
         kv_unified: bool = True,
         n_threads: int = 1,
         swa_full: bool = True,
+        on_eval: Callable[[str], None] | None = None,
         kv_overrides: dict[str, int] | None = None,
     ):
         llama_cpp.llama_backend_init()
@@ -72,6 +99,9 @@ class LowLevel:
             if self.tap.cb_eval:
                 params.cb_eval = cb_eval_of(self.tap)
                 params.cb_eval_user_data = self.tap.cb_eval_user_data
+        if on_eval is not None:
+            self._on_eval = node_watcher(on_eval)
+            params.cb_eval = self._on_eval
         self.ctx = llama_cpp.llama_init_from_model(self.model, params)
         assert self.ctx
         self.target = _core.Target(self.ctx, self.model, self.tap)

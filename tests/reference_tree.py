@@ -1,4 +1,4 @@
-"""What a tree of drafted tokens is, in NumPy: the head evaluated anew along every path, and EAGLE-2's choice of paths."""
+"""What a tree of drafted tokens is, in NumPy: the head evaluated anew on every path, and EAGLE-2's choice of paths."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def test_decode_takes_back(low):
     low.target.decode([1, 2, 3, 4, 5, 6], 0)
     low.target.decode([9, 8], 3)
     rows, logits = low.tap.rows, low.target.logits_all(2)
-    low.target.trim(0)
+    low.target.truncate(0)
     low.target.decode([1, 2, 3], 0)
-    low.target.trim(3)
+    low.target.truncate(3)
     low.target.decode([9, 8], 3)
     np.testing.assert_array_equal(low.tap.rows, rows)
     np.testing.assert_array_equal(low.target.logits_all(2), logits)
@@ -106,7 +106,7 @@ def test_bad_decode(low, tokens, n_past, error, message):
         (([1], [1000], [[0]], [True]), ContextFullError, "position 1000 of token 0"),
         (([1], [0], [[]], [True]), ValueError, "token 0 needs one or more"),
         (([1], [0], [[0, 0]], [True]), ValueError, "token 0 needs one or more"),
-        (([1], [0], [[1]], [True]), ValueError, "sequence id 1 of token 0 is out of range: n_seq_max = 1"),
+        (([1], [0], [[1]], [True]), ValueError, "sequence id 1 is out of range: the context has n_seq_max = 1"),
         (([1], [5], [[0]], [True]), Eagle3Error, "invalid batch"),
     ],
 )
@@ -147,10 +147,10 @@ def test_sliding_window_cannot_go_far_back(tmp_path):
         rng = np.random.default_rng(0)
         for n_past in range(0, 4096, 512):
             low.target.decode(rng.integers(0, 300, 512).tolist(), n_past, logits_all=False)
-        with pytest.raises(Eagle3Error, match="sliding-window cache of the target"):
-            low.target.trim(100)
-        low.target.trim(4090)
-        low.target.trim(0)
+        assert low.target.truncate(4090) == 4090
+        with pytest.raises(Eagle3Error, match=r"cannot go back from position 4090 to 100: it ends at 0 now.*swa_full"):
+            low.target.decode([1], 100)
+        assert low.target.n_past() == 0
 
 
 def test_null_addresses(low):
@@ -169,7 +169,7 @@ def test_context_of_another_model(low, path):
 
 def test_closed(low):
     low.target.close()
-    for call in (lambda: low.target.decode([1], 0), lambda: low.target.trim(0), lambda: low.target.argmax(0)):
+    for call in (lambda: low.target.decode([1], 0), lambda: low.target.truncate(0), lambda: low.target.argmax(0)):
         with pytest.raises(Eagle3Error, match="the target is closed"):
             call()
 

@@ -27,10 +27,40 @@ struct py_target {
     busy_flag busy;
 };
 
-void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logits_all) {
+void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logits_all, llama_seq_id seq_id) {
     const busy_flag::scope scope(self.busy);
-    self.impl.decode(tokens, n_past, logits_all);
+    self.impl.decode(tokens, n_past, logits_all, seq_id);
 }
+
+void decode_parts(py_target & self, const std::vector<std::tuple<llama_seq_id, int32_t, tokens_t>> & parts,
+                  bool logits_all) {
+    const busy_flag::scope  scope(self.busy);
+    std::vector<batch_part> impl_parts;
+    for (const auto & [seq_id, n_past, tokens] : parts) {
+        impl_parts.push_back({ seq_id, n_past, tokens });
+    }
+    self.impl.decode_parts(impl_parts, logits_all);
+}
+
+void decode_tree(py_target & self, const tokens_t & tokens, const std::vector<int32_t> & parents, int32_t n_past) {
+    const busy_flag::scope scope(self.busy);
+    self.impl.decode_tree(tokens, parents, n_past);
+}
+
+// one sequence of a target
+struct py_round {
+    py_round(py_target & target, llama_seq_id seq_id) : target(target), seq_id(seq_id) { target.impl.round(seq_id); }
+
+    // run a function of the round while nobody else uses the target
+    template <typename F>
+    auto locked(F f) const {
+        const busy_flag::scope scope(target.busy);
+        return f(target.impl.round(seq_id));
+    }
+
+    py_target &  target;
+    llama_seq_id seq_id;
+};
 
 void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, const seqs_t & seq_ids,
                   const std::vector<bool> & logits) {
@@ -85,11 +115,31 @@ void register_target(py::module_ & m) {
     )pbdoc")
         .def(py::init<uintptr_t, uintptr_t, feature_tap *>(), py::arg("ctx"), py::arg("model"),
              py::arg("tap") = py::none(), py::keep_alive<1, 4>())
-        .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true, nogil(), R"pbdoc(
-            Forget positions from `n_past` on and evaluate `tokens` there, in sequence 0, as one batch.
+        .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
+             py::arg("seq_id") = 0, nogil(), R"pbdoc(
+            Forget positions from `n_past` on and evaluate `tokens` there as one batch.
 
-            Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`.
+            Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
+            it can go back to before that (see `n_past`).
         )pbdoc")
+        .def("decode_parts", &decode_parts, py::arg("parts"), py::arg("logits_all") = true, nogil(), R"pbdoc(
+            The same for several sequences in one batch: `parts` are tuples (seq_id, n_past, tokens).
+
+            Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
+        )pbdoc")
+        .def("decode_tree", &decode_tree, py::arg("tokens"), py::arg("parents"), py::arg("n_past"), nogil(), R"pbdoc(
+            Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
+
+            The first token is the root; its parent is not looked at. All rows have logits. Call `keep` afterwards.
+        )pbdoc")
+        .def(
+            "keep",
+            [](py_target & self, const std::vector<int32_t> & rows) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.keep(rows);
+            },
+            py::arg("rows"),
+            "After decode_tree: keep the path through these rows, 0 first, and forget all other nodes.")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
              nogil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), nogil(),
@@ -98,12 +148,41 @@ void register_target(py::module_ & m) {
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
         .def(
-            "trim",
-            [](py_target & self, int32_t n_past) {
+            "truncate",
+            [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.trim(n_past);
+                return self.impl.truncate(n_past, seq_id);
             },
-            py::arg("n_past"), "Forget positions from `n_past` on in sequence 0.")
+            py::arg("n_past"), py::arg("seq_id") = 0, R"pbdoc(
+            Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
+
+            That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
+        )pbdoc")
+        .def(
+            "save",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.round(seq_id).save();
+            },
+            py::arg("seq_id") = 0,
+            "Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept.")
+        .def(
+            "settle",
+            [](py_target & self) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.settle();
+            },
+            nogil(), "Make the memory hold exactly the accepted tokens, for whoever reads it behind our back.")
+        .def(
+            "n_past",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.round(seq_id).n_past();
+            },
+            py::arg("seq_id") = 0, "Where a sequence ends.")
+        .def_property_readonly(
+            "n_leaves_max", [](const py_target & self) { return self.impl.n_leaves_max(); },
+            "leaves that a tree may have; 1 where only chains can be verified")
         .def(
             "close",
             [](py_target & self) {
@@ -119,6 +198,55 @@ void register_target(py::module_ & m) {
         .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
             "microseconds in llama_decode and synchronize");
+
+    py::class_<py_round>(m, "RecurrentRound", R"pbdoc(
+        Takes tokens of one sequence back: `begin`, decode, `commit`.
+
+        `kind` says how: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept
+        (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front
+        of the next one, so that there is never a pass for them alone.
+    )pbdoc")
+        .def(py::init<py_target &, llama_seq_id>(), py::arg("target"), py::arg("seq_id") = 0, py::keep_alive<1, 2>())
+        .def(
+            "begin",
+            [](const py_round & self, int32_t n_tokens) {
+                self.locked([&](recurrent_round & round) { round.begin(n_tokens); });
+            },
+            py::arg("n_tokens"), nogil(),
+            "A batch of n_tokens is about to be decoded behind the sequence and may be taken back in parts.")
+        .def(
+            "commit",
+            [](const py_round & self, int32_t n_accepted) {
+                self.locked([&](recurrent_round & round) { round.commit(n_accepted); });
+            },
+            py::arg("n_accepted"), nogil(), "Keep the first n_accepted tokens of the batch.")
+        .def(
+            "abort", [](const py_round & self) { self.locked([](recurrent_round & round) { round.abort(); }); },
+            nogil(),
+            R"pbdoc(
+            Go back to where `begin` was called.
+
+            Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
+            (`Target.n_past(seq_id)` is 0).
+        )pbdoc")
+        .def_property_readonly(
+            "kind",
+            [](const py_round & self) {
+                return self.locked([](recurrent_round & round) { return to_string(round.kind()); });
+            },
+            "trim, snapshots or checkpoint")
+        .def_property_readonly(
+            "n_state_bytes",
+            [](const py_round & self) {
+                return self.locked([](recurrent_round & round) { return round.n_state_bytes(); });
+            },
+            "bytes of one saved state of the sequence as it is now; 0 where none is needed")
+        .def_property_readonly(
+            "n_replay",
+            [](const py_round & self) {
+                return self.locked([](recurrent_round & round) { return round.replay().size(); });
+            },
+            "accepted tokens that the next batch evaluates once more");
 
     py::class_<target_info>(m, "TargetInfo", "What the header of a target's GGUF file says. Made by read_target().")
         .def_readonly("path", &target_info::path)

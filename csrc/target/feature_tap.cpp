@@ -110,6 +110,14 @@ void feature_tap::abort() {
     }
 }
 
+void feature_tap::select(const std::vector<int32_t> & idxs) {
+    const size_t n_floats = n_row_floats();
+    for (size_t i = 0; i < idxs.size(); ++i) {
+        memmove(buf.get() + i * n_floats, buf.get() + idxs[i] * n_floats, n_floats * sizeof(float));
+    }
+    n_tokens = static_cast<int32_t>(idxs.size());
+}
+
 const float * feature_tap::rows() const {
     switch (cur) {
         case state::none: throw error("no hidden states: nothing was decoded yet");

@@ -51,6 +51,9 @@ class feature_tap {
     void end();
     void abort(); // the decode failed: there are no rows
 
+    // keep only these rows of the last decode, ascending indices: the others belong to nobody
+    void select(const std::vector<int32_t> & idxs);
+
     // the rows of the last decode; throws if there are none
     const float * rows() const;
     int32_t       n_rows() const { return n_tokens; }

@@ -24,7 +24,16 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     n_batch     = llama_n_batch(ctx);
     n_ctx       = llama_n_ctx_seq(ctx);
     n_seq_max   = llama_n_seq_max(ctx);
-    n_swa       = llama_model_n_swa(model);
+
+    const bool            unified = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
+    // images take fewer positions than tokens there, and more than cells
+    const llama_rope_type rope    = llama_model_rope_type(model);
+    may_leave_gaps                = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
+    for (llama_seq_id s = 0; s < n_seq_max; ++s) {
+        rounds.emplace_back(ctx, s);
+    }
+    n_leaves = unified && rounds[0].kind() == rollback_kind::trim ? n_seq_max : 1;
+    n_lent.assign(n_seq_max, 0);
     if (tap) {
         tap->attach(ctx);
     }
@@ -41,10 +50,6 @@ void target::check_tokens(const std::vector<llama_token> & tokens) const {
     if (tokens.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
-    if ((int32_t) tokens.size() > n_batch) {
-        throw std::invalid_argument(
-            format("%zu tokens do not fit into one batch of n_batch = %d", tokens.size(), n_batch));
-    }
     for (llama_token id : tokens) {
         if (id < 0 || id >= n_vocab_tgt) {
             throw std::invalid_argument(format("token %d is not in the target's vocabulary of %d", id, n_vocab_tgt));
@@ -52,33 +57,233 @@ void target::check_tokens(const std::vector<llama_token> & tokens) const {
     }
 }
 
-void target::decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all) {
-    check_tokens(tokens);
-    if (n_past < 0) {
-        throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
+void target::check_fits(size_t n_tokens) const {
+    if (n_tokens > static_cast<size_t>(n_batch)) {
+        throw std::invalid_argument(format("%zu tokens do not fit into one batch of n_batch = %d", n_tokens, n_batch));
     }
-    const int32_t n = tokens.size();
-    if (n > n_ctx - n_past) {
-        throw context_full_error(
-            format("%d tokens after %d do not fit into the context of n_ctx = %d", n, n_past, n_ctx));
-    }
-    forget(0, n_past);
+}
 
-    batch_tokens = tokens;
-    batch_pos.resize(n);
-    for (int32_t i = 0; i < n; ++i) {
-        batch_pos[i] = n_past + i;
+void target::check_seq(llama_seq_id seq_id) const {
+    check_open();
+    if (seq_id < 0 || seq_id >= n_seq_max) {
+        throw std::invalid_argument(
+            format("sequence id %d is out of range: the context has n_seq_max = %d", seq_id, n_seq_max));
     }
-    batch_n_seq.assign(n, 1);
-    batch_seq.assign(n, &seq_zero);
-    batch_logits.assign(n, logits_all);
-    batch_logits[n - 1] = true;
+}
+
+recurrent_round & target::round(llama_seq_id seq_id) {
+    check_seq(seq_id);
+    return rounds[seq_id];
+}
+
+// a part may begin where its sequence ends, or before: then the rest is forgotten
+void target::begin_part(const batch_part & part) {
+    check_seq(part.seq_id);
+    check_tokens(part.tokens);
+    if (part.n_past < 0) {
+        throw std::invalid_argument(format("n_past must not be negative, not %d", part.n_past));
+    }
+    const int32_t n = static_cast<int32_t>(part.tokens.size());
+    if (n > n_ctx - part.n_past) {
+        throw context_full_error(
+            format("%d tokens after %d do not fit into the context of n_ctx = %d", n, part.n_past, n_ctx));
+    }
+    if (part.seq_id > 0 && n_lent[part.seq_id] > 0) {
+        drop_leaves(0);
+    }
+    recurrent_round & round  = rounds[part.seq_id];
+    const int32_t     n_have = round.n_past();
+    if (part.n_past > n_have && !may_leave_gaps) {
+        throw error(format("position %d would leave a gap: the target's memory ends at %d", part.n_past, n_have));
+    }
+    if (part.n_past < n_have && truncate(part.n_past, part.seq_id) < part.n_past) {
+        throw error(format("the target's memory cannot go back from position %d to %d: it ends at %d now, decode from "
+                           "there (a sliding window needs swa_full = True to go back, a recurrent state a checkpoint)",
+                           n_have, part.n_past, round.n_past()));
+    }
+}
+
+void target::clear_batch() {
+    decoded = false;
+    batch_tokens.clear();
+    batch_pos.clear();
+    batch_n_seq.clear();
+    batch_seq_ids.clear();
+    batch_logits.clear();
+    tree_parents.clear();
+    row_idxs.clear();
+    row_tokens.clear();
+    row_pos.clear();
+}
+
+// its sequence ids are to be appended to batch_seq_ids by the caller
+void target::add_token(llama_token token, llama_pos pos, bool logits, bool visible) {
+    if (visible) {
+        row_idxs.push_back(static_cast<int32_t>(batch_tokens.size()));
+        row_tokens.push_back(token);
+        row_pos.push_back(pos);
+    }
+    batch_tokens.push_back(token);
+    batch_pos.push_back(pos);
+    batch_n_seq.push_back(1);
+    batch_logits.push_back(logits);
+}
+
+void target::add_part(const batch_part & part, bool logits_all) {
+    const auto & replay = rounds[part.seq_id].replay();
+    llama_pos    pos    = part.n_past - static_cast<int32_t>(replay.size());
+    for (llama_token token : replay) {
+        add_token(token, pos++, /*logits =*/false, /*visible =*/false);
+    }
+    for (llama_token token : part.tokens) {
+        add_token(token, pos++, logits_all, /*visible =*/true);
+    }
+    batch_logits.back() = true;
+    batch_seq_ids.resize(batch_tokens.size(), part.seq_id);
+}
+
+void target::decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all, llama_seq_id seq_id) {
+    decode_parts({ { seq_id, n_past, tokens } }, logits_all);
+}
+
+void target::decode_parts(const std::vector<batch_part> & parts, bool logits_all) {
+    size_t n = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        for (size_t k = 0; k < i; ++k) {
+            if (parts[k].seq_id == parts[i].seq_id) {
+                throw std::invalid_argument(format("sequence %d has two parts in one batch", parts[i].seq_id));
+            }
+        }
+        n += parts[i].tokens.size();
+    }
+    check_fits(n);
+    if (parts.empty()) {
+        throw std::invalid_argument("no tokens to decode");
+    }
+    for (const auto & part : parts) {
+        begin_part(part);
+        n += rounds[part.seq_id].replay().size();
+    }
+    check_fits(n);
+
+    clear_batch();
+    for (const auto & part : parts) {
+        add_part(part, logits_all);
+    }
     run();
+    auto first = batch_tokens.begin();
+    for (const auto & part : parts) {
+        const auto last = first + static_cast<std::ptrdiff_t>(rounds[part.seq_id].replay().size() + part.tokens.size());
+        rounds[part.seq_id].decoded({ first, last });
+        first = last;
+    }
+}
+
+void target::decode_tree(const std::vector<llama_token> & tokens, const std::vector<int32_t> & parents,
+                         int32_t n_past) {
+    const int32_t n = static_cast<int32_t>(tokens.size());
+    if (parents.size() != tokens.size()) {
+        throw std::invalid_argument(format("%zu tokens, but %zu parents", tokens.size(), parents.size()));
+    }
+    check_fits(tokens.size());
+    std::vector<bool>    is_leaf(n, true);
+    std::vector<int32_t> depth(n, 0);
+    for (int32_t i = 1; i < n; ++i) {
+        if (parents[i] < 0 || parents[i] >= i) {
+            throw std::invalid_argument(
+                format("node %d of the tree: expected a parent before it, found %d", i, parents[i]));
+        }
+        is_leaf[parents[i]] = false;
+        depth[i]            = depth[parents[i]] + 1;
+    }
+    const int32_t n_leaf = static_cast<int32_t>(std::count(is_leaf.begin(), is_leaf.end(), true));
+    if (n_leaf > n_leaves) {
+        throw std::invalid_argument(format("the tree has %d leaves, the target's context allows %d%s", n_leaf, n_leaves,
+                                           rounds[0].kind() == rollback_kind::trim
+                                               ? ": load it with a larger draft_tree_tokens"
+                                               : ", for it keeps a recurrent state: draft chains"));
+    }
+    begin_part({ 0, n_past, tokens });
+    // positions of a tree reach as far as it is deep, but every node takes a cell
+    for (llama_seq_id s = 1; s < n_leaf; ++s) {
+        if (n_lent[s] == 0 && rounds[s].n_past() > 0) {
+            throw error(format("sequence %d is in use: a tree needs it", s));
+        }
+        if (n_lent[s] < n_past) {
+            llama_memory_seq_cp(llama_get_memory(ctx), 0, s, n_lent[s], n_past);
+            n_lent[s] = n_past;
+        }
+    }
+
+    // the leaves below each node are neighbours if they are numbered in depth-first order: [first, first + count)
+    std::vector<int32_t> n_below(n, 0), next(n, 0);
+    for (int32_t i = n - 1; i >= 0; --i) {
+        n_below[i] += is_leaf[i];
+        if (i > 0) {
+            n_below[parents[i]] += n_below[i];
+        }
+    }
+    clear_batch();
+    tree_parents = parents;
+    tree_leaf.assign(n, 0);
+    for (int32_t i = 0; i < n; ++i) {
+        if (i > 0) {
+            tree_leaf[i] = next[parents[i]];
+            next[parents[i]] += n_below[i];
+        }
+        next[i] = tree_leaf[i];
+        add_token(tokens[i], n_past + depth[i], /*logits =*/true, /*visible =*/true);
+        batch_n_seq.back() = n_below[i];
+        for (int32_t k = 0; k < n_below[i]; ++k) {
+            batch_seq_ids.push_back(tree_leaf[i] + k);
+        }
+    }
+    run();
+}
+
+void target::keep(const std::vector<int32_t> & rows) {
+    check_open();
+    if (!decoded || tree_parents.empty()) {
+        throw error("no tree to keep a path of: nothing was decoded, or the last batch was no tree");
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const bool in_range = rows[i] >= 0 && rows[i] < static_cast<int32_t>(tree_parents.size());
+        if (!in_range || (i == 0 ? rows[i] != 0 : tree_parents[rows[i]] != rows[i - 1])) {
+            throw std::invalid_argument(format("row %d does not go on from the path before it", rows[i]));
+        }
+    }
+    if (rows.empty()) {
+        truncate(batch_pos[0]);
+        return;
+    }
+    llama_memory_t     mem   = llama_get_memory(ctx);
+    const llama_seq_id leaf  = tree_leaf[rows.back()];
+    const llama_pos    first = batch_pos[0] + 1;
+    const llama_pos    end   = batch_pos[0] + static_cast<llama_pos>(rows.size());
+    if (leaf == 0) {
+        llama_memory_seq_rm(mem, 0, end, -1);
+    } else {
+        llama_memory_seq_rm(mem, 0, first, -1);
+        llama_memory_seq_cp(mem, leaf, 0, first, end);
+    }
+    drop_leaves(first - 1);
+    tree_parents.clear();
+}
+
+// the other sequences keep what they borrow before n_past
+void target::drop_leaves(int32_t n_past) {
+    for (llama_seq_id s = 1; s < n_seq_max; ++s) {
+        if (n_lent[s] > 0) {
+            llama_memory_seq_rm(llama_get_memory(ctx), s, n_past, -1);
+            n_lent[s] = std::min(n_lent[s], n_past);
+        }
+    }
 }
 
 void target::decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
                           const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits) {
     check_tokens(tokens);
+    check_fits(tokens.size());
     const size_t n = tokens.size();
     if (pos.size() != n || seq_ids.size() != n || logits.size() != n) {
         throw std::invalid_argument(format("%zu tokens, but %zu positions, %zu sequence lists and %zu logits flags", n,
@@ -97,23 +302,17 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
             throw std::invalid_argument(format("token %zu needs one or more different sequence ids", i));
         }
         for (llama_seq_id s : seq_ids[i]) {
-            if (s < 0 || s >= n_seq_max) {
-                throw std::invalid_argument(
-                    format("sequence id %d of token %zu is out of range: n_seq_max = %d", s, i, n_seq_max));
-            }
+            check_seq(s);
         }
     }
+    settle();
 
-    batch_tokens = tokens;
-    batch_pos    = pos;
-    batch_seqs   = seq_ids;
-    batch_n_seq.resize(n);
-    batch_seq.resize(n);
+    clear_batch();
     for (size_t i = 0; i < n; ++i) {
-        batch_n_seq[i] = batch_seqs[i].size();
-        batch_seq[i]   = batch_seqs[i].data();
+        add_token(tokens[i], pos[i], logits[i], /*visible =*/true);
+        batch_n_seq.back() = static_cast<int32_t>(seq_ids[i].size());
+        batch_seq_ids.insert(batch_seq_ids.end(), seq_ids[i].begin(), seq_ids[i].end());
     }
-    batch_logits.assign(logits.begin(), logits.end());
     run();
 }
 
@@ -131,9 +330,13 @@ void target::run() {
     if (tap_ptr && tap_ptr->needs_all_outputs()) {
         std::fill(batch_logits.begin(), batch_logits.end(), true);
     }
+    batch_seq.clear();
+    for (size_t i = 0, n_seq = 0; i < batch_tokens.size(); n_seq += batch_n_seq[i++]) {
+        batch_seq.push_back(batch_seq_ids.data() + n_seq);
+    }
 
     llama_batch batch = {};
-    batch.n_tokens    = batch_tokens.size();
+    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
     batch.token       = batch_tokens.data();
     batch.pos         = batch_pos.data();
     batch.n_seq_id    = batch_n_seq.data();
@@ -156,6 +359,9 @@ void target::run() {
         }
         if (tap_ptr) {
             tap_ptr->end();
+            if (row_idxs.size() < batch_tokens.size()) {
+                tap_ptr->select(row_idxs);
+            }
         } else {
             llama_synchronize(ctx);
         }
@@ -164,17 +370,7 @@ void target::run() {
         if (tap_ptr) {
             tap_ptr->abort();
         }
-        // take back what some ubatches may have added
-        std::map<llama_seq_id, llama_pos> first;
-        for (int32_t i = 0; i < batch.n_tokens; ++i) {
-            for (int32_t s = 0; s < batch.n_seq_id[i]; ++s) {
-                const auto it = first.emplace(batch.seq_id[i][s], batch.pos[i]).first;
-                it->second    = std::min(it->second, batch.pos[i]);
-            }
-        }
-        for (const auto & [seq, pos] : first) {
-            llama_memory_seq_rm(llama_get_memory(ctx), seq, pos, -1);
-        }
+        take_back_batch();
         if (dynamic_cast<const error *>(&e)) {
             throw;
         }
@@ -184,36 +380,50 @@ void target::run() {
     decoded = true;
 }
 
-void target::forget(llama_seq_id seq, llama_pos n_past) {
+// after a failure: take back what some ubatches may have added. An open round is aborted; what cannot go back is
+// forgotten altogether
+void target::take_back_batch() {
+    std::map<llama_seq_id, llama_pos> first;
+    for (size_t i = 0; i < batch_tokens.size(); ++i) {
+        for (int32_t s = 0; s < batch_n_seq[i]; ++s) {
+            const auto it = first.emplace(batch_seq[i][s], batch_pos[i]).first;
+            it->second    = std::min(it->second, batch_pos[i]);
+        }
+    }
     llama_memory_t mem = llama_get_memory(ctx);
-
-    const llama_pos pos_max = llama_memory_seq_pos_max(mem, seq);
-    if (n_past > pos_max + 1) {
-        throw error(format("position %d would leave a gap: the target's memory ends at %d", n_past, pos_max + 1));
+    for (const auto & [seq, pos] : first) {
+        if (rounds[seq].open()) {
+            rounds[seq].abort();
+        } else if (!llama_memory_seq_rm(mem, seq, pos, -1)) {
+            llama_memory_seq_rm(mem, seq, 0, -1);
+        }
     }
-    if (n_past == pos_max + 1) {
-        return;
-    }
-    // a sliding-window cache forgets what has left the window, and the window moves back with n_past
-    if (n_swa > 0 && n_past > 0 && llama_memory_seq_pos_min(mem, seq) > std::max(0, n_past - n_swa)) {
-        throw error(format(
-            "cannot go back to position %d: the sliding-window cache of the target (n_swa = %d) has forgotten what "
-            "came before; use swa_full = True or start from 0",
-            n_past, n_swa));
-    }
-    if (!llama_memory_seq_rm(mem, seq, n_past, -1)) {
-        throw error(
-            format("the target's memory cannot go back from position %d to %d: it is recurrent and keeps no snapshot",
-                   pos_max + 1, n_past));
-    }
+    tree_parents.clear();
 }
 
-void target::trim(int32_t n_past) {
-    check_open();
+int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
+    check_seq(seq_id);
     if (n_past < 0) {
         throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
     }
-    forget(0, n_past);
+    if (seq_id == 0) {
+        drop_leaves(n_past);
+    }
+    return rounds[seq_id].truncate(n_past);
+}
+
+void target::settle() {
+    check_open();
+    drop_leaves(0);
+    for (llama_seq_id s = 0; s < n_seq_max; ++s) {
+        recurrent_round & round = rounds[s];
+        if (!round.replay().empty()) {
+            const std::vector<llama_token> tokens = round.replay();
+            const int32_t                  n_past = round.n_past() - static_cast<int32_t>(tokens.size());
+            round.truncate(n_past);
+            decode(tokens, n_past, /*logits_all =*/false, s);
+        }
+    }
 }
 
 const float * target::logits(int32_t row) const {
@@ -221,14 +431,14 @@ const float * target::logits(int32_t row) const {
     if (!decoded) {
         throw error("no logits: nothing was decoded, or the last decode failed");
     }
-    if (row < 0 || row >= (int32_t) batch_logits.size()) {
+    if (row < 0 || row >= static_cast<int32_t>(row_idxs.size())) {
         throw std::invalid_argument(
-            format("row %d is out of range: the last batch had %zu tokens", row, batch_logits.size()));
+            format("row %d is out of range: the last batch had %zu tokens", row, row_idxs.size()));
     }
-    if (!batch_logits[row]) {
+    if (!batch_logits[row_idxs[row]]) {
         throw std::invalid_argument(format("row %d has no logits: they were not asked for", row));
     }
-    const float * res = llama_get_logits_ith(ctx, row);
+    const float * res = llama_get_logits_ith(ctx, row_idxs[row]);
     if (!res) {
         throw error(format("llama.cpp has no logits for row %d", row));
     }
@@ -240,7 +450,7 @@ llama_token target::sample(llama_sampler * smpl, int32_t row) const {
         throw std::invalid_argument("the sampler must not be null");
     }
     logits(row);
-    return llama_sampler_sample(smpl, ctx, row);
+    return llama_sampler_sample(smpl, ctx, row_idxs[row]);
 }
 
 llama_token target::argmax(int32_t row) const {

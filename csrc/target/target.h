@@ -1,6 +1,7 @@
 #pragma once
 
 #include "target/feature_tap.h"
+#include "target/recurrent_round.h"
 
 #include "llama.h"
 
@@ -9,8 +10,24 @@
 
 namespace eagle3 {
 
+// tokens of one sequence, from position n_past on
+struct batch_part {
+    llama_seq_id             seq_id;
+    int32_t                  n_past;
+    std::vector<llama_token> tokens;
+};
+
 // The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
 // make llama.cpp abort is checked first. The context and the model belong to somebody else. For one thread at a time.
+//
+// Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
+//
+// Trees. A drafted tree is decoded as one batch in which a node belongs to the sequences of all leaves below it, in a
+// cache that the sequences share. Leaf 0 is sequence 0; the others borrow its prefix, and give up what was rejected:
+//
+//   sequence 0   prefix  root  a  b        leaf 0 = b
+//   sequence 1   prefix  root  a  c        leaf 1 = c: shares root and a with leaf 0
+//   sequence 2   prefix  root  d           leaf 2 = d
 class target {
   public:
     // tap: may be null, else it is attached here
@@ -19,9 +36,20 @@ class target {
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
 
-    // forget the positions from n_past on and evaluate the tokens there, in sequence 0, with one llama_decode.
-    // logits: for all tokens, or only for the last one. If it throws, the memory ends at n_past
-    void decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all = true);
+    // forget the positions from n_past on and evaluate the tokens there, with one llama_decode.
+    // logits: for all tokens, or only for the last one. If it throws, the memory ends at n_past or before it
+    void decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all = true,
+                llama_seq_id seq_id = 0);
+
+    // the same for several sequences at once; logits for all tokens, or for the last one of each
+    void decode_parts(const std::vector<batch_part> & parts, bool logits_all = true);
+
+    // evaluate a tree from position n_past of sequence 0 on: token i follows token parents[i] < i; the first one is the
+    // root, its parent is not looked at
+    void decode_tree(const std::vector<llama_token> & tokens, const std::vector<int32_t> & parents, int32_t n_past);
+
+    // after decode_tree: keep the path through these rows, the root first, and forget the other nodes
+    void keep(const std::vector<int32_t> & rows);
 
     // the general form. Nothing is forgotten before; if it throws, what the batch had added is taken back
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
@@ -32,14 +60,24 @@ class target {
     llama_token   argmax(int32_t row) const;                       // the first of the greatest
     const float * logits(int32_t row) const;
 
-    // forget the positions from n_past on in sequence 0
-    void trim(int32_t n_past);
+    // taking tokens of a sequence back
+    recurrent_round & round(llama_seq_id seq_id);
+
+    // keep the first n_past positions of a sequence. Returns the position from which tokens must be decoded again:
+    // n_past, or less where the memory cannot go back there
+    int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0);
+
+    // make the memory hold exactly the sequences' tokens: no replay, no leaves. For whoever is about to look at it
+    void settle();
+
+    // leaves that a tree may have; 1 where only chains can be verified
+    int32_t n_leaves_max() const { return n_leaves; }
 
     // the context is about to be freed: every later call throws
     void close() { ctx = nullptr; }
 
-    const std::vector<llama_token> & tokens() const { return batch_tokens; }
-    const std::vector<llama_pos> &   pos() const { return batch_pos; }
+    const std::vector<llama_token> & tokens() const { return row_tokens; }
+    const std::vector<llama_pos> &   pos() const { return row_pos; }
     const feature_tap *              tap() const { return tap_ptr; }
     int32_t                          n_vocab() const { return n_vocab_tgt; }
     int64_t                          t_decode_us() const { return t_decode; } // in llama_decode and synchronize
@@ -47,8 +85,15 @@ class target {
   private:
     void check_open() const;
     void check_tokens(const std::vector<llama_token> & tokens) const;
-    void forget(llama_seq_id seq, llama_pos n_past);
+    void check_fits(size_t n_tokens) const;
+    void check_seq(llama_seq_id seq_id) const;
+    void clear_batch();
+    void begin_part(const batch_part & part);
+    void add_part(const batch_part & part, bool logits_all);
+    void add_token(llama_token token, llama_pos pos, bool logits, bool visible);
     void run();
+    void take_back_batch();
+    void drop_leaves(int32_t n_past);
 
     llama_context * ctx;
     feature_tap *   tap_ptr;
@@ -56,17 +101,28 @@ class target {
     int32_t         n_batch;
     int32_t         n_ctx;
     int32_t         n_seq_max;
-    int32_t         n_swa;
+    int32_t         n_leaves;
+    bool            may_leave_gaps; // between positions
 
-    // the last batch
-    std::vector<llama_token>               batch_tokens;
-    std::vector<llama_pos>                 batch_pos;
-    std::vector<int32_t>                   batch_n_seq;
-    std::vector<std::vector<llama_seq_id>> batch_seqs; // decode_batch only
-    std::vector<llama_seq_id *>            batch_seq;
-    std::vector<int8_t>                    batch_logits;
-    llama_seq_id                           seq_zero = 0;
-    bool                                   decoded  = false;
+    std::vector<recurrent_round> rounds; // by sequence
+    std::vector<int32_t>         n_lent; // by sequence: up to where it borrows the prefix of sequence 0 for trees
+
+    // the last batch, the replay included
+    std::vector<llama_token>    batch_tokens;
+    std::vector<llama_pos>      batch_pos;
+    std::vector<int32_t>        batch_n_seq;
+    std::vector<llama_seq_id>   batch_seq_ids; // of all tokens, one after the other
+    std::vector<llama_seq_id *> batch_seq;
+    std::vector<int8_t>         batch_logits;
+    bool                        decoded = false;
+
+    std::vector<int32_t>      tree_parents; // empty if the last batch was no tree
+    std::vector<llama_seq_id> tree_leaf;    // the first leaf below each node
+
+    // what the caller gave: batch index, token and position by row
+    std::vector<int32_t>     row_idxs;
+    std::vector<llama_token> row_tokens;
+    std::vector<llama_pos>   row_pos;
 
     int64_t t_decode = 0;
 };

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
 
-TOOLS = ("llama-speculative-simple", "llama-bench", "llama-quantize")
+TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
 ENV_TOOLS = "LLAMA_CPP_TOOLS"
 """Environment variable that names a folder of finished tools."""
 
@@ -26,9 +27,10 @@ _OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",  # the clock needs calls across libraries
     "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_CURL=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
+    "-DLLAMA_OPENSSL=OFF",
 )
 
 
@@ -58,7 +60,7 @@ def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
 def build(folder: Path) -> Path:
     """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does."""
     bin_dir, done = folder / "build" / "bin", folder / "options"
-    options = [*_OPTIONS, *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+    options = [*_OPTIONS, *_compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
     if done.is_file() and done.read_text() == shlex.join(options) and all((bin_dir / tool).is_file() for tool in TOOLS):
         return bin_dir
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ def build(folder: Path) -> Path:
         generator = ["-G", "Ninja"]
     log = folder / "build.log"
     print(f"building llama.cpp's tools in {folder}, a few minutes (log: {log})", file=sys.stderr)
-    n_jobs = str(os.cpu_count() or 1)
+    n_jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     with log.open("w") as file:
         for command in (
             [cmake, "-S", str(source), "-B", str(folder / "build"), *generator, *options],
@@ -80,6 +82,16 @@ def build(folder: Path) -> Path:
                 raise RuntimeError(f"building llama.cpp's tools failed, see {log}: {shlex.join(command)}")
     done.write_text(shlex.join(options))
     return bin_dir
+
+
+def _compiler_options() -> list[str]:
+    """GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098), and quantized models crash."""
+    command = [*shlex.split(os.environ.get("CXX", "c++")), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
+    found = subprocess.run(command, capture_output=True, text=True).stdout
+    version = re.search(r"#define __GNUC__ (\d+)", found)
+    if version is None or int(version[1]) >= 14 or "__clang__" in found or "__AMX_TILE__" not in found:
+        return []
+    return [f"-DCMAKE_CXX_FLAGS={os.environ.get('CXXFLAGS', '')} -U__AMX_INT8__".replace("= ", "=")]
 
 
 def _get_source(folder: Path) -> Path:

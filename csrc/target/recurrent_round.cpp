@@ -1,0 +1,190 @@
+#include "target/recurrent_round.h"
+
+#include "error.h"
+
+#include <algorithm>
+
+namespace eagle3 {
+
+const char * to_string(rollback_kind kind) {
+    switch (kind) {
+        case rollback_kind::trim: return "trim";
+        case rollback_kind::snapshots: return "snapshots";
+        case rollback_kind::checkpoint: return "checkpoint";
+    }
+    return "";
+}
+
+recurrent_round::recurrent_round(llama_context * ctx, llama_seq_id seq_id) : ctx_(ctx), seq_id_(seq_id) {
+    const llama_model * model     = llama_get_model(ctx);
+    const bool          recurrent = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+
+    n_swa_    = llama_model_n_swa(model);
+    n_rs_seq_ = static_cast<int32_t>(llama_n_rs_seq(ctx));
+    kind_     = !recurrent ? rollback_kind::trim : n_rs_seq_ > 0 ? rollback_kind::snapshots : rollback_kind::checkpoint;
+    n_saved_max_ = recurrent ? 4 : 1;
+    // a state in several pieces, as that of a sliding window, cannot stay on the device
+    round_flags_ = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | (n_swa_ == 0 ? LLAMA_STATE_SEQ_FLAGS_ON_DEVICE : 0);
+}
+
+size_t recurrent_round::n_state_bytes() const {
+    return kind_ == rollback_kind::trim && n_swa_ == 0
+               ? 0
+               : llama_state_seq_get_size_ext(ctx_, seq_id_, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+}
+
+void recurrent_round::begin(int32_t n_tokens) {
+    abort();
+    if (n_tokens < 1) {
+        throw std::invalid_argument(format("a round needs at least one token, not %d", n_tokens));
+    }
+    if (kind_ == rollback_kind::snapshots && n_tokens > n_rs_seq_ + 1) {
+        throw std::invalid_argument(
+            format("a draft of %d tokens is longer than the target's snapshots allow: it keeps %d per sequence. Draft "
+                   "less, or load the model with a larger draft_n_max",
+                   n_tokens - 1, n_rs_seq_));
+    }
+    if (kind_ == rollback_kind::checkpoint && n_tokens > 1) {
+        store(before_, round_flags_); // a single token is never rejected: it is the last one that was accepted
+    }
+    n_past_   = n_past();
+    n_tokens_ = 0;
+    open_     = true;
+}
+
+void recurrent_round::decoded(const std::vector<llama_token> & tokens) {
+    if (open_) {
+        n_tokens_ = static_cast<int32_t>(tokens.size() - replay_.size());
+        batch_    = tokens;
+    }
+    replay_.clear();
+    // the state after the last token of a batch is the newest of its snapshots, so one less can be taken back
+    n_back_ = std::min(n_rs_seq_, static_cast<int32_t>(tokens.size()) - 1);
+}
+
+void recurrent_round::commit(int32_t n_accepted) {
+    if (!open_) {
+        throw error("no round is open");
+    }
+    if (n_accepted < 0 || n_accepted > n_tokens_) {
+        throw std::invalid_argument(format("%d tokens of the round are to be kept, it has %d", n_accepted, n_tokens_));
+    }
+    open_ = false;
+    if (n_accepted == n_tokens_ && n_tokens_ > 0) {
+        return;
+    }
+    const int32_t n_past = n_past_ + n_accepted;
+    switch (kind_) {
+        case rollback_kind::trim: llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1); return;
+        case rollback_kind::snapshots:
+            if (memory_end() > n_past) {
+                truncate(n_past);
+            }
+            return;
+        case rollback_kind::checkpoint: break;
+    }
+    if (n_tokens_ == 0 && replay_.empty() && memory_end() == n_past_) {
+        return; // nothing was decoded
+    }
+    if (n_tokens_ == 1 || !restore(before_, round_flags_)) {
+        forget();
+        return;
+    }
+    if (n_tokens_ > 0) {
+        batch_.resize(batch_.size() - n_tokens_ + n_accepted);
+        replay_.swap(batch_);
+    }
+}
+
+void recurrent_round::abort() {
+    if (open_) {
+        commit(0);
+    }
+}
+
+bool recurrent_round::can_trim(int32_t n_past) const {
+    if (n_past == 0) {
+        return true;
+    }
+    switch (kind_) {
+        case rollback_kind::trim:
+            // a sliding-window cache forgets what has left the window, and the window moves back with n_past
+            return n_swa_ == 0 ||
+                   llama_memory_seq_pos_min(llama_get_memory(ctx_), seq_id_) <= std::max(0, n_past - n_swa_);
+        case rollback_kind::snapshots: return memory_end() - n_past <= n_back_;
+        case rollback_kind::checkpoint: return false;
+    }
+    return false;
+}
+
+int32_t recurrent_round::truncate(int32_t n_past) {
+    open_                = false;
+    const int32_t n_have = memory_end();
+    if (n_past >= n_have) {
+        replay_.resize(std::min<size_t>(replay_.size(), n_past - n_have));
+        return this->n_past();
+    }
+    replay_.clear();
+    while (!saved_.empty() && saved_.back().n_past > n_past) {
+        saved_.pop_back();
+    }
+    if (can_trim(n_past) && llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1)) {
+        n_back_ = 0;
+        return n_past;
+    }
+    while (!saved_.empty()) {
+        if (restore(saved_.back(), LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)) {
+            return saved_.back().n_past;
+        }
+        saved_.pop_back();
+    }
+    forget();
+    return 0;
+}
+
+void recurrent_round::save() {
+    if ((kind_ == rollback_kind::trim && n_swa_ == 0) || !replay_.empty()) {
+        return;
+    }
+    const int32_t n_have = memory_end();
+    if (n_have == 0 || (!saved_.empty() && saved_.back().n_past == n_have)) {
+        return;
+    }
+    if (saved_.size() == n_saved_max_) {
+        saved_.erase(saved_.begin());
+    }
+    saved_.emplace_back();
+    store(saved_.back(), LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+}
+
+void recurrent_round::store(saved_state & state, uint32_t flags) {
+    state.n_past = memory_end();
+    if (state.n_past == 0) {
+        return;
+    }
+    state.data.resize(llama_state_seq_get_size_ext(ctx_, seq_id_, flags));
+    if (state.data.empty() ||
+        llama_state_seq_get_data_ext(ctx_, state.data.data(), state.data.size(), seq_id_, flags) != state.data.size()) {
+        throw error(format("llama.cpp could not save the state of sequence %d", seq_id_));
+    }
+}
+
+bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
+    n_back_ = 0;
+    if (state.n_past == 0) {
+        forget();
+        return true;
+    }
+    // attention layers were not saved: what they have beyond that position goes
+    return llama_state_seq_set_data_ext(ctx_, state.data.data(), state.data.size(), seq_id_, flags) ==
+               state.data.size() &&
+           llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, state.n_past, -1);
+}
+
+void recurrent_round::forget() {
+    llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
+    n_back_ = 0;
+    saved_.clear();
+}
+
+} // namespace eagle3

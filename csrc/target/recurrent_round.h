@@ -1,0 +1,94 @@
+#pragma once
+
+#include "llama.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace eagle3 {
+
+// how the memory of a context gets rid of rejected tokens
+enum class rollback_kind {
+    trim,       // attention: forget positions
+    snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the state after each of the last tokens of a batch
+    checkpoint, // recurrent: save the state before the batch, restore it after a rejection
+};
+
+const char * to_string(rollback_kind kind);
+
+// Takes tokens of one sequence back: begin(), decode, commit(). Also keeps what truncate() needs to go back further.
+//
+// A checkpoint that is restored loses the accepted tokens of the batch together with the rejected ones. They become the
+// replay: tokens that are accepted but not in the memory, and that go in front of the next batch, so that there is
+// never a pass for them alone. Positions count them as if they were there.
+class recurrent_round {
+  public:
+    recurrent_round(llama_context * ctx, llama_seq_id seq_id);
+
+    rollback_kind kind() const { return kind_; }
+
+    // bytes of one saved state of this sequence as it is now; 0 where nothing has to be saved
+    size_t n_state_bytes() const;
+
+    // where the sequence ends, the replay included
+    int32_t                          n_past() const { return memory_end() + static_cast<int32_t>(replay_.size()); }
+    const std::vector<llama_token> & replay() const { return replay_; }
+
+    bool open() const { return open_; }
+
+    // a batch of n_tokens, not counting the replay, is about to be decoded and may be taken back in parts. A round that
+    // was left open is aborted
+    void begin(int32_t n_tokens);
+
+    // tokens, the replay in front, are in the memory now
+    void decoded(const std::vector<llama_token> & tokens);
+
+    // keep the first n_accepted tokens of the batch
+    void commit(int32_t n_accepted);
+
+    // the state before begin(). What snapshots cannot bring back (the state before a batch that was decoded) is
+    // forgotten altogether: n_past() is 0 then
+    void abort();
+
+    // keep the first n_past positions. Returns the position from which tokens must be decoded again: n_past, or less if
+    // the memory cannot go back there but to a saved state, or to the beginning
+    int32_t truncate(int32_t n_past);
+
+    // keep the present state for truncate(); does nothing for memories that can be trimmed anywhere
+    void save();
+
+  private:
+    struct saved_state {
+        int32_t              n_past = 0; // without a replay
+        std::vector<uint8_t> data;
+    };
+
+    int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
+    bool    can_trim(int32_t n_past) const;
+    void    store(saved_state & state, uint32_t flags);
+    bool    restore(const saved_state & state, uint32_t flags);
+    void    forget();
+
+    llama_context * ctx_;
+    llama_seq_id    seq_id_;
+    rollback_kind   kind_;
+    int32_t         n_swa_;
+    int32_t         n_rs_seq_;
+    size_t          n_saved_max_; // a window is larger than a recurrent state, and can go back a little by itself
+    uint32_t        round_flags_; // of the state that begin() saves
+
+    std::vector<llama_token> replay_;
+    int32_t                  n_back_ = 0; // how many tokens snapshots can take back now
+
+    // the open round
+    bool                     open_     = false;
+    int32_t                  n_past_   = 0; // where its batch begins, behind the replay
+    int32_t                  n_tokens_ = 0; // of the batch, once it is decoded
+    std::vector<llama_token> batch_;        // the same, the replay in front
+    saved_state              before_;
+
+    std::vector<saved_state> saved_; // for truncate(), the latest last
+};
+
+} // namespace eagle3
