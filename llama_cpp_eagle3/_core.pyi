@@ -201,9 +201,18 @@ class TargetInfo:
     def n_ctx_train(self) -> int: ...
     @property
     def file_size(self) -> int: ...
+    @property
+    def boundaries(self) -> list[int]:
+        """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
+    @property
+    def why_no_target(self) -> str:
+        """Why no head can stand behind this model; empty if one can."""
 
 def read_target(path: str) -> TargetInfo:
     """Read the header of a target's GGUF file, or raise ModelFileError."""
+
+def why_no_target(arch: str) -> str:
+    """Why no head can stand behind models of an architecture; empty if one can."""
 
 def compare_tokens(path_a: str, path_b: str) -> tuple[int, int, bytes, bytes]:
     """Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts.

@@ -40,9 +40,20 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
         boundaries = tuple(head.boundaries) if head.use_aux_hidden_state else (target.n_layer + 1,)
     else:
         boundaries = ()
+    if head is not None or draft_target_layers is not None:
+        _check_target(model_path, target)
     if head is not None:
         _check_fit(model_path, target, head, boundaries)
+    _check_boundaries(model_path, target, head, boundaries)
     return Pair(target, head, boundaries)
+
+
+def _check_target(model_path: str, target: TargetInfo) -> None:
+    if target.why_no_target:
+        raise IncompatibleDraftError(
+            f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_target}. "
+            "Load it without a draft, or use a model that generates text."
+        )
 
 
 def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tuple[int, ...]) -> None:
@@ -67,14 +78,30 @@ def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tupl
     if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
         raise IncompatibleDraftError(
             f"the draft '{head.path}' reads {len(head.boundaries)} hidden states, draft_target_layers names "
-            f"{len(boundaries)}: {list(boundaries)}. Name as many layers as the head reads."
+            f"{len(boundaries)}: {list(boundaries)}. Name as many layers as the head reads. {_offer(target)}"
         )
-    for b in boundaries:
-        if not 0 <= b <= target.n_layer + 1:
+
+
+def _check_boundaries(model_path: str, target: TargetInfo, head: Head | None, boundaries: tuple[int, ...]) -> None:
+    reader = "draft_target_layers" if head is None else f"the draft '{head.path}'"
+    for i, b in enumerate(boundaries):
+        if b not in target.boundaries:
             raise IncompatibleDraftError(
-                f"the draft '{head.path}' reads the hidden state after {b} layers, the target '{model_path}' has "
-                f"{target.n_layer} layers. Use the head that was trained for this target, or say draft_target_layers."
+                f"{reader} reads the hidden state after {b} layers, which the target '{model_path}' ({target.arch}) "
+                f"does not offer. {_offer(target)} Use the head that was trained for this target, or say "
+                "draft_target_layers."
             )
+        if b in boundaries[:i]:
+            raise IncompatibleDraftError(
+                f"{reader} reads the hidden state after {b} layers twice: {list(boundaries)}. {_offer(target)}"
+            )
+
+
+def _offer(target: TargetInfo) -> str:
+    """What can be read of a target, as a sentence."""
+    layers = [b for b in target.boundaries if b <= target.n_layer]
+    after = f", and {target.n_layer + 1} is the state after the final norm" if layers != target.boundaries else ""
+    return f"It has {target.n_layer} layers: {layers[0]} to {layers[-1]} can be read{after}."
 
 
 def fingerprint(path: str) -> str:

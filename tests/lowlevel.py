@@ -16,7 +16,7 @@ def cb_eval_of(tap: _core.FeatureTap):
     return ctypes.cast(tap.cb_eval, llama_cpp.ggml_backend_sched_eval_callback)
 
 
-def load_model(path: str, kv_overrides: dict[str, int]) -> int:
+def load_model(path: str | Path, kv_overrides: dict[str, int]) -> int:
     """Load a file, on the CPU."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0

@@ -3,6 +3,7 @@
 #include "busy_flag.h"
 #include "error.h"
 #include "module.h"
+#include "target/arch_table.h"
 #include "target/target_info.h"
 
 #include <pybind11/numpy.h>
@@ -257,6 +258,10 @@ void register_target(py::module_ & m) {
         .def_readonly("n_vocab", &target_info::n_vocab)
         .def_readonly("n_ctx_train", &target_info::n_ctx_train)
         .def_readonly("file_size", &target_info::file_size)
+        .def_readonly("boundaries", &target_info::boundaries,
+                      "where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm")
+        .def_readonly("why_no_target", &target_info::why_no_target,
+                      "why no head can stand behind this model; empty if one can")
         .def("__repr__", [](const target_info & self) {
             return format("<TargetInfo %s n_layer=%d n_embd=%d n_vocab=%d path='%s'>", self.arch.c_str(), self.n_layer,
                           self.n_embd, self.n_vocab, self.path.c_str());
@@ -264,6 +269,14 @@ void register_target(py::module_ & m) {
 
     m.def("read_target", &read_target_info, py::arg("path"), nogil(),
           "Read the header of a target's GGUF file, or raise ModelFileError.");
+
+    m.def(
+        "why_no_target",
+        [](const std::string & arch) {
+            const char * why = why_no_target(arch);
+            return std::string(why ? why : "");
+        },
+        py::arg("arch"), "Why no head can stand behind models of an architecture; empty if one can.");
 
     m.def(
         "compare_tokens",

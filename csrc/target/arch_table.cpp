@@ -5,6 +5,46 @@
 
 namespace eagle3 {
 
+namespace {
+
+// an entry of the table, built up by what is special
+struct entry : arch_graph {
+    entry & publishes_inputs(bool last = false) {
+        layer_inp      = true;
+        layer_inp_last = last;
+        return *this;
+    }
+
+    entry & publishes_nextn(int32_t boundary) {
+        nextn = boundary;
+        return *this;
+    }
+
+    entry & layer_names(const char * out, const char * in = nullptr, const char * last = nullptr) {
+        layer_out = out;
+        layer_in  = in;
+        last_out  = last;
+        return *this;
+    }
+
+    entry & unnamed_embd() {
+        embd_named = false;
+        return *this;
+    }
+
+    entry & unnamed_norm() {
+        norm_named = false;
+        return *this;
+    }
+
+    entry & several_streams() {
+        one_stream = false;
+        return *this;
+    }
+};
+
+} // namespace
+
 bool arch_graph::publishes(int32_t boundary, int32_t n_layer) const {
     if (boundary < n_layer) {
         return layer_inp;
@@ -12,41 +52,95 @@ bool arch_graph::publishes(int32_t boundary, int32_t n_layer) const {
     return (boundary == n_layer && layer_inp_last) || (nextn >= 0 && boundary == n_layer + nextn);
 }
 
+bool arch_graph::readable(int32_t boundary, int32_t n_layer) const {
+    return one_stream && (boundary > 0 || embd_named) && (boundary <= n_layer || norm_named);
+}
+
 arch_graph find_arch_graph(const std::string & arch) {
-    // the graphs with res->t_layer_inp and res->t_h_nextn in llama.cpp's src/models whose rows are the residual stream.
-    // deepseek4 and qwen4exp publish something else: they carry several streams
-    // clang-format off
+    // the graphs with res->t_layer_inp and res->t_h_nextn in llama.cpp's src/models whose rows have the width n_embd,
+    // and those whose tensors have other names
     static const std::map<std::string, arch_graph> table = {
-        //                    layer_inp, last, nextn
-        { "llama",          { true, false, -1 } },
-        { "bailingmoe3",    { true, false, 1 } },
-        { "gemma4",         { true, false, 1 } },
-        { "gpt-oss",        { true, false, 0 } },
-        { "hunyuan_vl",     { true, false, -1 } },
-        { "hunyuan-dense",  { true, false, -1 } },
-        { "lfm2",           { true, false, -1 } },
-        { "lfm2moe",        { true, false, -1 } },
-        { "mimo2",          { true, true, -1 } },
-        { "minimax-01",     { true, false, -1 } },
-        { "minimax-m2",     { true, false, -1 } },
-        { "muse-glimmer",   { true, false, -1 } },
-        { "nanbeige",       { true, false, -1 } },
-        { "nemotron_h",     { true, true, 1, "nemotron_h_block_out" } },
-        { "nemotron_h_moe", { true, true, 1, "nemotron_h_block_out" } },
-        { "qwen3",          { true, false, -1 } },
-        { "qwen3moe",       { true, false, -1 } },
-        { "qwen35",         { true, false, 1 } },
-        { "qwen35moe",      { true, false, 1 } },
-        { "qwen3next",      { true, false, 1 } },
-        // a norm without a name of its own stands before the first layer
-        { "bloom",          { false, false, -1, "l_out", false } },
-        { "rwkv6",          { false, false, -1, "l_out", false } },
-        { "rwkv7",          { false, false, -1, "l_out", false } },
-        { "arwkv7",         { false, false, -1, "l_out", false } },
+        { "arwkv7", entry().unnamed_embd() }, // a norm stands before the first layer
+        { "bailingmoe3", entry().publishes_inputs().publishes_nextn(1) },
+        { "bloom", entry().unnamed_embd() },
+        { "deepseek4", entry().publishes_inputs(true).several_streams() }, // published is their mean
+        { "gemma3n", entry().several_streams() },
+        { "gemma4", entry().publishes_inputs().publishes_nextn(1) },
+        { "glm5-next", entry().several_streams() },
+        { "gpt-oss", entry().publishes_inputs().publishes_nextn(0) },
+        { "hunyuan-dense", entry().publishes_inputs() },
+        { "hunyuan_vl", entry().publishes_inputs() },
+        { "hy_v4", entry().several_streams() },
+        { "lfm2", entry().publishes_inputs() },
+        { "lfm2moe", entry().publishes_inputs() },
+        { "llama", entry().publishes_inputs() },
+        { "mimo2", entry().publishes_inputs(true) },
+        { "minimax-01", entry().publishes_inputs() },
+        { "minimax-m2", entry().publishes_inputs() },
+        { "muse-glimmer", entry().publishes_inputs() },
+        { "nanbeige", entry().publishes_inputs() },
+        { "nemotron_h", entry().publishes_inputs(true).publishes_nextn(1).layer_names("nemotron_h_block_out") },
+        { "nemotron_h_moe", entry().publishes_inputs(true).publishes_nextn(1).layer_names("nemotron_h_block_out") },
+        { "plamo2", entry().layer_names("ffn_residual") },
+        { "plamo3", entry().unnamed_norm() },
+        { "qwen3", entry().publishes_inputs() },
+        { "qwen35", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen35moe", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen3moe", entry().publishes_inputs() },
+        { "qwen3next", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen4exp", entry().several_streams() },
+        { "rwkv6", entry().unnamed_embd() },
+        { "rwkv7", entry().unnamed_embd() },
+        { "step35", entry().layer_names("l_out", "attn_norm_in", "h_nextn") },
     };
-    // clang-format on
     const auto it = table.find(arch);
     return it == table.end() ? arch_graph() : it->second;
+}
+
+const char * why_no_target(const std::string & arch) {
+    static const char * const encoder   = "it only encodes";
+    static const char * const embedding = "it is an embedding model";
+    static const char * const diffusion = "it is a diffusion model, which fills in masks and has no next token";
+    static const char * const draft     = "it is itself a draft";
+    static const char * const audio     = "it makes audio, not text";
+    static const char * const streams =
+        "its layers hand on several streams, none of which is the hidden state that a head reads";
+
+    static const std::map<std::string, const char *> table = {
+        { "bert", encoder },
+        { "chameleon",
+          "llama.cpp masks its image tokens in the first row of a batch only: several rows give other logits" },
+        { "clip", "it is an image encoder" },
+        { "dflash", draft },
+        { "dream", diffusion },
+        { "eagle3", draft },
+        { "eagle3-ext", draft },
+        { "eurobert", encoder },
+        { "gemma-embedding", embedding },
+        { "gemma3n", streams },
+        { "gemma4-assistant", draft },
+        { "glm5-next", streams },
+        { "gptj", "llama.cpp knows its name but cannot run it" },
+        { "hy_v4", streams },
+        { "jina-bert-v2", encoder },
+        { "jina-bert-v3", encoder },
+        { "llada", diffusion },
+        { "llada-moe", diffusion },
+        { "llama-embed", embedding },
+        { "modern-bert", encoder },
+        { "neo-bert", encoder },
+        { "nomic-bert", encoder },
+        { "nomic-bert-moe", encoder },
+        { "pockettts", audio },
+        { "qwen3tts", audio },
+        { "qwen4exp", streams },
+        { "rnd1", diffusion },
+        { "t5", "it needs an encoder's output, which llama-cpp-python does not compute" },
+        { "t5encoder", encoder },
+        { "wavtokenizer-dec", audio },
+    };
+    const auto it = table.find(arch);
+    return it == table.end() ? nullptr : it->second;
 }
 
 bool is_embd_name(const char * name) {

@@ -16,14 +16,26 @@ struct arch_graph {
     int32_t      nextn          = -1;
     // name of the tensors that leave a layer
     const char * layer_out      = "l_out";
-    // whether the tensor that enters layer 0 has a name
+    // name that they get when the next layer takes them in, null if they keep theirs
+    const char * layer_in       = nullptr;
+    // name that the last of them gets, null if it keeps its own
+    const char * last_out       = nullptr;
+    // whether the tensors that enter layer 0 and leave the final norm have names
     bool         embd_named     = true;
+    bool         norm_named     = true;
+    // whether what goes from layer to layer is one row of width n_embd per token. Others can only be published
+    bool         one_stream     = true;
 
     // can llama.cpp itself copy this boundary out?
     bool publishes(int32_t boundary, int32_t n_layer) const;
+    // can it be read from the graph?
+    bool readable(int32_t boundary, int32_t n_layer) const;
 };
 
 arch_graph find_arch_graph(const std::string & arch);
+
+// Why no head can stand behind an architecture, for a message; null if one can
+const char * why_no_target(const std::string & arch);
 
 // is this the name of a tensor that may enter layer 0? A graph can have several: the last one does
 bool is_embd_name(const char * name);

@@ -39,8 +39,10 @@ feature_tap::feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32
                            *unpublished, arch.c_str()));
     }
     if (kind == "callback" || unpublished != bounds.end()) {
-        if (!graph.embd_named && std::count(bounds.begin(), bounds.end(), 0) > 0) {
-            throw error(format("boundary 0 of architecture %s cannot be read", arch.c_str()));
+        for (int32_t b : bounds) {
+            if (!graph.readable(b, n_layer)) {
+                throw error(format("boundary %d of architecture %s cannot be read", b, arch.c_str()));
+            }
         }
         reader = std::make_unique<graph_reader>(bounds, n_layer, n_embd, arch);
     }

@@ -8,9 +8,23 @@
 
 namespace eagle3 {
 
+// the layer in a tensor's name "<prefix>-<layer>", -1 if it is none. A view of one has more behind it
+static int32_t layer_in_name(const char * name, const char * prefix) {
+    if (!prefix || name[0] != prefix[0]) {
+        return -1;
+    }
+    const size_t n = strlen(prefix);
+    if (strncmp(name, prefix, n) != 0 || name[n] != '-') {
+        return -1;
+    }
+    char *     end = nullptr;
+    const long il  = strtol(name + n + 1, &end, 10);
+    return *end == '\0' ? static_cast<int32_t>(il) : -1;
+}
+
 graph_reader::graph_reader(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch) :
-    bounds(std::move(boundaries)), n_layer(n_layer), n_embd(n_embd), arch(arch),
-    prefix(std::string(find_arch_graph(arch).layer_out) + "-"), slot_of(n_layer + 2, -1), n_rows(bounds.size(), 0) {
+    bounds(std::move(boundaries)), n_layer(n_layer), n_embd(n_embd), arch(arch), graph(find_arch_graph(arch)),
+    slot_of(n_layer + 2, -1), n_rows(bounds.size(), 0) {
     for (size_t i = 0; i < bounds.size(); ++i) {
         slot_of[bounds[i]] = i;
     }
@@ -18,7 +32,7 @@ graph_reader::graph_reader(std::vector<int32_t> boundaries, int32_t n_layer, int
 
 std::string graph_reader::slot_name(size_t i_slot) const {
     const int32_t b = bounds[i_slot];
-    return b == 0 ? "embd" : b == n_layer + 1 ? "result_norm" : prefix + std::to_string(b - 1);
+    return b == 0 ? "embd" : b == n_layer + 1 ? "result_norm" : format("%s-%d", graph.layer_out, b - 1);
 }
 
 void graph_reader::begin(const llama_batch & batch, const ubatch_order & order, float * dst) {
@@ -49,8 +63,8 @@ void graph_reader::end() {
 
 void graph_reader::begin_ubatch() {
     std::fill(n_rows.begin(), n_rows.end(), 0);
-    il_last = -1;
-    i_slot  = -1;
+    b_last = -1;
+    i_slot = -1;
 }
 
 void graph_reader::end_ubatch() {
@@ -86,30 +100,40 @@ bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
     return true; // false would end this part of the graph
 }
 
+// the boundary of a tensor between two layers, -1 if it is none of those
+int32_t graph_reader::boundary_of(const char * name) const {
+    if (graph.last_out && strcmp(name, graph.last_out) == 0) {
+        return n_layer;
+    }
+    const int32_t il_out = layer_in_name(name, graph.layer_out);
+    const int32_t b      = il_out >= 0 ? il_out + 1 : layer_in_name(name, graph.layer_in);
+    return b <= n_layer ? b : -1;
+}
+
 bool graph_reader::ask(const ggml_tensor * t) {
     const char * name = t->name;
     i_slot            = -1;
     is_embd           = false;
 
-    if (name[0] == prefix[0] && strncmp(name, prefix.c_str(), prefix.size()) == 0) {
-        const int32_t il = atoi(name + prefix.size());
+    const int32_t b = boundary_of(name);
+    if (b >= 1) {
         // the graph begins again with the first layer. A layer may have two tensors of this name: the last one counts
-        if (started && (il < il_last || (il == il_last && n_layer == 1))) {
+        if (started && (b < b_last || (b == b_last && n_layer == 1))) {
             end_ubatch();
         }
         started = true;
-        il_last = il;
-        i_slot  = il >= 0 && il < n_layer ? slot_of[il + 1] : -1;
+        b_last  = b;
+        i_slot  = slot_of[b];
         return i_slot >= 0;
     }
-    if ((slot_of[0] >= 0 || token) && is_embd_name(name)) {
-        if (started && il_last >= 0) {
+    if (b == 0 || ((slot_of[0] >= 0 || token) && is_embd_name(name))) {
+        if (started && b_last >= 0) {
             end_ubatch();
         }
         started = true;
         i_slot  = slot_of[0];
         is_embd = true;
-        return true;
+        return i_slot >= 0 || token;
     }
     if (slot_of[n_layer + 1] >= 0 && name[0] == 'r' && strcmp(name, "result_norm") == 0) {
         started = true;

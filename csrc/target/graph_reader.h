@@ -29,12 +29,13 @@ class graph_reader {
     void abort() { dst = nullptr; }
 
   private:
-    bool ask(const ggml_tensor * t);
-    void read(const ggml_tensor * t);
-    void copy_rows(const ggml_tensor * t, size_t i_slot);
-    void check_tokens(const ggml_tensor * t);
-    void begin_ubatch();
-    void end_ubatch();
+    bool    ask(const ggml_tensor * t);
+    int32_t boundary_of(const char * name) const;
+    void    read(const ggml_tensor * t);
+    void    copy_rows(const ggml_tensor * t, size_t i_slot);
+    void    check_tokens(const ggml_tensor * t);
+    void    begin_ubatch();
+    void    end_ubatch();
 
     std::string slot_name(size_t i_slot) const;
 
@@ -42,7 +43,7 @@ class graph_reader {
     const int32_t              n_layer;
     const int32_t              n_embd;
     const std::string          arch;
-    const std::string          prefix; // of the tensors that leave a layer, with the dash
+    const arch_graph           graph;
 
     std::vector<int32_t> slot_of; // boundary -> index in bounds, or -1
 
@@ -58,7 +59,7 @@ class graph_reader {
     // this ubatch
     std::vector<int32_t> n_rows; // per slot
     bool                 started = false;
-    int32_t              il_last = -1; // the last layer whose output came by
+    int32_t              b_last  = -1; // the last boundary that came by
     int32_t              i_slot  = -1; // of the node that we asked for
     bool                 is_embd = false;
 };

@@ -2,8 +2,26 @@
 
 #include "error.h"
 #include "gguf_file.h"
+#include "target/arch_table.h"
+
+#include "llama.h"
 
 namespace eagle3 {
+
+static std::string find_why_no_target(const gguf_file & file, const std::string & arch) {
+    if (const char * why = why_no_target(arch)) {
+        return why;
+    }
+    // embedding models have the architecture of the model that they were made from
+    const int64_t pooling = file.get_int(arch + ".pooling_type").value_or(0);
+    if (pooling >= LLAMA_POOLING_TYPE_MEAN && pooling <= LLAMA_POOLING_TYPE_RANK) {
+        return "its header asks for pooling: it is an embedding model";
+    }
+    if (!file.get_bool(arch + ".attention.causal").value_or(true)) {
+        return "its tokens attend in both directions: it does not predict the next one";
+    }
+    return "";
+}
 
 target_info read_target_info(const std::string & path) {
     const gguf_file file(path);
@@ -17,6 +35,7 @@ target_info read_target_info(const std::string & path) {
     res.name    = file.get_str("general.name").value_or("");
     res.n_layer = file.require_int(res.arch + ".block_count");
     res.n_layer -= file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
+    res.n_layer *= file.get_int(res.arch + ".num_loops").value_or(1);
     res.n_embd      = file.require_int(res.arch + ".embedding_length");
     res.n_ctx_train = file.get_int(res.arch + ".context_length").value_or(0);
     res.file_size   = file.file_size();
@@ -29,6 +48,14 @@ target_info read_target_info(const std::string & path) {
         throw model_file_error(format("'%s': expected layers and a width, found block_count %d (without layers for "
                                       "multi-token prediction) and embedding_length %d",
                                       path.c_str(), res.n_layer, res.n_embd));
+    }
+
+    res.why_no_target      = find_why_no_target(file, res.arch);
+    const arch_graph graph = find_arch_graph(res.arch);
+    for (int32_t b = 0; b <= res.n_layer + 1; ++b) {
+        if (graph.publishes(b, res.n_layer) || graph.readable(b, res.n_layer)) {
+            res.boundaries.push_back(b);
+        }
     }
     return res;
 }

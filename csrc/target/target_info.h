@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace eagle3 {
 
@@ -11,11 +12,16 @@ struct target_info {
     std::string arch;
     std::string name;
 
-    int32_t n_layer     = 0; // without the layers for multi-token prediction
+    int32_t n_layer     = 0; // without the layers for multi-token prediction, with each turn of a loop
     int32_t n_embd      = 0;
     int32_t n_vocab     = 0;
     int32_t n_ctx_train = 0;
     int64_t file_size   = 0;
+
+    // where its hidden states can be read: 0 .. n_layer, and n_layer + 1 after the final norm
+    std::vector<int32_t> boundaries;
+    // why no head can stand behind it, empty if one can
+    std::string          why_no_target;
 };
 
 // throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
