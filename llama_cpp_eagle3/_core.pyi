@@ -136,6 +136,9 @@ class Target:
     def n_past(self, seq_id: int = 0) -> int:
         """Where a sequence ends."""
     @property
+    def holds_tree(self) -> bool:
+        """Whether a tree was decoded of which no path was kept yet."""
+    @property
     def n_leaves_max(self) -> int:
         """Leaves that a tree may have; 1 where only chains can be verified."""
     def close(self) -> None:
@@ -171,6 +174,9 @@ class RecurrentRound:
         Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
         (`Target.n_past(seq_id)` is 0).
         """
+    @property
+    def is_open(self) -> bool:
+        """Whether a batch was announced that was neither committed nor aborted."""
     @property
     def kind(self) -> str:
         """One of trim, snapshots, checkpoint."""

@@ -15,6 +15,7 @@ from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from tiny import write_head, write_target
 
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.draft import Draft
 
 N_PROMPTS, N_TOKENS = 100, 128
 
@@ -102,10 +103,11 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
         expected = take(plain, prompt, N_TOKENS + 8)
         context = [*prompt, *expected]
 
-        def draft(id_last: int, n_max: int, context: list[int] = context) -> list[int]:
+        def draft(id_last: int, n_room: int, context: list[int] = context) -> Draft:
+            n_max = min(llm.draft_n_max, n_room)
             llm._drafter.propose(id_last, n_max)  # its state must survive any outcome
             right = context[llm.n_tokens + 1 :][:n_max]
-            return [t if rng.random() < rate else (t + 1) % 320 for t in right]
+            return Draft.chain([t if rng.random() < rate else (t + 1) % 320 for t in right])
 
         llm._draft = draft  # type: ignore[method-assign]
         found = take(llm, prompt, N_TOKENS)
