@@ -367,7 +367,7 @@ class Drafter:
         `parent` is an index, -1 = it follows id_last; `p` is the probability behind the parent. Any call but `expand`
         ends the round.
         """
-    def truncate(self, n_past: int, seq_id: int = 0) -> int:
+    def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""

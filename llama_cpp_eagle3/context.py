@@ -18,14 +18,13 @@ from llama_cpp import Llama, LlamaState
 
 from ._core import Drafter, FeatureTap, RecurrentRound, Target
 from .draft import Draft
-from .errors import ContextFullError, Eagle3Error, IncompatibleDraftError, ModelFileError
+from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .guard import Guard
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .speculative import Round, commit
 from .state import Eagle3State, check_state
 from .stats import Stats
-
 
 DRAFT_SETTINGS = (
     "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
@@ -211,12 +210,12 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.input_ids[n_past : n_past + n] = chunk
             if self._logits_all:
                 self.scores[n_past : n_past + n] = self._target.logits_all(n)
-            self._show_draft(chunk, n_past)
+            self._show_draft(chunk, n_past, list(range(n)))
             self.n_tokens = self._own_end = n_past + n
             self._stats.prompt_tokens += n
 
     def _missing(self) -> list[int]:
-        """Make target and draft end where the context does; returns the tokens that then must be evaluated once more."""
+        """Make target and draft end where the context does; returns the tokens that must then be evaluated again."""
         n_past, drafter = self.n_tokens, self._drafter
         if n_past > self._own_end:
             return []  # somebody else has decoded, such as an image
@@ -228,8 +227,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
             raise Eagle3Error(f"the target's memory cannot go back to its first {n_past} tokens: it was reset")
         return [int(t) for t in self.input_ids[start:n_past]]
 
-    def _show_draft(self, tokens: list[int], n_past: int) -> None:
-        """Show the draft the rows of what was just decoded; those that it has already are left out."""
+    def _show_draft(self, tokens: list[int], n_past: int, rows: list[int]) -> None:
+        """Show the draft these rows of what was just decoded; those that it has already are left out."""
         drafter, tap = self._drafter, self._tap
         if drafter is None or tap is None:
             return
@@ -244,7 +243,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
                     file=sys.stderr,
                 )
         first = max(0, n_seen - n_past)
-        drafter.process(tap, tokens[first:], n_past + first, rows=list(range(first, len(tokens))))
+        if first < len(tokens):
+            drafter.process(tap, tokens[first:], n_past + first, rows=rows[first:])
 
     def _raise_full(self, n_tokens: int, n_past: int) -> NoReturn:
         raise ContextFullError(
@@ -361,7 +361,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             else:
                 # with nothing left to evaluate, the last token is evaluated again for its logits
                 n_reuse = n_same - 1 if consumed else n_same
-                start = self._rewind(n_reuse) if n_reuse > 0 else 0
+                start = self._rewind(n_reuse, same_next=consumed) if n_reuse > 0 else 0
                 if start > 0 and (start >= self._unseen_end or start == n_reuse):
                     tokens, reset = tokens[start:], False
                     if self.verbose:
@@ -379,16 +379,16 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._refresh_logits()
         self._stats.prefill_ns += perf_counter_ns() - start_ns
 
-    def _rewind(self, n_tokens: int) -> int:
+    def _rewind(self, n_tokens: int, same_next: bool = False) -> int:
         """Keep the first tokens of the context. Returns the position from which they must be evaluated again.
 
         That is less than n_tokens where the memory can only go back to a saved state, or where the draft needs the row
-        before it once more because another token is to follow it.
+        before it once more because another token is to follow it; with `same_next` it is the same one.
         """
         drafter = self._drafter
         start = n_tokens
         if drafter is not None and drafter.n_past() > n_tokens:
-            start = drafter.truncate(n_tokens)
+            start = drafter.truncate(n_tokens, same_next=same_next)
         start = self._target.truncate(start)
         self.n_tokens = self._own_end = start
         self._requires_eval = True

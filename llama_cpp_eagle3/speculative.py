@@ -143,15 +143,11 @@ def commit(llm: DraftedContext) -> None:
     if opened is None:
         return
     start = perf_counter_ns()
-    n_accepted = len(opened.path)
     # whoever comes back after an interrupt finds some of this done
     if llm._rollback.is_open:
-        llm._rollback.commit(n_accepted)
+        llm._rollback.commit(len(opened.path))
     elif llm._target.holds_tree:
         llm._target.keep(opened.path)
-    drafter, tap = llm._drafter, llm._tap
-    # a draft that has the rows already was interrupted right here; one that is behind starts over with the next eval
-    if drafter is not None and tap is not None and n_accepted > 0 and drafter.n_past() == opened.n_past:
-        drafter.process(tap, opened.tokens, opened.n_past, rows=opened.path)
+    llm._show_draft(opened.tokens, opened.n_past, opened.path)
     llm._round = None
     llm._stats.draft_ns += perf_counter_ns() - start

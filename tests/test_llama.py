@@ -250,7 +250,9 @@ def test_sample_at_a_position(both: Any) -> None:
     llm.eval([1, 2, 3, 4])
     llm._sampler = None
     assert llm.sample(temp=0.0, idx=2) == int(llm.scores[2].argmax())
-    with pytest.raises(ValueError, match="expected a position that was decoded last, found 6"):  # llama_cpp aborts the process here
+    with pytest.raises(
+        ValueError, match="expected a position that was decoded last, found 6"
+    ):  # llama_cpp aborts the process here
         llm.sample(temp=0.0, idx=6)
 
 

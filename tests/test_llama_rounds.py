@@ -282,9 +282,14 @@ class Interrupting:
 @pytest.mark.parametrize(
     "method",
     [
-        "_target.decode", "_target.truncate", "_target.argmax", "_rollback.begin", "_rollback.commit",
-        "_drafter.process", "_drafter.propose",
-    ],  # fmt: skip
+        "_target.decode",
+        "_target.truncate",
+        "_target.argmax",
+        "_rollback.begin",
+        "_rollback.commit",
+        "_drafter.process",
+        "_drafter.propose",
+    ],
 )
 def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n: int, after: bool) -> None:
     """Ctrl-C at the worst moment: the prefix stays whole, and the next generation is right."""
@@ -343,7 +348,7 @@ def test_decoded_behind_our_back(pair: Any) -> None:
                     prompt += behind
                 texts.append(take(model, prompt, 20))
             assert texts[0] == texts[1]
-            assert llm.last_stats.drafted == 0  # the draft has not seen the embeddings: it pauses
+            assert llm.last_stats.drafted > 0  # the draft has not seen the embeddings: it goes on behind them
         assert take(llm, [7, 8, 9], 20) == take(plain, [7, 8, 9], 20)
         assert llm.last_stats.drafted > 0
         check(llm)
