@@ -65,21 +65,19 @@ std::vector<ggml_backend_dev_t> rpc_devices(const std::string & endpoint) {
     return devs;
 }
 
-void rpc_forget_graphs(ggml_backend_dev_t dev) {
-    // an rpc device is described by its endpoint
-    for (ggml_backend_dev_t sibling : rpc_devices(ggml_backend_dev_description(dev))) {
+void rpc_forget_graphs(const std::string & endpoint) {
+    for (ggml_backend_dev_t dev : rpc_devices(endpoint)) {
         const ggml_init_params params = { /*.mem_size =*/2 * ggml_tensor_overhead() +
                                               ggml_graph_overhead_custom(1, false),
                                           /*.mem_buffer =*/nullptr, /*.no_alloc =*/true };
         const context_ptr      ctx(ggml_init(params));
-        const backend_ptr      backend(ggml_backend_dev_init(sibling, nullptr));
+        const backend_ptr      backend(ggml_backend_dev_init(dev, nullptr));
         ggml_cgraph *          gf = ggml_new_graph_custom(ctx.get(), 1, false);
         ggml_tensor *          x  = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 1);
         ggml_build_forward_expand(gf, ggml_scale(ctx.get(), x, 1.0f));
         const buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
         if (!buffer || ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
-            throw error(format("cannot compute on %s (%s)", ggml_backend_dev_name(sibling),
-                               ggml_backend_dev_description(sibling)));
+            throw error(format("cannot compute on %s (%s)", ggml_backend_dev_name(dev), endpoint.c_str()));
         }
     }
 }

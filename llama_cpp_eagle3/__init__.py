@@ -9,6 +9,7 @@ from .errors import (
     IncompatibleDraftError,
     LibraryMismatchError,
     ModelFileError,
+    RpcError,
 )
 
 _library.load()
@@ -30,6 +31,7 @@ __all__ = [
     "IncompatibleDraftError",
     "LibraryMismatchError",
     "ModelFileError",
+    "RpcError",
     "Stats",
     "__version__",
 ]

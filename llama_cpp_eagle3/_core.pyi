@@ -29,15 +29,19 @@ class Device:
 def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""
 
-def rpc_devices(endpoint: str) -> list[Device]:
-    """Return the devices of a ggml-rpc server, the same ones each time.
+class RpcConnection:
+    """Keeps the connection to a ggml-rpc server open as long as it lives.
 
-    They are not registered with ggml: only models that are given them use them. llama.cpp ends the process if the
-    server cannot be reached, so use `llama_cpp_eagle3.rpc`.
+    Its devices are not registered with ggml: only models that are given them use them. llama.cpp ends the process if
+    the server cannot be reached, so use `llama_cpp_eagle3.rpc`.
     """
 
-def rpc_forget_graphs(device: Device) -> None:
-    """To be called after something was freed on a ggml-rpc server that is still in use (csrc/devices.h)."""
+    def __init__(self, endpoint: str) -> None: ...
+    @property
+    def devices(self) -> list[Device]:
+        """The devices of the server, the same ones each time."""
+    def forget_graphs(self) -> None:
+        """To be called after something was freed on the server while it is still in use (csrc/devices.h)."""
 
 def local_accelerators() -> list[Device]:
     """GPUs of this machine, or its integrated ones if it has no other."""
@@ -136,9 +140,6 @@ class Target:
     def n_past(self, seq_id: int = 0) -> int:
         """Where a sequence ends."""
     @property
-    def holds_tree(self) -> bool:
-        """Whether a tree was decoded of which no path was kept yet."""
-    @property
     def n_leaves_max(self) -> int:
         """Leaves that a tree may have; 1 where only chains can be verified."""
     def close(self) -> None:
@@ -174,9 +175,6 @@ class RecurrentRound:
         Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
         (`Target.n_past(seq_id)` is 0).
         """
-    @property
-    def is_open(self) -> bool:
-        """Whether a batch was announced that was neither committed nor aborted."""
     @property
     def kind(self) -> str:
         """One of trim, snapshots, checkpoint."""
@@ -367,7 +365,7 @@ class Drafter:
         `parent` is an index, -1 = it follows id_last; `p` is the probability behind the parent. Any call but `expand`
         ends the round.
         """
-    def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
+    def truncate(self, n_past: int, seq_id: int = 0) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""

@@ -22,6 +22,10 @@ class ContextFullError(Eagle3Error):
     """The context has no room for the tokens that were to be evaluated."""
 
 
+class RpcError(Eagle3Error, ConnectionError):
+    """A ggml-rpc server cannot be reached, does not understand us, or is gone."""
+
+
 class LibraryMismatchError(Eagle3Error, ImportError):
     """The installed llama-cpp-python is not the version that this package was built for."""
 

@@ -15,9 +15,13 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
+import placement
 import pytest
 from llama_cpp._logger import set_verbose
+from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
+
+from llama_cpp_eagle3 import _core
 
 set_verbose(False)
 logging.getLogger("gguf").setLevel(logging.WARNING)
@@ -51,6 +55,37 @@ def perfect_pair(request: pytest.FixtureRequest, tiny_dir: Path) -> tuple[Target
     )
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked so on an rpc server too; `-m rpc` selects these runs, `-m "not rpc"` the others."""
+    marker = metafunc.definition.get_closest_marker("also_on_rpc")
+    if marker:
+        places = ["here", *(pytest.param(p, marks=pytest.mark.rpc) for p in marker.args or placement.PLACES)]
+        metafunc.parametrize("place", places, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def rpc_server() -> Iterator[RpcServer]:
+    """A ggml-rpc server with one device."""
+    if not _core.rpc_supported():
+        pytest.skip("llama.cpp is built without ggml-rpc")
+    with RpcServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where models run during a test."""
+    name = getattr(request, "param", "here")
+    if name == "here":
+        yield name
+        return
+    endpoint = request.getfixturevalue("rpc_server").endpoint
+    placement.current = placement.Placement(endpoint, draft=name == "both-on-rpc")
+    yield name
+    placement.current.close()
+    placement.current = None
+
+
 @pytest.fixture
 def load_llama() -> Iterator[Callable[..., llama_cpp.Llama]]:
     """`load_llama(path, **kwargs)`: a quiet llama_cpp.Llama, closed after the test."""
@@ -64,15 +99,17 @@ def load_llama() -> Iterator[Callable[..., llama_cpp.Llama]]:
         yield load
 
 
-@pytest.fixture(scope="session")
-def model_address() -> Iterator[Callable[[str | Path], int]]:
-    """`model_address(path)`: address of a loaded llama_model, without a context; one per file and session."""
+@pytest.fixture(scope="module")
+def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
+    """`model_address(path)`: address of a loaded llama_model, without a context; one per file and module."""
     models: dict[str, Any] = {}
 
     def load(path: str | Path) -> int:
         key = str(path)
         if key not in models:
-            models[key] = llama_cpp.llama_model_load_from_file(key.encode(), llama_cpp.llama_model_default_params())
+            params = llama_cpp.llama_model_default_params()
+            placement.preset(params)
+            models[key] = llama_cpp.llama_model_load_from_file(key.encode(), params)
             assert models[key], f"cannot load {key}"
         return models[key]
 

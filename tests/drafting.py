@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import placement
 from reference import Draft, ReferenceHead
 from tiny import Head
 
@@ -18,8 +19,9 @@ ROUNDS = (3, 0, 6, 1, 0, 2, 20, 4)
 
 
 def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Drafter:
-    """A drafter on the CPU whose K/V are F32, unless told otherwise."""
-    return _core.Drafter(head.path, model_tgt, n_ctx, **{"n_gpu_layers": 0, "type_k": 0, "type_v": 0} | kwargs)
+    """A drafter on the CPU, or where `placement` says, whose K/V are F32, unless told otherwise."""
+    options = {"n_gpu_layers": 0, "device": placement.draft_device(), "type_k": 0, "type_v": 0}
+    return _core.Drafter(head.path, model_tgt, n_ctx, **options | kwargs)
 
 
 def rel_error(got: np.ndarray, want: np.ndarray) -> float:

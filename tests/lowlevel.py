@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import llama_cpp
+import placement
 
 from llama_cpp_eagle3 import _core
 
@@ -17,9 +18,10 @@ def cb_eval_of(tap: _core.FeatureTap):
 
 
 def load_model(path: str | Path, kv_overrides: dict[str, int]) -> int:
-    """Load a file, on the CPU."""
+    """Load a file, on the CPU or where `placement` says."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
+    placement.preset(params)
     overrides = (llama_cpp.llama_model_kv_override * (len(kv_overrides) + 1))()
     for override, (key, value) in zip(overrides, kv_overrides.items(), strict=False):
         override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "sanitize"
 
 DEFAULT_TESTS = [
+    "-m",
+    "not rpc",
     "tests/test_drafter.py",
     "tests/test_drafter_files.py",
     "tests/test_drafter_variants.py",

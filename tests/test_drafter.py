@@ -12,6 +12,8 @@ from tiny import write_head
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.errors import BusyError, ContextFullError, Eagle3Error, IncompatibleDraftError
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 TOLERANCE = 1e-4
 
 
@@ -24,12 +26,12 @@ def rows_of(head, n, rng):
     return rng.normal(0.0, 2.0, (n, head.n_embd_inp)).astype(np.float32)
 
 
-def test_describes_its_head(side, tiny_head):
+def test_describes_its_head(side, tiny_head, place):
     drafter, variant = side.drafter, tiny_head.variant
     assert drafter.boundaries == list(variant.boundaries)
     assert drafter.n_embd == variant.n_embd
     assert drafter.n_past() == 0
-    assert drafter.device.startswith("CPU")
+    assert drafter.device.startswith("CPU" if place == "here" else "RPC")
     head = drafter.head
     assert (head.path, head.arch, head.dialect) == (tiny_head.path, "eagle3", "upstream")
     assert head.n_layer == 1

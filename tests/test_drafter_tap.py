@@ -9,6 +9,8 @@ from tiny import write_head, write_perfect_pair, write_target
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 HEADS = {
     "boundaries_3": {},
     "boundaries_5": {"boundaries": (0, 1, 2, 3, 4)},

@@ -9,6 +9,8 @@ from head_variants import LINEAR, LLAMA3, VARIANTS, YARN
 from reference import ReferenceHead
 from tiny import write_head, write_target
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 TOLERANCE = 1e-4
 
 

@@ -9,6 +9,8 @@ from tiny import Target, write_target
 
 from llama_cpp_eagle3 import Eagle3Error, _core
 
+pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
+
 N_LAYER = 4
 ALL = list(range(N_LAYER))
 KINDS = ["native", "callback"]

@@ -14,6 +14,8 @@ from tiny import write_target
 
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, ModelFileError, _core
 
+pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
+
 N_VOCAB = 320
 
 

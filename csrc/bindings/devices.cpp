@@ -1,3 +1,4 @@
+#include "error.h"
 #include "ggml-rpc.h"
 #include "module.h"
 #include "py_device.h"
@@ -12,7 +13,24 @@ static std::vector<py_device> wrap(const std::vector<ggml_backend_dev_t> & devs)
     return { devs.begin(), devs.end() };
 }
 
+// llama.cpp connects when something first needs a server and disconnects when nothing does. It makes one connection for
+// all users of an endpoint
+struct rpc_connection {
+    explicit rpc_connection(std::string endpoint_) : endpoint(std::move(endpoint_)), devs(rpc_devices(endpoint)) {
+        if (devs.empty()) {
+            throw error(format("the ggml-rpc server %s offers no device", endpoint.c_str()));
+        }
+        backend.reset(ggml_backend_dev_init(devs.front(), nullptr));
+    }
+
+    std::string                     endpoint;
+    std::vector<ggml_backend_dev_t> devs;
+    backend_ptr                     backend; // any one holds the connection
+};
+
 void register_devices(py::module_ & m) {
+    const auto nogil = py::call_guard<py::gil_scoped_release>();
+
     py::class_<py_device>(m, "Device", "A ggml device: something that models can run on.")
         .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
         .def_property_readonly(
@@ -27,15 +45,14 @@ void register_devices(py::module_ & m) {
 
     m.attr("RPC_PROTO_VERSION") = py::make_tuple(RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION);
     m.def("rpc_supported", &rpc_supported, "Whether llama.cpp was built with ggml-rpc.");
-    m.def(
-        "rpc_devices", [](const std::string & endpoint) { return wrap(rpc_devices(endpoint)); }, py::arg("endpoint"),
-        py::call_guard<py::gil_scoped_release>(),
-        "The devices of a ggml-rpc server. llama.cpp ends the process if it cannot be reached: use "
-        "llama_cpp_eagle3.rpc.");
-    m.def(
-        "rpc_forget_graphs", [](const py_device & device) { rpc_forget_graphs(device.dev); }, py::arg("device"),
-        py::call_guard<py::gil_scoped_release>(),
-        "To be called after something was freed on a ggml-rpc server that is still in use.");
+    py::class_<rpc_connection>(m, "RpcConnection",
+                               "Keeps the connection to a ggml-rpc server open. llama.cpp ends the process if it "
+                               "cannot be reached: use llama_cpp_eagle3.rpc.")
+        .def(py::init<std::string>(), py::arg("endpoint"), nogil)
+        .def_property_readonly("devices", [](const rpc_connection & self) { return wrap(self.devs); })
+        .def(
+            "forget_graphs", [](const rpc_connection & self) { rpc_forget_graphs(self.endpoint); }, nogil,
+            "To be called after something was freed on the server while it is still in use.");
     m.def(
         "local_accelerators", [] { return wrap(local_accelerators()); },
         "GPUs of this machine, or its integrated ones if it has no other.");

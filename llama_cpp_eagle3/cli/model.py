@@ -39,21 +39,16 @@ class CliLlama(Eagle3Llama):
                 self._bar.close()
         self.ignore_eos = False
 
-    @property
-    def model_params(self) -> Any:
-        """The model's parameters. Llama sets them in its constructor; the progress callback goes in on the way."""
-        return self._model_params
+    def _preset_model_params(self, params: Any) -> None:
+        super()._preset_model_params(params)
+        if self._bar is None:
+            return
 
-    @model_params.setter
-    def model_params(self, params: Any) -> None:
-        if self._bar is not None:
+        def on_progress(progress: float, _: Any) -> bool:
+            self._bar.update(progress - self._bar.n)
+            return True
 
-            def on_progress(progress: float, _: Any) -> bool:
-                self._bar.update(progress - self._bar.n)
-                return True
-
-            params.progress_callback = self._on_progress = llama_cpp.llama_progress_callback(on_progress)
-        self._model_params = params
+        params.progress_callback = self._on_progress = llama_cpp.llama_progress_callback(on_progress)
 
     def _init_sampler(self, *args: Any, **options: Any) -> LlamaSampler:
         sampler = super()._init_sampler(*args, **options)
@@ -83,6 +78,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
         "draft_n_min": args.spec_draft_n_min,
         "draft_p_min": args.spec_draft_p_min,
         "draft_n_gpu_layers": args.gpu_layers_draft,
+        "draft_device": args.device_draft,
         "draft_type_k": CACHE_TYPES.get(args.cache_type_k_draft),
         "draft_type_v": CACHE_TYPES.get(args.cache_type_v_draft),
     }
@@ -92,6 +88,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
     return CliLlama(
         args.model,
         n_gpu_layers=args.gpu_layers,
+        rpc_servers=args.rpc,
         use_mmap=not args.no_mmap,
         use_mlock=args.mlock,
         seed=args.seed & 0xFFFFFFFF,

@@ -73,6 +73,14 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="0: head on the CPU, auto: where the target's output is",
     )
+    group.add_argument("--rpc", metavar="SERVERS", help="ggml-rpc servers for the target, HOST:PORT,HOST:PORT,...")
+    group.add_argument(
+        "-devd",
+        "--device-draft",
+        "--spec-draft-device",
+        metavar="DEVICE",
+        help="run the head on this ggml device, or on this one of the rpc servers",
+    )
     group.add_argument(
         "-fa",
         "--flash-attn",
