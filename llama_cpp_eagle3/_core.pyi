@@ -140,6 +140,9 @@ class Target:
     def n_past(self, seq_id: int = 0) -> int:
         """Where a sequence ends."""
     @property
+    def holds_tree(self) -> bool:
+        """Whether a tree was decoded of which no path was kept yet."""
+    @property
     def n_leaves_max(self) -> int:
         """Leaves that a tree may have; 1 where only chains can be verified."""
     def close(self) -> None:
@@ -175,6 +178,9 @@ class RecurrentRound:
         Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
         (`Target.n_past(seq_id)` is 0).
         """
+    @property
+    def is_open(self) -> bool:
+        """Whether a batch was announced that was neither committed nor aborted."""
     @property
     def kind(self) -> str:
         """One of trim, snapshots, checkpoint."""
@@ -365,7 +371,7 @@ class Drafter:
         `parent` is an index, -1 = it follows id_last; `p` is the probability behind the parent. Any call but `expand`
         ends the round.
         """
-    def truncate(self, n_past: int, seq_id: int = 0) -> int:
+    def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""

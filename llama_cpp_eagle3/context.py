@@ -1,7 +1,7 @@
 """A Llama whose every decode goes through our `Target`, with a draft that follows.
 
 Invariant: target memory, draft cache, waiting rows and token list describe the same prefix whenever no round is open.
-What an interrupt leaves half done is mended here: a draft that is ahead is taken back, one that is behind pauses.
+What an interrupt leaves half done is mended here: who is ahead is taken back, who is behind is fed again (`_rewind`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import Llama, LlamaState
 
-from ._core import Drafter, FeatureTap, Target
-from .errors import ContextFullError, Eagle3Error, IncompatibleDraftError, ModelFileError
+from ._core import Drafter, FeatureTap, RecurrentRound, Target
+from .draft import Draft
+from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .guard import Guard
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
@@ -26,6 +27,11 @@ from .rpc import RpcServers, find_device
 from .speculative import Round, commit
 from .state import Eagle3State, check_state
 from .stats import Stats
+
+DRAFT_SETTINGS = (
+    "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+)  # fmt: skip
+"""Attributes that may be changed between two generations."""
 
 
 class DraftedContext(Llama):  # type: ignore[misc]
@@ -47,10 +53,16 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._round: Round | None = None
         self._epoch = 0  # counts what happens to the state outside of a generation's own steps
         self._decode_pos = self._decode_len = 0  # where the last decode began, and its rows
-        self._paused = False
+        self._decode_path: list[int] | None = None  # which of them are the context's, if not all in order
+        self._own_end = 0  # what lies behind was decoded by somebody else, such as an image
+        self._unseen_end = 0  # tokens before this position may be such
         self._stats, self._stats_before = Stats(), Stats()
+        self._n_state_bytes = 0
         self._draft_options = draft
+        self.draft = draft.mode
         self.draft_n_max, self.draft_n_min, self.draft_p_min = draft.n_max, draft.n_min, draft.p_min
+        self.draft_tree_depth, self.draft_tree_topk = draft.tree_depth, draft.tree_topk
+        self.draft_tree_tokens = draft.tree_tokens
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         try:
@@ -128,6 +140,26 @@ class DraftedContext(Llama):  # type: ignore[misc]
             params.cb_eval_user_data = self._tap.cb_eval_user_data
         self._context_params = params
 
+    @property
+    def _model(self) -> Any:
+        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
+        return self._llama_model
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        self._llama_model = model
+        draft, params = self._draft_options, self._context_params
+        n_seq = draft.n_parallel
+        if draft.model_path is not None:
+            recurrent = lib.llama_model_is_recurrent(model.model) or lib.llama_model_is_hybrid(model.model)
+            if recurrent:
+                params.n_rs_seq = draft.n_max  # llama.cpp makes it 0 where the architecture keeps no snapshots
+            else:
+                n_seq = max(n_seq, draft.n_leaves)
+        if n_seq > 1:
+            params.n_seq_max = n_seq
+            params.kv_unified = True
+
     def _fit_context(self) -> None:
         """Give the token list the size that llama.cpp gave the context: it rounds n_ctx up."""
         if len(self.input_ids) < self._n_ctx:
@@ -138,18 +170,15 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def _load_draft(self, pair: Pair | None) -> None:
         draft, model = self._draft_options, int(self._model.model)
         self._target = Target(int(self._ctx.ctx), model, self._tap)
+        self._rollback = RecurrentRound(self._target)
         self._pair_id = ("", "")
         if pair is None or pair.head is None or draft.model_path is None:
             return
-        if self._is_recurrent or self._is_hybrid:
-            raise IncompatibleDraftError(
-                f"the target '{self.model_path}' ({pair.target.arch}) keeps a recurrent state, from which rejected "
-                f"tokens cannot be taken back yet; the draft '{draft.model_path}' needs that."
-            )
         self._drafter = Drafter(
             draft.model_path,
             model,
             self._n_ctx,
+            n_seq_max=draft.n_parallel,
             boundaries=draft.target_layers,
             device=self._draft_device,
             n_gpu_layers=draft.n_gpu_layers,
@@ -159,14 +188,31 @@ class DraftedContext(Llama):  # type: ignore[misc]
             n_batch=min(self.n_batch, 512),
         )
         self._pair_id = (fingerprint(self.model_path), fingerprint(draft.model_path))
+        self._n_state_bytes = self._measure_state()
         if self.verbose and self._tap is not None:
             why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
             print(
                 f"Eagle3Llama: draft '{draft.model_path}' ({pair.head.dialect}) on {self._drafter.device}, "
                 f"reads {self._drafter.boundaries} of {pair.target.n_layer} layers by the {self._tap.kind} tap"
-                + (f" ({why})" if why else ""),
+                + (f" ({why})" if why else "")
+                + f"; rejected tokens go by {self._rollback.kind}"
+                + (f", {self._n_state_bytes} bytes of state per sequence" if self._n_state_bytes else ""),
                 file=sys.stderr,
             )
+
+    def _measure_state(self) -> int:
+        """Bytes of recurrent state per sequence; 0 for targets that only attend."""
+        if self._rollback.kind == "trim":
+            return 0
+        self._target.decode([max(0, self.token_bos())], 0, False)
+        n_bytes = self._rollback.n_state_bytes
+        self._target.truncate(0)
+        return n_bytes
+
+    @property
+    def n_state_bytes(self) -> int:
+        """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
+        return self._n_state_bytes
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens behind those that are there; the draft takes in their hidden states."""
@@ -183,14 +229,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         n_past = self.n_tokens
         if n_past + len(tokens) > self._n_ctx:
             self._raise_full(len(tokens), n_past)
-        if not tokens:
-            return
-        drafter = self._drafter
-        if drafter is not None and drafter.n_past() > n_past:
-            # positions were taken back; the draft may need the row before them once more
-            start = drafter.truncate(n_past)
-            tokens = self.input_ids[start:n_past].tolist() + tokens
-            self.n_tokens = start
+        tokens = self._missing() + tokens
         for i in range(0, len(tokens), self.n_batch):
             chunk = tokens[i : i + self.n_batch]
             n_past, n = self.n_tokens, len(chunk)
@@ -198,13 +237,41 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.input_ids[n_past : n_past + n] = chunk
             if self._logits_all:
                 self.scores[n_past : n_past + n] = self._target.logits_all(n)
-            if drafter is not None and self._tap is not None:
-                if drafter.n_past() == n_past:
-                    drafter.process(self._tap, chunk, n_past)
-                elif not self._paused:
-                    self._pause(drafter.n_past(), n_past)
-            self.n_tokens = n_past + n
+            self._show_draft(chunk, n_past, list(range(n)))
+            self.n_tokens = self._own_end = n_past + n
             self._stats.prompt_tokens += n
+
+    def _missing(self) -> list[int]:
+        """Make target and draft end where the context does; returns the tokens that must then be evaluated again."""
+        n_past, drafter = self.n_tokens, self._drafter
+        if n_past > self._own_end:
+            return []  # somebody else has decoded, such as an image
+        if self._target.n_past() == n_past and (drafter is None or drafter.n_past() <= n_past):
+            return []
+        start = self._rewind(n_past)
+        if start < min(self._unseen_end, n_past):
+            self._reset()
+            raise Eagle3Error(f"the target's memory cannot go back to its first {n_past} tokens: it was reset")
+        return [int(t) for t in self.input_ids[start:n_past]]
+
+    def _show_draft(self, tokens: list[int], n_past: int, rows: list[int]) -> None:
+        """Show the draft these rows of what was just decoded; those that it has already are left out."""
+        drafter, tap = self._drafter, self._tap
+        if drafter is None or tap is None:
+            return
+        n_seen = drafter.n_past()
+        if n_seen < n_past:
+            self._unseen_end = n_past
+            drafter.restart(n_past)
+            if self.verbose:
+                print(
+                    f"Eagle3Llama: positions {n_seen} to {n_past - 1} were decoded behind the draft's back; "
+                    "it goes on without them",
+                    file=sys.stderr,
+                )
+        first = max(0, n_seen - n_past)
+        if first < len(tokens):
+            drafter.process(tap, tokens[first:], n_past + first, rows=rows[first:])
 
     def _raise_full(self, n_tokens: int, n_past: int) -> NoReturn:
         raise ContextFullError(
@@ -220,12 +287,31 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self.n_tokens -= 1
             self._eval([int(self.input_ids[self.n_tokens])])
 
-    def _decode(self, tokens: list[int], n_past: int, logits_all: bool = True) -> None:
+    def _decode(self, tokens: list[int], n_past: int, logits_all: bool) -> None:
         """One pass of the target; remember where its rows belong."""
         self._check_servers()
         self._requires_eval = True
         self._decode_len = 0
+        self._decode_path = None
         self._target.decode(tokens, n_past, logits_all)
+        self._decode_pos, self._decode_len = n_past, len(tokens)
+        self._requires_eval = False
+
+    def _verify(self, id_last: int, draft: Draft, n_past: int) -> None:
+        """One pass of the target over the last token and a draft, which may be taken back in parts."""
+        self._check_servers()
+        self._requires_eval = True
+        self._decode_len = 0
+        tokens = [id_last, *draft.tokens]
+        if draft.is_chain:
+            self._rollback.begin(len(tokens))
+            try:
+                self._target.decode(tokens, n_past)
+            except BaseException:
+                self._rollback.abort()
+                raise
+        else:
+            self._target.decode_tree(tokens, [-1, *(parent + 1 for parent in draft.parents)], n_past)
         self._decode_pos, self._decode_len = n_past, len(tokens)
         self._requires_eval = False
 
@@ -236,58 +322,67 @@ class DraftedContext(Llama):  # type: ignore[misc]
 
     def _keep(self, token: int, row: int) -> None:
         """Accept a token of the open round: from here on it is part of the context."""
-        n_past = self.n_tokens
+        n_past, opened = self.n_tokens, self._round
         self.input_ids[n_past] = token
         if self._logits_all:
             self.scores[n_past] = self._target.logits(row)
-        self.n_tokens = n_past + 1
+        if opened is not None:
+            opened.path.append(row)
+            opened.tokens.append(token)
+            self._decode_path = opened.path
+        self.n_tokens = self._own_end = n_past + 1
 
     def _last_row(self) -> int:
         """Row of our last decode that belongs to the last token; -1 if somebody else has decoded that one."""
-        row = self.n_tokens - 1 - self._decode_pos
-        return row if 0 <= row < self._decode_len else -1
+        return self._row_at(self.n_tokens - 1)
+
+    def _row_at(self, position: int) -> int:
+        """Row of our last decode that belongs to a position of the context; -1 if none does."""
+        i = position - self._decode_pos
+        if self._decode_path is not None:
+            return self._decode_path[i] if 0 <= i < len(self._decode_path) and self._decode_len else -1
+        return i if 0 <= i < self._decode_len else -1
 
     def _logits(self, row: int) -> npt.NDArray[np.single]:
         if row >= 0:
             return self._target.logits(row)
         return np.array(np.ctypeslib.as_array(self._ctx.get_logits_ith(-1), shape=(self._n_vocab,)))
 
-    def _draft(self, id_last: int, n_max: int) -> list[int]:
-        """What the draft thinks comes next."""
+    def _draft(self, id_last: int, n_room: int) -> Draft:
+        """What the draft thinks comes next: at most n_room tokens."""
         drafter = self._drafter
         if drafter is None:
-            if self.draft_model is None:
-                return []
-            self.input_ids[self.n_tokens] = id_last
-            guess = self.draft_model(self.input_ids[: self.n_tokens + 1])
-            return [int(t) for t in guess[:n_max]]
+            return self._guess(id_last, min(self.draft_n_max, n_room))
         if drafter.n_past() != self.n_tokens:
-            return []  # paused
+            return Draft()  # it has not seen the last tokens
         self._check_servers()
-        return drafter.propose(id_last, n_max, self.draft_p_min)
+        if self.draft == "tree" and self._target.n_leaves_max > 1:
+            n_tokens = min(self.draft_tree_tokens, self._target.n_leaves_max, n_room)
+            depth = min(self.draft_tree_depth, n_tokens)
+            return drafter.propose_tree(id_last, depth, self.draft_tree_topk, n_tokens) if n_tokens > 0 else Draft()
+        n_max = min(self.draft_tree_depth if self.draft == "tree" else self.draft_n_max, n_room)
+        if n_max <= 0 or n_max < self.draft_n_min:
+            return Draft()
+        tokens = drafter.propose(id_last, n_max, self.draft_p_min)
+        return Draft.chain(tokens) if len(tokens) >= self.draft_n_min else Draft()
+
+    def _guess(self, id_last: int, n_max: int) -> Draft:
+        """What a `draft_model` of llama_cpp thinks comes next."""
+        if self.draft_model is None or n_max <= 0:
+            return Draft()
+        self.input_ids[self.n_tokens] = id_last
+        guess = self.draft_model(self.input_ids[: self.n_tokens + 1])
+        return Draft.chain([int(t) for t in guess[:n_max]])
 
     def _go_back(self, n_past: int) -> None:
         """Keep exactly the first tokens of the context."""
         commit(self)
-        tokens = self.input_ids[:n_past].tolist()
-        if not self._take_back(n_past):
-            self._reset()
-            raise Eagle3Error(f"the target's memory cannot go back to its first {n_past} tokens: it was reset")
-        self._eval(tokens[self.n_tokens :])
-
-    def _pause(self, n_draft: int, n_past: int) -> None:
-        """The context holds something that the draft has not seen, such as an image, and cannot be shown any more."""
-        self._paused = True
-        if self.verbose:
-            print(
-                f"Eagle3Llama: positions {n_draft} to {n_past - 1} were decoded behind the draft's back; "
-                "drafting pauses until the context starts over",
-                file=sys.stderr,
-            )
+        self.n_tokens = n_past
+        self._eval([])
 
     def _prefill(self, tokens: list[int], reset: bool) -> None:
         """Evaluate a prompt, reusing what the context has of it already (Llama's rules)."""
-        start = perf_counter_ns()
+        start_ns = perf_counter_ns()
         commit(self)
         self._epoch += 1
         self._begin_stats()
@@ -301,27 +396,38 @@ class DraftedContext(Llama):  # type: ignore[misc]
             else:
                 # with nothing left to evaluate, the last token is evaluated again for its logits
                 n_reuse = n_same - 1 if consumed else n_same
-                if n_reuse > 0 and self._take_back(n_reuse):
-                    tokens, reset = tokens[self.n_tokens :], False
+                start = self._rewind(n_reuse, same_next=consumed) if n_reuse > 0 else 0
+                if start > 0 and (start >= self._unseen_end or start == n_reuse):
+                    tokens, reset = tokens[start:], False
                     if self.verbose:
-                        print(f"Eagle3Llama.generate: reusing {self.n_tokens} evaluated tokens", file=sys.stderr)
+                        print(f"Eagle3Llama.generate: reusing {start} evaluated tokens", file=sys.stderr)
         if reset:
             self._reset()
+        if self._rollback.kind != "trim" and len(tokens) > 1:
+            # the state before the prompt's last token is where the same prompt, or a longer one, can go on
+            self._eval(tokens[:-1])
+            self._target.save()
+            tokens = tokens[-1:]
         self._eval(tokens)
+        if self._rollback.kind == "trim":
+            self._target.save()  # only sliding windows need it
         self._refresh_logits()
-        self._stats.prefill_ns += perf_counter_ns() - start
+        self._stats.prefill_ns += perf_counter_ns() - start_ns
 
-    def _take_back(self, n_tokens: int) -> bool:
-        """Keep the first tokens of the context; False if the memory of this architecture cannot.
+    def _rewind(self, n_tokens: int, same_next: bool = False) -> int:
+        """Keep the first tokens of the context. Returns the position from which they must be evaluated again.
 
-        May keep one token less: the draft needs the last row once more if another token is to follow it.
+        That is less than n_tokens where the memory can only go back to a saved state, or where the draft needs the row
+        before it once more because another token is to follow it; with `same_next` it is the same one.
         """
         drafter = self._drafter
+        start = n_tokens
         if drafter is not None and drafter.n_past() > n_tokens:
-            n_tokens = drafter.truncate(n_tokens)
-        self.n_tokens = n_tokens
+            start = drafter.truncate(n_tokens, same_next=same_next)
+        start = self._target.truncate(start)
+        self.n_tokens = self._own_end = start
         self._requires_eval = True
-        return self._target.truncate(n_tokens) == n_tokens
+        return start
 
     def reset(self) -> None:
         """Forget everything that was evaluated."""
@@ -332,9 +438,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def _reset(self) -> None:
         self._round = None
         self._decode_len = 0
-        self._paused = False
-        if self.n_tokens > 0:
-            self._take_back(0)
+        self._own_end = self._unseen_end = 0
+        self._target.truncate(0)
         super().reset()
         if self._drafter is not None:
             self._drafter.reset()
@@ -344,6 +449,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         with self._guard:
             commit(self)
             self._check_servers()
+            self._target.settle()
             draft_state = b"" if self._drafter is None else self._drafter.state_get()
             return Eagle3State(super().save_state(), draft_state, self._pair_id)
 
@@ -360,6 +466,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             self._reset()
             try:
                 super().load_state(state)
+                self._own_end = self.n_tokens
                 draft_state = getattr(state, "draft_state", b"")
                 if self._drafter is not None and draft_state:
                     self._drafter.state_set(draft_state)

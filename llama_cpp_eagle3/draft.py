@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class Draft:
     text. `probs[i]` is the head's own probability of token i behind its parent; empty if nobody asked for them.
     """
 
-    tokens: list[int]
-    parents: list[int]
-    probs: list[float]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Draft:
@@ -30,6 +30,21 @@ class Draft:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return max(depths, default=0)
+
+    def child(self, i: int, token: int) -> int:
+        """Return the index of the `token` that follows token i; -1 if there is none."""
+        for child in range(i + 1, len(self.tokens)):
+            if self.tokens[child] == token and self.parents[child] == i:
+                return child
+        return -1
 
     def children(self, i: int) -> list[int]:
         """Return the indices of the tokens that may follow token i; i = -1: the last token of the text."""

@@ -6,15 +6,15 @@ import os
 from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from .context import DraftedContext
+from .context import DRAFT_SETTINGS, DraftedContext
 from .errors import Eagle3Error
 from .features import Features
 from .hub import download
-from .options import DraftOptions, check_names, check_values
+from .options import DraftOptions, check_names, check_values, draft_mode
 from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreign_draw, is_greedy
 from .speculative import Speculation, commit
 from .stats import Stats
@@ -40,14 +40,19 @@ class Eagle3Llama(DraftedContext):
         model_path: str | os.PathLike[str],
         *,
         draft_model_path: str | os.PathLike[str] | None = None,
-        draft_n_max: int = 3,
+        draft: Literal["auto", "chain", "tree"] | None = None,
+        draft_n_max: int | None = None,
         draft_n_min: int = 0,
         draft_p_min: float = 0.0,
+        draft_tree_depth: int | None = None,
+        draft_tree_topk: int | None = None,
+        draft_tree_tokens: int | None = None,
         draft_n_gpu_layers: int = -1,
         draft_device: str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
         draft_target_layers: Sequence[int] | None = None,
+        n_parallel: int = 1,
         rpc_servers: str | Sequence[str] | None = None,
         **options: Any,
     ):
@@ -56,9 +61,15 @@ class Eagle3Llama(DraftedContext):
         Args:
             model_path: the target, a GGUF file.
             draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
-            draft_n_max: how many tokens to draft per round, at most.
-            draft_n_min: shorter drafts are dropped.
-            draft_p_min: a draft ends before a token that is less likely than this.
+            draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
+                draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
+                "auto". On targets with a recurrent state trees become chains.
+            draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
+            draft_n_min: shorter chains are dropped.
+            draft_p_min: a chain ends before a token that is less likely than this.
+            draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
+            draft_tree_topk: successors that are looked at behind each of the best nodes of a level (default 3).
+            draft_tree_tokens: nodes of a tree that are verified (default 8).
             draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
                 target's lm_head is, or on this machine's first accelerator if that is on an rpc server.
             draft_device: where the head runs instead: a ggml device (CPU, CUDA0, ...) or one of `rpc_servers`.
@@ -66,6 +77,7 @@ class Eagle3Llama(DraftedContext):
             draft_type_v: ggml type of the head's V cache (default F16).
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
+            n_parallel: how many prompts `generate_batch` advances together; they share n_ctx.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
             **options: what `llama_cpp.Llama` takes.
@@ -75,21 +87,28 @@ class Eagle3Llama(DraftedContext):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        draft = DraftOptions(
+        tree = (draft_tree_depth, draft_tree_topk, draft_tree_tokens)
+        mode = draft_mode(draft, draft_n_max is not None or bool(draft_n_min or draft_p_min), tree != (None,) * 3)
+        draft_options = DraftOptions(
             model_path=None if draft_model_path is None else os.fspath(draft_model_path),
-            n_max=draft_n_max,
+            mode=mode,
+            n_max=(8 if mode == "auto" else 3) if draft_n_max is None else draft_n_max,
             n_min=draft_n_min,
             p_min=draft_p_min,
+            tree_depth=4 if draft_tree_depth is None else draft_tree_depth,
+            tree_topk=3 if draft_tree_topk is None else draft_tree_topk,
+            tree_tokens=max(8, draft_tree_depth or 0) if draft_tree_tokens is None else draft_tree_tokens,
             n_gpu_layers=draft_n_gpu_layers,
             device=draft_device,
             type_k=draft_type_k,
             type_v=draft_type_v,
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
+            n_parallel=n_parallel,
         )
         check_names(options, Eagle3Llama.__init__)
-        check_values(draft, options)
+        check_values(draft_options, options)
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        super().__init__(os.fspath(model_path), draft, rpc_servers, options)
+        super().__init__(os.fspath(model_path), draft_options, rpc_servers, options)
 
     def generate(
         self,
@@ -186,7 +205,9 @@ class Eagle3Llama(DraftedContext):
             sampler = self._sampler if self._sampler is not None else self._init_sampler(*args, **options)
             if idx is None and self._last_row() < 0:
                 return int(sampler.sample(self._ctx))
-            row = self._last_row() if idx is None else idx - self._decode_pos
+            row = self._row_at(self.n_tokens - 1 if idx is None else idx)
+            if row < 0:
+                raise ValueError(f"expected a position that was decoded last, found {idx}")
             return chain_draw(self._target, sampler, None)(row)
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
@@ -261,5 +282,10 @@ class Eagle3Llama(DraftedContext):
 
     def __getstate__(self) -> dict[str, Any]:
         draft = {f"draft_{name}": value for name, value in asdict(self._draft_options).items()}
-        now = {"draft_n_max": self.draft_n_max, "draft_n_min": self.draft_n_min, "draft_p_min": self.draft_p_min}
-        return {**super().__getstate__(), **draft, **now, "rpc_servers": self._rpc_servers}
+        draft |= {"draft": draft.pop("draft_mode"), "n_parallel": draft.pop("draft_n_parallel")}
+        return {
+            **super().__getstate__(),
+            **draft,
+            **{name: getattr(self, name) for name in DRAFT_SETTINGS},
+            "rpc_servers": self._rpc_servers,
+        }

@@ -8,9 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import llama_cpp
 from llama_cpp import Llama
 
 _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
+
+
+MODES = ("auto", "chain", "tree")
+_N_LEAVES_AUTO = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +23,36 @@ class DraftOptions:
     """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
 
     model_path: str | None
+    mode: str
     n_max: int
     n_min: int
     p_min: float
+    tree_depth: int
+    tree_topk: int
+    tree_tokens: int
     n_gpu_layers: int
     device: str | None
     type_k: int | None
     type_v: int | None
     target_layers: list[int] | None
+    n_parallel: int
+
+    @property
+    def n_rows(self) -> int:
+        """Tokens that a draft can have at most."""
+        return self.tree_tokens if self.mode == "tree" else self.n_max
+
+    @property
+    def n_leaves(self) -> int:
+        """Sequences that verifying a draft can take: one for each leaf of a tree."""
+        return {"chain": 1, "tree": self.tree_tokens, "auto": _N_LEAVES_AUTO}[self.mode]
+
+
+def draft_mode(mode: str | None, chain: bool, tree: bool) -> str:
+    """The kind of draft: what is said, else what the other arguments are about, else "auto"."""
+    if mode is not None:
+        return mode
+    return "tree" if tree else "chain" if chain else "auto"
 
 
 def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
@@ -39,10 +66,24 @@ def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
 
 def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
     """Raise ValueError for values that cannot work, or not together."""
+    if draft.mode not in MODES:
+        raise ValueError(f"expected draft to be one of {', '.join(MODES)}, found {draft.mode!r}")
     if not 0 <= draft.n_min <= draft.n_max or not 0.0 <= draft.p_min <= 1.0:
         raise ValueError(
             "expected 0 <= draft_n_min <= draft_n_max and 0 <= draft_p_min <= 1, found "
             f"draft_n_min={draft.n_min}, draft_n_max={draft.n_max}, draft_p_min={draft.p_min}"
+        )
+    if min(draft.tree_depth, draft.tree_topk) < 1 or draft.tree_tokens < draft.tree_depth:
+        raise ValueError(
+            "expected draft_tree_depth >= 1, draft_tree_topk >= 1 and draft_tree_tokens >= draft_tree_depth, found "
+            f"draft_tree_depth={draft.tree_depth}, draft_tree_topk={draft.tree_topk}, "
+            f"draft_tree_tokens={draft.tree_tokens}"
+        )
+    n_seq_max = int(llama_cpp.llama_max_parallel_sequences())
+    if not 1 <= draft.n_parallel <= n_seq_max or (draft.mode == "tree" and draft.n_leaves > n_seq_max):
+        raise ValueError(
+            f"llama.cpp has room for {n_seq_max} sequences, found n_parallel={draft.n_parallel} and "
+            f"draft_tree_tokens={draft.tree_tokens}"
         )
     n_ctx, n_batch, n_ubatch = (options.get(name, 512) for name in ("n_ctx", "n_batch", "n_ubatch"))
     if n_ctx < 0 or n_batch < 1 or n_ubatch < 1:
@@ -53,9 +94,10 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
     if draft.model_path is None:
         return
     n_room = min(n_ctx or n_batch, n_batch)
-    if draft.n_max + 1 > n_room:
+    if draft.mode != "auto" and draft.n_rows + 1 > n_room:
+        name = "draft_tree_tokens" if draft.mode == "tree" else "draft_n_max"
         raise ValueError(
-            f"draft_n_max={draft.n_max} needs batches of {draft.n_max + 1} tokens, n_ctx={n_ctx} and "
+            f"{name}={draft.n_rows} needs batches of {draft.n_rows + 1} tokens, n_ctx={n_ctx} and "
             f"n_batch={n_batch} leave {n_room}. Draft less, or give more room."
         )
     for name in ("draft_model", "embedding", "vocab_only"):

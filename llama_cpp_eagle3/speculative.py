@@ -10,10 +10,11 @@ Rows are sampled lazily, when the consumer asks for the next token. A round is t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from .draft import Draft
 from .errors import Eagle3Error
 from .sampling import Draw
 
@@ -21,15 +22,22 @@ if TYPE_CHECKING:
     from .context import DraftedContext
 
 Tokens = Generator[int, Sequence[int] | None, int | None]
-_NO_TOKEN = -1
+_NO_DRAFT = Draft()
+_N_REPLAY_MAX = 8
 
 
 @dataclass(slots=True)
 class Round:
-    """A pass of the target over `tokens` from position `n_past` on; those below `llm.n_tokens` are accepted."""
+    """A pass of the target over the last token and its draft, from position `n_past` on."""
 
-    tokens: list[int]
+    draft: Draft
     n_past: int
+    path: list[int] = field(default_factory=list)
+    """Rows of the accepted tokens: 0, the last token itself, then 1 + i for token i of the draft."""
+    tokens: list[int] = field(default_factory=list)
+    """The tokens of `path`."""
+    draft_ns: int = 0
+    verify_ns: int = 0
 
 
 class Speculation:
@@ -44,52 +52,56 @@ class Speculation:
 
     def run(self) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow the prompt. The consumer may send tokens to be put behind the last one."""
-        token = yield from self.accept([])  # the prompt's last row is a round without a draft
+        token = yield from self.accept(_NO_DRAFT)  # the prompt's last row is a round without a draft
         while token is not None:
-            draft = self.propose(token)
-            self.verify(token, draft)
+            draft, draft_ns = self.propose(token)
+            self.verify(token, draft, draft_ns)
             token = yield from self.accept(draft)
             commit(self.llm)
 
-    def propose(self, id_last: int) -> list[int]:
-        """Draft what may follow `id_last`: as many tokens as are wanted and fit into the context and one batch."""
+    def propose(self, id_last: int) -> tuple[Draft, int]:
+        """Draft what may follow `id_last`, as much as fits into the context and one batch, and in how many ns."""
         llm = self.llm
-        n_max = min(llm.draft_n_max, llm.n_batch - 1, llm._n_ctx - llm.n_tokens - 1)
-        if n_max <= 0 or n_max < llm.draft_n_min:
-            return []
+        n_room = min(llm.n_batch - 1, llm._n_ctx - llm.n_tokens - 1)
+        # a target that must evaluate rejected batches' accepted tokens again gets a round without a draft now and then
+        if n_room <= 0 or llm._rollback.n_replay > _N_REPLAY_MAX:
+            return _NO_DRAFT, 0
         start = perf_counter_ns()
-        draft = llm._draft(id_last, n_max)
-        llm._stats.draft_ns += perf_counter_ns() - start
-        return draft if len(draft) >= llm.draft_n_min else []
+        draft = llm._draft(id_last, n_room)
+        draft_ns = perf_counter_ns() - start
+        llm._stats.draft_ns += draft_ns
+        return draft, draft_ns
 
-    def verify(self, id_last: int, draft: list[int]) -> None:
+    def verify(self, id_last: int, draft: Draft, draft_ns: int) -> None:
         """One pass of the target over the last token and the draft; its rows are there for `accept`."""
         llm, stats = self.llm, self.llm._stats
         start = perf_counter_ns()
-        n_past, tokens = llm.n_tokens, [id_last, *draft]
-        llm._decode(tokens, n_past)
-        llm._round = Round(tokens, n_past)
+        n_past = llm.n_tokens
+        llm._verify(id_last, draft, n_past)
+        llm._round = Round(draft, n_past, draft_ns=draft_ns)
         llm._keep(id_last, 0)
-        stats.verify_ns += perf_counter_ns() - start
+        llm._round.verify_ns = perf_counter_ns() - start
+        stats.verify_ns += llm._round.verify_ns
         stats.rounds += 1
-        if draft:
+        if draft.tokens:
             stats.drafts += 1
-            stats.extend_positions(len(draft))
+            stats.extend_positions(draft.depth)
 
-    def accept(self, draft: list[int]) -> Tokens:
+    def accept(self, draft: Draft) -> Tokens:
         """Walk along the draft for as long as the target's own sampler says the same, yielding what it says.
 
         Returns the token to go on from, sampled but not evaluated yet; or None if the stopping criteria said so.
         """
         llm, stats = self.llm, self.llm._stats
-        row = llm._last_row()
-        for i, guess in enumerate((*draft, _NO_TOKEN)):
+        row, node = llm._last_row(), -1
+        for depth in range(len(draft) + 1):
             start = perf_counter_ns()
             token = self.draw(row)
             if self.stop is not None and self.stop(llm._input_ids, llm._logits(row)):
                 return None
             stats.sample_ns += perf_counter_ns() - start
-            accepted = stats.judge(i, token == guess, len(draft))
+            node = draft.child(node, token)
+            accepted = stats.judge(depth, node >= 0, len(draft))
             llm.last_token_drafted = accepted
 
             n_past, epoch = llm.n_tokens, llm._epoch
@@ -104,7 +116,7 @@ class Speculation:
                 return int(sent[-1])
             if not accepted or llm._round is None:  # None: somebody settled the round meanwhile
                 break
-            row += 1
+            row = node + 1
             llm._keep(token, row)
         return token
 
@@ -131,12 +143,11 @@ def commit(llm: DraftedContext) -> None:
     if opened is None:
         return
     start = perf_counter_ns()
-    n_accepted = min(llm.n_tokens - opened.n_past, len(opened.tokens))
-    if n_accepted < len(opened.tokens):
-        llm._target.truncate(llm.n_tokens)
-    drafter, tap = llm._drafter, llm._tap
-    # a draft that has the rows already was interrupted right here; one that is behind pauses
-    if drafter is not None and tap is not None and n_accepted > 0 and drafter.n_past() == opened.n_past:
-        drafter.process(tap, opened.tokens[:n_accepted], opened.n_past)
+    # whoever comes back after an interrupt finds some of this done
+    if llm._rollback.is_open:
+        llm._rollback.commit(len(opened.path))
+    elif llm._target.holds_tree:
+        llm._target.keep(opened.path)
+    llm._show_draft(opened.tokens, opened.n_past, opened.path)
     llm._round = None
     llm._stats.draft_ns += perf_counter_ns() - start

@@ -36,6 +36,8 @@ def path_of(model: Any) -> str:
 def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
     """Load quietly, with one thread."""
     draft = {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
+    if head is not None and not any(name.startswith(("draft_tree", "draft_n_max")) for name in options):
+        draft["draft"] = "chain"  # what "auto" does depends on the machine
     return Eagle3Llama(path_of(target), **OPTIONS | draft | placement.load_options(head is not None) | options)
 
 

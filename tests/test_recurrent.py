@@ -1,46 +1,149 @@
-"""Targets with a recurrent state: fine alone, refused with a head, because rejected tokens cannot be taken back."""
+"""Targets with a recurrent state behind `Eagle3Llama`: rejected tokens go by snapshots or checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
+import numpy as np
 import pytest
+from loading import is_tie, load, load_plain, prompts, take
 from random_arch import N_VOCAB, load_random_arch
 from tiny import write_head
 
-from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.draft import Draft
+
+KINDS = {"lfm2": "snapshots", "qwen35": "snapshots", "qwen3next": "checkpoint", "mamba2": "checkpoint"}
+OPTIONS = {"n_ctx": 256}
 
 
-@pytest.fixture(scope="module")
-def hybrid_target(tmp_path_factory: Any) -> Any:
-    folder = tmp_path_factory.mktemp("hybrid")
-    model = load_random_arch(folder, "lfm2")
-    path = folder / "lfm2.gguf"
+def write_pair(folder: Path, arch: str) -> tuple[str, str]:
+    """A random target in a file, and a random head for it."""
+    model = load_random_arch(folder, arch)
+    path = folder / f"{arch}-model.gguf"
     llama_cpp.llama_model_save_to_file(model, str(path).encode())
-    n_embd, n_layer = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_layer(model)
-    llama_cpp.llama_model_free(model)
-    return SimpleNamespace(path=str(path), n_embd=n_embd, n_layer=n_layer, n_vocab=N_VOCAB)
-
-
-def test_refused_with_a_head(hybrid_target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is not the usual one
-    head = write_head(
-        tmp_path / "head.gguf", hybrid_target, boundaries=(0, 1, 2), n_embd=hybrid_target.n_embd, n_vocab_dft=None
+    target = SimpleNamespace(
+        path=str(path),
+        n_embd=llama_cpp.llama_model_n_embd(model),
+        n_layer=llama_cpp.llama_model_n_layer(model),
+        n_vocab=N_VOCAB,
     )
-    with pytest.raises(IncompatibleDraftError, match=r"lfm2.*recurrent state"):
-        Eagle3Llama(hybrid_target.path, draft_model_path=head.path, n_ctx=64, verbose=False)
+    llama_cpp.llama_model_free(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiny.head.add_vocab", lambda *args: None)  # this target's vocabulary is not the usual one
+        head = write_head(
+            folder / f"{arch}-head.gguf", target, boundaries=(0, 1, 2), n_embd=target.n_embd, n_vocab_dft=None
+        )
+    return str(path), head.path
 
 
-def test_plain(hybrid_target: Any) -> None:
-    tokens = [1, 5, 9, 13]
-    out = []
-    for cls in (llama_cpp.Llama, Eagle3Llama):
-        llm = cls(hybrid_target.path, n_ctx=64, verbose=False)
-        generator = llm.generate(tokens, temp=0.0)
-        out.append([next(generator) for _ in range(20)])
-        generator.close()
-        llm.close()
-    assert out[0] == out[1]
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    return request.param, *write_pair(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture
+def models(pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
+    _, target, head = pair
+    with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, head, draft_n_max=5, **OPTIONS)) as llm:
+        yield plain, llm
+
+
+def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -> Any:
+    """A drafter that knows the answer and errs now and then."""
+
+    def draft(id_last: int, n_room: int) -> Draft:
+        n_max = min(llm.draft_n_max, n_room)
+        llm._drafter.propose(id_last, n_max)
+        right = context[llm.n_tokens + 1 :][:n_max]
+        return Draft.chain([t if rng.random() < 0.7 else (t + 1) % N_VOCAB for t in right])
+
+    return draft
+
+
+def test_told_at_load(pair: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    arch, target, head = pair
+    with closing(load(target, head, draft_n_max=5, verbose=True, **OPTIONS)) as llm:
+        assert llm._rollback.kind == KINDS[arch]
+        assert llm.n_state_bytes > 1000
+        line = f"rejected tokens go by {KINDS[arch]}, {llm.n_state_bytes} bytes of state per sequence"
+        assert line in capfd.readouterr().err
+        n_rs_seq = llama_cpp.llama_cpp._lib.llama_n_rs_seq
+        n_rs_seq.argtypes, n_rs_seq.restype = (llama_cpp.llama_context_p_ctypes,), llama_cpp.ctypes.c_uint32
+        assert n_rs_seq(llm.ctx) == (5 if KINDS[arch] == "snapshots" else 0)
+
+
+def test_lossless(models: Any) -> None:
+    plain, llm = models
+    rng = np.random.default_rng(0)
+    n_ties = 0
+    for prompt in prompts(6, N_VOCAB):
+        expected = take(plain, prompt, 70)
+        n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
+        assert llm.last_stats.drafted > 100 or llm._rollback.kind == "checkpoint"
+        llm._draft = some_right(llm, [*prompt, *expected], rng)
+        n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
+        assert 0.2 < llm.last_stats.draft_acceptance_rate < 0.8
+        del llm._draft
+    assert n_ties <= 2
+
+
+def test_same_and_longer_prompts_are_reused(models: Any) -> None:
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, (100, 101))[0]
+    expected = take(plain, prompt, 20)
+    for _ in range(2):
+        assert take(llm, prompt, 20) == expected
+    assert llm.last_stats.prompt_tokens <= 2
+    longer = [*prompt, 1, 2, 3]
+    assert take(llm, longer, 20) == take(plain, longer, 20)
+    assert llm.last_stats.prompt_tokens <= 5
+
+
+@pytest.mark.parametrize("n_open", [1, 2, 3, 5])
+def test_states(models: Any, n_open: int) -> None:
+    """Saved in the middle of a round, replay included."""
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, seed=4)[0]
+    expected = take(plain, prompt, 40)
+    llm._draft = some_right(llm, [*prompt, *expected], np.random.default_rng(n_open))
+    stream = llm.generate(prompt, temp=0.0)
+    tokens = [next(stream) for _ in range(n_open + 10)]
+    assert tokens == expected[: n_open + 10]
+    state = llm.save_state()
+    assert [next(stream) for _ in range(5)] == expected[n_open + 10 : n_open + 15]
+    stream.close()
+    del llm._draft
+    take(llm, [3, 2, 1], 10)
+    llm.load_state(state)
+    assert llm._drafter.n_past() == llm.n_tokens == state.n_tokens
+    # the last token was sampled but not evaluated: the prompt goes on where the state ends
+    assert take(llm, [*prompt, *tokens], 10) == expected[n_open + 10 : n_open + 20]
+    assert llm.last_stats.prompt_tokens <= 2
+    assert llm.last_stats.drafted > 0
+
+
+def test_interrupted_decode_is_mended(models: Any) -> None:
+    """A batch in the memory that no round knows of: what cannot be taken back is evaluated again."""
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, seed=5)[0]
+    expected = take(plain, prompt, 30)
+    stream = llm.generate(prompt, temp=0.0)
+    tokens = [next(stream) for _ in range(8)]
+    stream.close()
+    llm._rollback.begin(4)
+    llm._target.decode([1, 2, 3, 4], llm.n_tokens)
+    llm.eval([tokens[-1]])
+    assert take(llm, [*prompt, *tokens], 20) == expected[8:28]
+
+
+def test_plain(pair: Any) -> None:
+    """Without a head, on the same engine."""
+    _, target, _ = pair
+    with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, **OPTIONS)) as llm:
+        assert take(llm, [1, 5, 9, 13], 40) == take(plain, [1, 5, 9, 13], 40)

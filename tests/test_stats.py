@@ -11,6 +11,7 @@ import pytest
 from loading import load, take
 
 from llama_cpp_eagle3 import Stats
+from llama_cpp_eagle3.draft import Draft
 
 
 def test_perfect_and_useless(perfect_pair: Any, tiny_target: Any, tiny_head: Any) -> None:
@@ -48,7 +49,11 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         expected = take(llm, [1, 2, 3], 60)
         context = [1, 2, 3, *expected]
         # the first two of four are right
-        llm._draft = lambda _, n: [t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:n])]  # type: ignore[method-assign]
+        llm._draft = (
+            lambda _, __: Draft.chain(  # type: ignore[method-assign]
+                [t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:4])]
+            )
+        )
         take(llm, [1, 2, 3], 31)
         stats = llm.last_stats
         assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (31, 10, 40, 20)

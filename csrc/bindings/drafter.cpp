@@ -181,12 +181,14 @@ void register_drafter(py::module_ & m) {
                                "index, -1 = it follows id_last")
         .def(
             "truncate",
-            [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
+            [](py_drafter & self, int32_t n_past, llama_seq_id seq_id, bool same_next) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.truncate(n_past, seq_id);
+                return self.impl.truncate(n_past, seq_id, same_next);
             },
-            py::arg("n_past"), py::arg("seq_id") = 0,
-            "Forget positions from n_past on. Returns the position from which rows must be processed again.")
+            py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false,
+            "Forget positions from n_past on. Returns the position from which rows must be processed again.\n"
+            "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
+            "again.")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {

@@ -182,6 +182,9 @@ void register_target(py::module_ & m) {
             },
             py::arg("seq_id") = 0, "Where a sequence ends.")
         .def_property_readonly(
+            "holds_tree", [](const py_target & self) { return self.impl.holds_tree(); },
+            "whether a tree was decoded of which no path was kept yet")
+        .def_property_readonly(
             "n_leaves_max", [](const py_target & self) { return self.impl.n_leaves_max(); },
             "leaves that a tree may have; 1 where only chains can be verified")
         .def(
@@ -230,6 +233,10 @@ void register_target(py::module_ & m) {
             Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
             (`Target.n_past(seq_id)` is 0).
         )pbdoc")
+        .def_property_readonly(
+            "is_open",
+            [](const py_round & self) { return self.locked([](recurrent_round & round) { return round.open(); }); },
+            "whether a batch was announced that was neither committed nor aborted")
         .def_property_readonly(
             "kind",
             [](const py_round & self) {

@@ -440,10 +440,10 @@ drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
                          [seq_id](const participant & part) { return part.seq_id == seq_id; });
 }
 
-int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id) {
+int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);
     leave();
-    return seq.truncate(n_past);
+    return seq.truncate(n_past, same_next);
 }
 
 void drafter::restart(int32_t n_past, llama_seq_id seq_id) {

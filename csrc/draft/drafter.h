@@ -88,7 +88,7 @@ class drafter {
     const std::vector<draft_node> & nodes() const { return nodes_; }
 
     // forget positions >= n_past; see draft_sequence
-    int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0);
+    int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
 
     // forget everything; rows come from n_past on, and what lies before is not attended to
     void restart(int32_t n_past, llama_seq_id seq_id = 0);

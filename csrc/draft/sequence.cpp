@@ -34,10 +34,10 @@ void draft_sequence::on_proposed(llama_token id_last) {
     seeded_ = id_last;
 }
 
-int32_t draft_sequence::truncate(int32_t n_past) {
+int32_t draft_sequence::truncate(int32_t n_past, bool same_next) {
     n_past                    = std::max(n_past, 0);
     // the last slot in the cache holds the token at pos_first: with no row waiting there, that token goes too
-    const bool last_slot_goes = n_rows() == 0 && n_past == pos_first_ && n_past > pos_start_;
+    const bool last_slot_goes = n_rows() == 0 && n_past == pos_first_ && n_past > pos_start_ && !same_next;
     if (n_past >= this->n_past() && !last_slot_goes) {
         return this->n_past();
     }
@@ -50,7 +50,7 @@ int32_t draft_sequence::truncate(int32_t n_past) {
     if (n_past <= start) {
         restart(n_past);
     } else {
-        restart(n_past - 1);
+        restart(same_next ? n_past : n_past - 1);
         pos_start_ = start;
     }
     return pos_first_;

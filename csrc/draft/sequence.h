@@ -51,8 +51,9 @@ class draft_sequence {
     void on_proposed(llama_token id_last);
 
     // Forget positions >= n_past. Returns the position from which rows must come again: n_past, or n_past - 1 if the
-    // row before it is gone, since that one waits for another token now.
-    int32_t truncate(int32_t n_past);
+    // row before it is gone, since that one waits for another token now; unless the token at n_past stays the
+    // same_next.
+    int32_t truncate(int32_t n_past, bool same_next = false);
 
     // forget everything; rows come from n_past on
     void restart(int32_t n_past);

@@ -243,7 +243,7 @@ void target::decode_tree(const std::vector<llama_token> & tokens, const std::vec
 
 void target::keep(const std::vector<int32_t> & rows) {
     check_open();
-    if (!decoded || tree_parents.empty()) {
+    if (!holds_tree()) {
         throw error("no tree to keep a path of: nothing was decoded, or the last batch was no tree");
     }
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -48,6 +48,8 @@ class target {
     // root, its parent is not looked at
     void decode_tree(const std::vector<llama_token> & tokens, const std::vector<int32_t> & parents, int32_t n_past);
 
+    bool holds_tree() const { return decoded && !tree_parents.empty(); }
+
     // after decode_tree: keep the path through these rows, the root first, and forget the other nodes
     void keep(const std::vector<int32_t> & rows);
 
