@@ -2,6 +2,7 @@
 
 from . import _library
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .batch import BatchResult
 from .errors import (
     BusyError,
     ContextFullError,
@@ -22,6 +23,7 @@ from .stats import Stats  # noqa: E402
 
 __all__ = [
     "LLAMA_CPP_PYTHON_VERSION",
+    "BatchResult",
     "BusyError",
     "ContextFullError",
     "Eagle3Error",

@@ -39,6 +39,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
 
     # what Llama keeps of the context
     n_tokens: int
+    _seed: int
     input_ids: npt.NDArray[np.intc]
     scores: npt.NDArray[np.single]
 
@@ -59,6 +60,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._stats, self._stats_before = Stats(), Stats()
         self._n_state_bytes = 0
         self._draft_options = draft
+        self.n_parallel = draft.n_parallel
         self.draft = draft.mode
         self.draft_n_max, self.draft_n_min, self.draft_p_min = draft.n_max, draft.n_min, draft.p_min
         self.draft_tree_depth, self.draft_tree_topk = draft.tree_depth, draft.tree_topk
@@ -155,7 +157,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             if recurrent:
                 params.n_rs_seq = draft.n_max  # llama.cpp makes it 0 where the architecture keeps no snapshots
             else:
-                n_seq = max(n_seq, draft.n_leaves)
+                n_seq = max(n_seq, min(draft.n_leaves, params.n_ubatch))
         if n_seq > 1:
             params.n_seq_max = n_seq
             params.kv_unified = True
@@ -170,7 +172,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def _load_draft(self, pair: Pair | None) -> None:
         draft, model = self._draft_options, int(self._model.model)
         self._target = Target(int(self._ctx.ctx), model, self._tap)
-        self._rollback = RecurrentRound(self._target)
+        self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(self.n_parallel)]
+        self._rollback = self._rollbacks[0]
         self._pair_id = ("", "")
         if pair is None or pair.head is None or draft.model_path is None:
             return
@@ -365,6 +368,12 @@ class DraftedContext(Llama):  # type: ignore[misc]
             return Draft()
         tokens = drafter.propose(id_last, n_max, self.draft_p_min)
         return Draft.chain(tokens) if len(tokens) >= self.draft_n_min else Draft()
+
+    def _draft_batch(self, seq_ids: list[int], ids_last: list[int], n_rooms: list[int]) -> list[Draft]:
+        """What the draft thinks comes next in several sequences: chains, each as long as its room allows."""
+        assert self._drafter is not None
+        chains = self._drafter.propose_batch(seq_ids, ids_last, n_rooms, self.draft_p_min)
+        return [Draft.chain(tokens if len(tokens) >= self.draft_n_min else []) for tokens in chains]
 
     def _guess(self, id_last: int, n_max: int) -> Draft:
         """What a `draft_model` of llama_cpp thinks comes next."""

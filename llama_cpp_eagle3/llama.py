@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any, Literal
 
 from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
+from .batch import BatchResult, make_lanes, run_batch
 from .context import DRAFT_SETTINGS, DraftedContext
 from .errors import Eagle3Error
 from .features import Features
@@ -19,6 +20,8 @@ from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreig
 from .speculative import Speculation, commit
 from .stats import Stats
 from .text import token_to_piece
+
+_NOT_SAMPLING = ("self", "prompts", "options", "progress")
 
 
 class Eagle3Llama(DraftedContext):
@@ -181,6 +184,80 @@ class Eagle3Llama(DraftedContext):
                     commit(self)
                 finally:
                     self._guard.release()
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        max_tokens: int | None = 16,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        logits_processor: LogitsProcessorList | None = None,
+        grammar: LlamaGrammar | None = None,
+        progress: bool | None = None,
+    ) -> list[BatchResult]:
+        """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
+
+        Each prompt gets what `create_completion` would give it alone. Finished ones make room for those that wait. What
+        the context held before is forgotten.
+
+        Args:
+            prompts: texts, or tokens.
+            options: what is different for single prompts, one mapping of the arguments below for each.
+            max_tokens: None = as many as the prompt's share of n_ctx holds.
+            stop: strings that end a text, and are cut off.
+            seed: of each prompt's sampler; None = the model's.
+            temperature: 0 = greedy. This and the following: as `create_completion` takes them.
+            top_k: see there.
+            top_p: see there.
+            min_p: see there.
+            typical_p: see there.
+            repeat_penalty: see there.
+            frequency_penalty: see there.
+            presence_penalty: see there.
+            tfs_z: see there.
+            mirostat_mode: see there.
+            mirostat_tau: see there.
+            mirostat_eta: see there.
+            logits_processor: see there; a processor gets the tokens of its own prompt.
+            grammar: see there.
+            progress: show a tqdm bar over the prompts; None = on a terminal.
+
+        Returns:
+            One result per prompt, in their order.
+
+        Raises:
+            ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
+        """
+        common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
+        for option in options or ():
+            unknown = set(option) - set(common)
+            if unknown:
+                raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
+        with self._guard:
+            start = perf_counter_ns()
+            self._epoch += 1
+            lanes = make_lanes(self, prompts, options, common)
+            self._begin_stats()
+            seed_before = self._seed
+            try:
+                return run_batch(self, lanes, progress)
+            finally:
+                self._seed = seed_before
+                self._stats.total_ns += perf_counter_ns() - start
 
     def _make_draw(self, logits_processor: LogitsProcessorList | None, options: dict[str, Any]) -> Draw:
         """Set up Llama's sampler chain, and how to draw with it."""

@@ -91,6 +91,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             "expected n_ctx >= 0, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
+    if draft.n_parallel > min(n_batch, n_ubatch):
+        raise ValueError(
+            f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
+            f"n_ubatch={n_ubatch}"
+        )
     if draft.model_path is None:
         return
     n_room = min(n_ctx or n_batch, n_batch)

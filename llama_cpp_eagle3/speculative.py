@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 Tokens = Generator[int, Sequence[int] | None, int | None]
 _NO_DRAFT = Draft()
-_N_REPLAY_MAX = 8
+N_REPLAY_MAX = 8
+"""A target that must evaluate this many accepted tokens once more gets a round without a draft."""
 
 
 @dataclass(slots=True)
@@ -63,8 +64,7 @@ class Speculation:
         """Draft what may follow `id_last`, as much as fits into the context and one batch, and in how many ns."""
         llm = self.llm
         n_room = min(llm.n_batch - 1, llm._n_ctx - llm.n_tokens - 1)
-        # a target that must evaluate rejected batches' accepted tokens again gets a round without a draft now and then
-        if n_room <= 0 or llm._rollback.n_replay > _N_REPLAY_MAX:
+        if n_room <= 0 or llm._rollback.n_replay > N_REPLAY_MAX:
             return _NO_DRAFT, 0
         start = perf_counter_ns()
         draft = llm._draft(id_last, n_room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 _NS = 1e-9
@@ -37,6 +37,10 @@ class Stats:
     verify_ns: int = 0
     sample_ns: int = 0
     total_ns: int = 0
+
+    def without_prompt(self) -> Stats:
+        """The counters of what was generated alone, but for the rounds, which sequences may share."""
+        return replace(self, prompt_tokens=0, rounds=0)
 
     def extend_positions(self, n_drafted: int) -> None:
         """Make room for a draft of `n_drafted` tokens."""
