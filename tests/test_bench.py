@@ -27,9 +27,11 @@ spec common_specu: statistics     draft-eagle3: #calls(b,g,a) =    1     10     
 """
 
 
-@pytest.mark.parametrize("ftype", ["F16", "Q8_0"])
-def test_random_pair_generates(tmp_path, ftype):
-    target, head = random_model.random_pair(tmp_path, "tiny", ftype, ftype)
+@pytest.mark.parametrize(
+    ("shape", "ftype"), [("tiny", "F16"), ("tiny", "Q8_0"), ("tiny-qwen35", "Q4_0"), ("tiny-gpt-oss", "Q4_0")]
+)
+def test_random_pair_generates(tmp_path, shape, ftype):
+    target, head = random_model.random_pair(tmp_path, shape, ftype, ftype)
     llm = runs.load(str(target), str(head), n_threads=1, n_ctx=128)
     prompt = llm.tokenize(b"def f(x):", special=True)
     run, tokens = runs.run_own(llm, prompt, 8)

@@ -1,6 +1,6 @@
 """Targets and EAGLE-3 heads of any shape with random weights: speed does not depend on the weights' values.
 
-    python -m llama_cpp_eagle3.bench.random_model --shape 1B --type Q4_0 --head-type Q8_0 FOLDER
+    python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
 disk takes it. The heads are in llama.cpp's dialect: its own tools load the same files.
@@ -25,7 +25,7 @@ _N_CTX = 8192
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Llama and of a head for it."""
+    """Sizes of a target, a Llama if nothing else is said, and of a head for it."""
 
     n_layer: int
     n_embd: int
@@ -35,11 +35,16 @@ class Shape:
     n_vocab: int
     n_ff_dft: int
     n_vocab_dft: int
+    arch: str = "llama"
+    n_embd_head: int = 0
+    """Width of one attention head; 0 = n_embd / n_head."""
+    n_expert: int = 0
+    """Experts, of which each token gets 4, with an MLP of `n_ff` each."""
 
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.n_embd // self.n_head
+        return self.n_embd_head or self.n_embd // self.n_head
 
     @property
     def boundaries(self) -> list[int]:
@@ -50,6 +55,12 @@ class Shape:
 SHAPES = {
     "tiny": Shape(8, 256, 512, 8, 4, 4000, 512, 2000),
     "1B": Shape(16, 2048, 8192, 32, 8, 32000, 8192, 8000),
+    "Llama-3.1-8B": Shape(32, 4096, 14336, 32, 8, 128256, 14336, 32000),
+    "Qwen3.5-4B": Shape(32, 2560, 9216, 16, 4, 248320, 9216, 32000, "qwen35", 256),
+    "gpt-oss-20b": Shape(24, 2880, 2880, 64, 8, 201088, 17280, 32000, "gpt-oss", 64, 32),
+    # the same graphs, small enough to try
+    "tiny-qwen35": Shape(8, 256, 512, 8, 4, 4000, 512, 2000, "qwen35", 32),
+    "tiny-gpt-oss": Shape(8, 256, 256, 8, 4, 4000, 512, 2000, "gpt-oss", 32, 8),
 }
 
 
@@ -61,7 +72,7 @@ class _File:
         self.shape, self.ftype = shape, TYPES[ftype]
         self.arch = arch
         self.rng = np.random.default_rng(0)
-        self.tensors: list[tuple[str, tuple[int, ...]]] = []
+        self.tensors: list[tuple[str, tuple[int, ...], float | None]] = []
         self.writer.add_name(name)
 
     def add_sizes(self, n_layer: int, n_ff: int) -> None:
@@ -75,68 +86,72 @@ class _File:
         w.add_head_count_kv(s.n_head_kv)
         w.add_key_length(s.head_dim)
         w.add_value_length(s.head_dim)
-        w.add_rope_dimension_count(s.head_dim)
+        w.add_rope_dimension_count(s.head_dim // 4 if self.arch == "qwen35" else s.head_dim)
         w.add_rope_freq_base(10000.0)
         w.add_layer_norm_rms_eps(1e-5)
         w.add_vocab_size(s.n_vocab)
         _add_tokenizer(w, s.n_vocab)
 
-    def matrix(self, name: str, n_out: int, n_in: int) -> None:
-        """Plan a matrix; it keeps the size of what it multiplies."""
-        self.tensors.append((name, (n_out, n_in)))
+    def matrix(self, name: str, *shape: int) -> None:
+        """Plan a matrix of (n_out, n_in), or one for each expert; it keeps the size of what it multiplies."""
+        self.tensors.append((name, shape, None))
 
-    def vector(self, name: str, n: int) -> None:
-        """Plan a norm: all ones."""
-        self.tensors.append((name, (n,)))
+    def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
+        """Plan an F32 tensor of one value: a norm, a bias."""
+        self.tensors.append((name, shape, value))
 
-    def block(self, il: int, n_inp: int, n_ff: int) -> None:
-        """Plan a layer's attention (with inputs of width n_inp) and MLP."""
+    def attention(self, il: int, n_inp: int, n_q: int = 1) -> None:
+        """Plan a layer's attention, with inputs of width n_inp and n_q times the width of the queries."""
         s, blk = self.shape, f"blk.{il}"
-        n_kv = s.n_head_kv * s.head_dim
-        self.vector(f"{blk}.attn_norm.weight", s.n_embd)
-        self.matrix(f"{blk}.attn_q.weight", s.n_embd, n_inp)
+        n_heads, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
+        self.matrix(f"{blk}.attn_q.weight", n_q * n_heads, n_inp)
         self.matrix(f"{blk}.attn_k.weight", n_kv, n_inp)
         self.matrix(f"{blk}.attn_v.weight", n_kv, n_inp)
-        self.matrix(f"{blk}.attn_output.weight", s.n_embd, s.n_embd)
-        self.vector(f"{blk}.ffn_norm.weight", s.n_embd)
+        self.matrix(f"{blk}.attn_output.weight", s.n_embd, n_heads)
+
+    def mlp(self, il: int, n_ff: int) -> None:
+        """Plan a layer's MLP."""
+        s, blk = self.shape, f"blk.{il}"
         self.matrix(f"{blk}.ffn_gate.weight", n_ff, s.n_embd)
         self.matrix(f"{blk}.ffn_up.weight", n_ff, s.n_embd)
         self.matrix(f"{blk}.ffn_down.weight", s.n_embd, n_ff)
+
+    def block(self, il: int, n_inp: int, n_ff: int) -> None:
+        """Plan a layer of a Llama."""
+        self.constant(f"blk.{il}.attn_norm.weight", self.shape.n_embd)
+        self.attention(il, n_inp)
+        self.constant(f"blk.{il}.ffn_norm.weight", self.shape.n_embd)
+        self.mlp(il, n_ff)
 
     def write(self, first: dict[str, npt.NDArray[np.int64]] | None = None) -> None:
         """Write everything; `first` are integer tensors that go before the others."""
         w = self.writer
         for name, ids in (first or {}).items():
             w.add_tensor_info(name, ids.shape, ids.dtype, ids.nbytes)
-        for name, shape in self.tensors:
-            kind = self._type(shape)
-            rows = _n_bytes(shape, kind)
+        for name, shape, value in self.tensors:
+            kind = self.ftype if value is None else TYPES["F32"]
+            size = _n_bytes(shape, kind)
             if kind in (TYPES["F32"], TYPES["F16"]):
                 dtype = np.dtype(np.float32 if kind == TYPES["F32"] else np.float16)
-                w.add_tensor_info(name, shape, dtype, rows)
+                w.add_tensor_info(name, shape, dtype, size)
             else:
                 # quantized tensors are announced by the shape of their bytes
-                w.add_tensor_info(name, (shape[0], rows // shape[0]), np.dtype(np.uint8), rows, raw_dtype=kind)
+                n_rows = int(np.prod(shape[:-1]))
+                w.add_tensor_info(name, (*shape[:-1], size // n_rows), np.dtype(np.uint8), size, raw_dtype=kind)
         w.write_header_to_file()
         w.write_kv_data_to_file()
         w.write_ti_data_to_file()
         for ids in (first or {}).values():
             w.write_tensor_data(ids)
-        for _, shape in self.tensors:
-            w.write_tensor_data(self._data(shape))
+        for _, shape, value in self.tensors:
+            w.write_tensor_data(self._random(shape) if value is None else np.full(shape, value, dtype=np.float32))
         w.close()
 
-    def _type(self, shape: tuple[int, ...]) -> gguf.GGMLQuantizationType:
-        return self.ftype if len(shape) == 2 else TYPES["F32"]
-
-    def _data(self, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
-        if len(shape) == 1:
-            return np.ones(shape, dtype=np.float32)
-        n_out, n_in = shape
-        values = self.rng.normal(0.0, n_in**-0.5, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
+    def _random(self, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        values = self.rng.normal(0.0, shape[-1] ** -0.5, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
         blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, self.ftype)
-        deal = self.rng.integers(0, _N_BLOCKS, n_out * n_in // _N_BLOCK)
-        return blocks[deal].reshape(n_out, -1)
+        deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // _N_BLOCK)
+        return blocks[deal].reshape(*shape[:-1], -1)
 
 
 def _n_bytes(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> int:
@@ -174,15 +189,81 @@ def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
 
 
 def write_target(path: Path, shape: Shape, ftype: str) -> None:
-    """Write a Llama with random weights."""
-    file = _File(path, "llama", f"random llama {ftype}", shape, ftype)
+    """Write a target with random weights."""
+    file = _File(path, shape.arch, f"random {shape.arch} {ftype}", shape, ftype)
     file.add_sizes(shape.n_layer, shape.n_ff)
     file.matrix("token_embd.weight", shape.n_vocab, shape.n_embd)
-    file.vector("output_norm.weight", shape.n_embd)
-    file.matrix("output.weight", shape.n_vocab, shape.n_embd)
-    for il in range(shape.n_layer):
-        file.block(il, shape.n_embd, shape.n_ff)
+    file.constant("output_norm.weight", shape.n_embd)
+    _ARCHS[shape.arch](file)
     file.write()
+
+
+def _llama(file: _File) -> None:
+    s = file.shape
+    file.matrix("output.weight", s.n_vocab, s.n_embd)
+    for il in range(s.n_layer):
+        file.block(il, s.n_embd, s.n_ff)
+
+
+def _qwen35(file: _File) -> None:
+    """Three layers with a recurrent state to one with attention; the output is the embedding table."""
+    s, w = file.shape, file.writer
+    # as many key heads as attention heads, twice as many value heads, half as wide as those of the attention
+    n_key, n_value, d_state = s.n_head, 2 * s.n_head, s.head_dim // 2
+    n_inner = n_value * d_state
+    n_conv = 2 * n_key * d_state + n_inner
+    sizes = {"conv_kernel": 4, "inner_size": n_inner, "state_size": d_state}
+    for key, value in {**sizes, "time_step_rank": n_value, "group_count": n_key}.items():
+        w.add_uint32(f"qwen35.ssm.{key}", value)
+    w.add_uint32("qwen35.full_attention_interval", 4)
+    n_rot = s.head_dim // 4
+    w.add_array("qwen35.rope.dimension_sections", [n_rot // 2 - 2 * (n_rot // 6), n_rot // 6, n_rot // 6, 0])
+    for il in range(s.n_layer):
+        blk = f"blk.{il}"
+        file.constant(f"{blk}.attn_norm.weight", s.n_embd)
+        file.constant(f"{blk}.post_attention_norm.weight", s.n_embd)
+        file.mlp(il, s.n_ff)
+        if (il + 1) % 4 == 0:
+            file.attention(il, s.n_embd, n_q=2)  # with a gate
+            file.constant(f"{blk}.attn_q_norm.weight", s.head_dim)
+            file.constant(f"{blk}.attn_k_norm.weight", s.head_dim)
+            continue
+        file.matrix(f"{blk}.attn_qkv.weight", n_conv, s.n_embd)
+        file.matrix(f"{blk}.attn_gate.weight", n_inner, s.n_embd)
+        file.constant(f"{blk}.ssm_conv1d.weight", n_conv, 4, value=0.25)
+        file.constant(f"{blk}.ssm_dt.bias", n_value)
+        file.constant(f"{blk}.ssm_a", n_value, value=-1.0)
+        file.matrix(f"{blk}.ssm_beta.weight", n_value, s.n_embd)
+        file.matrix(f"{blk}.ssm_alpha.weight", n_value, s.n_embd)
+        file.constant(f"{blk}.ssm_norm.weight", d_state)
+        file.matrix(f"{blk}.ssm_out.weight", s.n_embd, n_inner)
+
+
+def _gpt_oss(file: _File) -> None:
+    """Experts, attention sinks, a sliding window in every other layer, biases."""
+    s, w = file.shape, file.writer
+    w.add_uint32("gpt-oss.attention.sliding_window", 128)
+    w.add_uint32("gpt-oss.expert_count", s.n_expert)
+    w.add_uint32("gpt-oss.expert_used_count", 4)
+    w.add_uint32("gpt-oss.expert_feed_forward_length", s.n_ff)
+    n_heads, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
+    file.matrix("output.weight", s.n_vocab, s.n_embd)
+    for il in range(s.n_layer):
+        blk = f"blk.{il}"
+        file.constant(f"{blk}.attn_norm.weight", s.n_embd)
+        file.constant(f"{blk}.post_attention_norm.weight", s.n_embd)
+        file.attention(il, s.n_embd)
+        for name, n in (("attn_q", n_heads), ("attn_k", n_kv), ("attn_v", n_kv), ("attn_output", s.n_embd)):
+            file.constant(f"{blk}.{name}.bias", n, value=0.0)
+        file.constant(f"{blk}.attn_sinks.weight", s.n_head, value=0.0)
+        file.matrix(f"{blk}.ffn_gate_inp.weight", s.n_expert, s.n_embd)
+        file.constant(f"{blk}.ffn_gate_inp.bias", s.n_expert, value=0.0)
+        for name, n_out, n_in in (("gate", s.n_ff, s.n_embd), ("up", s.n_ff, s.n_embd), ("down", s.n_embd, s.n_ff)):
+            file.matrix(f"{blk}.ffn_{name}_exps.weight", s.n_expert, n_out, n_in)
+            file.constant(f"{blk}.ffn_{name}_exps.bias", s.n_expert, n_out, value=0.0)
+
+
+_ARCHS = {"llama": _llama, "qwen35": _qwen35, "gpt-oss": _gpt_oss}
 
 
 def write_head(path: Path, shape: Shape, ftype: str) -> None:
@@ -192,9 +273,9 @@ def write_head(path: Path, shape: Shape, ftype: str) -> None:
     file.writer.add_array("eagle3.target_layers", shape.boundaries)
     file.writer.add_uint32("eagle3.target_hidden_size", shape.n_embd)
     file.matrix("fc.weight", shape.n_embd, 3 * shape.n_embd)
-    file.vector("blk.0.attn_norm_2.weight", shape.n_embd)
+    file.constant("blk.0.attn_norm_2.weight", shape.n_embd)
     file.block(0, 2 * shape.n_embd, shape.n_ff_dft)
-    file.vector("output_norm.weight", shape.n_embd)
+    file.constant("output_norm.weight", shape.n_embd)
     file.matrix("output.weight", shape.n_vocab_dft, shape.n_embd)
     stride = shape.n_vocab // shape.n_vocab_dft
     file.write({"d2t": np.arange(shape.n_vocab_dft, dtype=np.int64) * stride})
