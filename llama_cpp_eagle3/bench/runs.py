@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
+from .. import Eagle3Error, Eagle3Llama
+from .synthetic import SyntheticLlama
+from .weights import weights_read
 
 N_CTX = 512
 
@@ -42,6 +45,8 @@ class Run:
     """Of t_draft: taking rows in, in C++."""
     t_sample: float = 0.0
     """Sampling, Python included. Ours only."""
+    n_bytes: float = 0.0
+    """Weights read in all rounds. Ours only."""
 
     def __add__(self, other: Run) -> Run:
         n = max(len(self.per_position), len(other.per_position))
@@ -75,6 +80,19 @@ class Run:
         return (self.t_decode - self.t_verify - self.t_graph) / self.rounds if self.rounds else 0.0
 
     @property
+    def ideal_share(self) -> float:
+        """Tokens/s over those of an engine that spends its time in llama_decode and the head's graphs alone.
+
+        The latter are mean acceptance length / (T(n) + drafter's ggml time). Ours only, 0 for others.
+        """
+        return (self.t_verify + self.t_graph) / self.t_decode if self.t_decode else 0.0
+
+    @property
+    def gb_per_second(self) -> float:
+        """Weights read per second, in GB/s. Ours only."""
+        return self.n_bytes / self.t_decode * 1e-9 if self.t_decode else 0.0
+
+    @property
     def t_draft_round(self) -> float:
         """The drafter's time in a round."""
         return self.t_draft / self.rounds if self.rounds else 0.0
@@ -85,35 +103,67 @@ def total(runs: Iterable[Run]) -> Run:
     return sum(runs, Run())
 
 
-def load(model: str, draft: str | None, n_threads: int, n_gpu_layers: int = 0, n_ctx: int = N_CTX) -> Eagle3Llama:
-    """Our engine, with the settings that `run_peer` gives to llama.cpp's tool."""
-    return Eagle3Llama(
-        model,
-        draft_model_path=draft,
-        n_ctx=n_ctx,
-        n_batch=n_ctx,  # llama.cpp's tool takes a prompt in one batch only
-        n_ubatch=512,
-        n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads,
-        n_threads_batch=n_threads,
-        verbose=False,
-    )
+def load(
+    model: str,
+    head: str | None,
+    n_threads: int,
+    n_gpu_layers: int = 0,
+    n_ctx: int = N_CTX,
+    *,
+    synthetic: Sequence[float] | None = None,
+    **options: Any,
+) -> Eagle3Llama:
+    """Our engine, with the settings that `run_peer` gives to llama.cpp's tool.
+
+    Args:
+        model: the target.
+        head: the head, or None.
+        n_threads: for tokens and batches.
+        n_gpu_layers: of the target.
+        n_ctx: context and batch size.
+        synthetic: accept by these odds, see `synthetic`.
+        **options: more arguments of `Eagle3Llama`.
+    """
+    settings = {
+        "draft_model_path": head,
+        "n_ctx": n_ctx,
+        "n_batch": n_ctx,  # llama.cpp's tool takes a prompt in one batch only
+        "n_ubatch": 512,
+        "n_gpu_layers": n_gpu_layers,
+        "n_threads": n_threads,
+        "n_threads_batch": n_threads,
+        "verbose": False,
+        **options,
+    }
+    return Eagle3Llama(model, **settings) if synthetic is None else SyntheticLlama(model, synthetic, **settings)
 
 
-def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int) -> tuple[Run, list[int]]:
-    """Generate greedily up to the end of the text, in our engine; returns the figures and the tokens."""
-    llm.reset()
+def run_own(
+    llm: Eagle3Llama, prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True
+) -> tuple[Run, list[int]]:
+    """Generate greedily in our engine; returns the figures and the tokens.
+
+    Args:
+        llm: what `load` gave.
+        prompt: tokens.
+        n_predict: tokens to generate, at most.
+        fresh: evaluate the prompt anew even if it is what the context begins with; else `t_prompt` means nothing.
+        stop: end with the text.
+    """
+    if fresh:
+        llm.reset()
     generator = llm.generate(prompt, temp=0.0)
     tokens = [next(generator)]
-    eos, t_before, start = llm.token_eos(), _clocks(llm), perf_counter()
+    eos, t_before, steps_before, start = llm.token_eos(), _clocks(llm), _n_steps(llm), perf_counter()
     for token in islice(generator, n_predict - 1):
         tokens.append(token)
-        if token == eos:
+        if stop and token == eos:
             break
     generator.close()
     t_decode = perf_counter() - start
     stats = llm.last_stats
     t_verify, t_propose, t_process, t_graph = (b - a for a, b in zip(t_before, _clocks(llm), strict=True))
+    n_target, n_head = weights_read(llm.model_path, llm.draft_model_path)
     run = Run(
         # the first token came with the prompt
         tokens=stats.tokens - 1,
@@ -129,8 +179,14 @@ def run_own(llm: Eagle3Llama, prompt: Sequence[int], n_predict: int) -> tuple[Ru
         t_propose=t_propose,
         t_process=t_process,
         t_sample=stats.sample_seconds,
+        n_bytes=n_target * stats.rounds + n_head * (_n_steps(llm) - steps_before),
     )
     return run, tokens
+
+
+def _n_steps(llm: Eagle3Llama) -> int:
+    """Graphs of the head that were computed."""
+    return 0 if llm.drafter is None else llm.drafter.n_steps
 
 
 def _clocks(llm: Eagle3Llama) -> tuple[float, float, float, float]:

@@ -1,0 +1,247 @@
+"""Several sides on the same files and prompts, in turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import Eagle3Llama
+from . import machine, peer, weights
+from .figures import Spread
+from .runs import N_CTX, Peer, Run, load, run_own, run_peer, total
+from .server import Server
+from .settings import Setting, own
+
+
+@dataclass
+class Config:
+    """What is run, how often."""
+
+    model: str
+    draft: str
+    settings: list[Setting]
+    texts: list[str]
+    n_predict: int = 128
+    n_runs: int = 5
+    n_fresh: int = 1
+    """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
+    n_threads: int = field(default_factory=machine.n_cores)
+    n_gpu_layers: int = 0
+    n_ctx: int = N_CTX
+    tools: str | None = None
+    """Folder of llama.cpp's programs."""
+    synthetic: list[float] | None = None
+    """Accept by these odds instead of by what the target says."""
+
+
+@dataclass
+class Side:
+    """What one side took."""
+
+    setting: Setting
+    runs: list[Run]
+    t_first: list[float]
+    """Seconds to the first token, of the prompts that were evaluated anew."""
+
+    def spread(self, figure: Callable[[Run], float]) -> Spread:
+        """A figure of every run."""
+        return Spread.of(map(figure, self.runs))
+
+    def median(self, figure: Callable[[Run], float]) -> float:
+        """A figure's median."""
+        return self.spread(figure).median
+
+    @property
+    def speed(self) -> Spread:
+        """Tokens per second."""
+        return self.spread(lambda run: run.tokens_per_second)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "setting": asdict(self.setting),
+            "name": self.setting.name,
+            "tokens_per_second": asdict(self.speed),
+            "mean_acceptance_length": total(self.runs).acceptance_length,
+            "acceptance_per_position": total(self.runs).rates,
+            "ideal_share": self.median(lambda run: run.ideal_share),
+            "seconds_to_first_token": self.t_first,
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Side:
+        """What `as_dict` gave."""
+        runs = [Run(**run) for run in data["runs"]]
+        return cls(Setting(**data["setting"]), runs, data["seconds_to_first_token"])
+
+
+@dataclass
+class Result:
+    """All sides."""
+
+    sides: list[Side]
+    n_prompts: int
+    n_predict: int
+    n_different: int
+    """Prompts to which one of our sides wrote another text than plain decoding (or the first side)."""
+    synthetic: list[float] | None
+    n_bytes: tuple[int, int]
+    """Weights read per row: of the target, of the head."""
+
+    def side(self, name: str) -> Side:
+        """By the name of its setting."""
+        return next(side for side in self.sides if side.setting.name == name)
+
+    @property
+    def plain(self) -> Side | None:
+        """Plain decoding, if it was run."""
+        return next((side for side in self.sides if side.setting.kind == "plain"), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "synthetic_acceptance": self.synthetic,
+            "n_prompts": self.n_prompts,
+            "n_predict": self.n_predict,
+            "n_different": self.n_different,
+            "n_bytes_per_row": list(self.n_bytes),
+            "sides": [side.as_dict() for side in self.sides],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Result:
+        """What `as_dict` gave."""
+        sides = [Side.from_dict(side) for side in data["sides"]]
+        n_target, n_head = data["n_bytes_per_row"]
+        return cls(
+            sides,
+            data["n_prompts"],
+            data["n_predict"],
+            data["n_different"],
+            data["synthetic_acceptance"],
+            (n_target, n_head),
+        )
+
+
+Runner = Callable[[int, bool], tuple[Run, list[int] | None]]
+"""(number of the prompt, anew?) -> figures, and the tokens if they can be compared."""
+
+
+def measure(config: Config, progress: Callable[[str], None] = lambda text: None) -> Result:
+    """Run everything.
+
+    Prompt by prompt, so that each engine evaluates a prompt once and then goes on from it in all runs; within a run the
+    sides take turns, and each run begins with another one. A run's figure is that of all its prompts together.
+
+    Raises:
+        ValueError: a side cannot be run like this.
+        Eagle3Error: the files do not fit, or a program of llama.cpp failed.
+    """
+    if config.synthetic and any(s.kind == "simple" for s in config.settings):
+        raise ValueError("llama-speculative-simple knows no synthetic acceptance: compare with llama-server")
+    found: dict[Setting, list[list[Run]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
+    t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
+    different = set()
+    with ExitStack() as stack:
+        runners = _runners(config, stack, progress)
+        for j in range(len(config.texts)):
+            if j == 0:
+                for s in config.settings:  # to warm up
+                    runners[s](0, True)
+            expected = None
+            for i in range(config.n_runs):
+                for k in range(len(config.settings)):
+                    s = config.settings[(k + i) % len(config.settings)]
+                    progress(f"prompt {j + 1} of {len(config.texts)}, run {i + 1} of {config.n_runs}, {s.title}")
+                    fresh = i == 0 and j < config.n_fresh
+                    run, tokens = runners[s](j, fresh)
+                    found[s][i].append(run)
+                    if fresh:
+                        t_first[s].append(run.t_prompt)
+                    if tokens is not None and not config.synthetic:
+                        expected = expected or tokens
+                        if tokens != expected:
+                            different.add(j)
+    sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
+    n_bytes = weights.weights_read(config.model, config.draft)
+    return Result(sides, len(config.texts), config.n_predict, len(different), config.synthetic, n_bytes)
+
+
+def _runners(config: Config, stack: ExitStack, progress: Callable[[str], None]) -> dict[Setting, Runner]:
+    """How to run each side. Engines and servers are closed with `stack`."""
+    runners: dict[Setting, Runner] = {}
+    progress("loading")
+    drafted = _load_drafted(config, stack)
+    plain = None
+    if drafted is None or any(s.kind == "plain" for s in config.settings):
+        plain = stack.enter_context(closing(_load(config, None)))
+    engines = [llm for llm in (plain, drafted) if llm is not None]
+    prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
+    tools = peer.get_tools(config.tools) if any(s.is_peer for s in config.settings) else Path()
+    for s in config.settings:
+        if s.kind in ("simple", "server"):
+            clock = peer.get_clock() if s.kind == "simple" else None
+            other = Peer(tools, clock, config.model, config.draft, config.n_threads, config.n_gpu_layers, config.n_ctx)
+            if s.kind == "simple":
+                runners[s] = _simple(config, other, s.n_max)
+            else:
+                progress(f"starting {s.title}")
+                server = stack.enter_context(Server(other, s.n_max, config.synthetic))
+                runners[s] = _server(config, server, prompts)
+        elif s.kind == "plain" and plain is not None:
+            runners[s] = _own(config, plain, s, prompts)
+        elif drafted is not None:
+            runners[s] = _own(config, drafted, s, prompts)
+    return runners
+
+
+def _load(config: Config, head: str | None, **options: Any) -> Eagle3Llama:
+    synthetic = config.synthetic if head is not None else None
+    return load(
+        config.model,
+        head,
+        config.n_threads,
+        config.n_gpu_layers,
+        config.n_ctx,
+        synthetic=synthetic,
+        **options,
+    )
+
+
+def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
+    """One engine for all sides that draft, with room for the largest of them."""
+    sides = list(own(config.settings))
+    if not sides:
+        return None
+    largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.n_max))
+    return stack.enter_context(closing(_load(config, config.draft, **largest.load_options())))
+
+
+def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[list[int]]) -> Runner:
+    def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
+        setting.apply(llm)
+        return run_own(llm, prompts[j], config.n_predict, fresh=fresh, stop=not config.synthetic)
+
+    return run
+
+
+def _simple(config: Config, other: Peer, n_max: int) -> Runner:
+    return lambda j, fresh: (run_peer(other, config.texts[j], config.n_predict, n_max)[0], None)
+
+
+def _server(config: Config, server: Server, prompts: Sequence[list[int]]) -> Runner:
+    def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
+        return server.run(prompts[j], config.n_predict, fresh=fresh, stop=not config.synthetic), None
+
+    return run
+
+
+def show_progress(text: str) -> None:
+    """Say on a terminal how far it is."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,108 @@
+"""What was measured, as a Markdown table and as a plot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..errors import Eagle3Error
+from .figures import Spread, percent, table
+from .measure import Result, Side
+from .runs import total
+
+_COLORS = {"plain": "#888888", "chain": "#4c78a8", "auto": "#2ca02c", "tree": "#9467bd"}
+_COLOR_PEER = "#e45756"
+
+
+def synthetic_line(result: Result) -> str:
+    """What to say where acceptance is not real; empty where it is."""
+    if not result.synthetic:
+        return ""
+    rates = ", ".join(f"{rate:g}" for rate in result.synthetic)
+    return f"**SYNTHETIC ACCEPTANCE {rates}**: drafts were accepted by these odds, whatever they were."
+
+
+def markdown(result: Result, bandwidth: float = 0.0) -> str:
+    """The table, with a line on what it shows.
+
+    Args:
+        result: what was measured.
+        bandwidth: bytes per second that the machine can read, 0 = unknown.
+    """
+    plain = result.plain
+    head = ["", "tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms"]
+    head += ["drafter, ms a round", "verify, ms a round", "GB/s", "of ideal"]
+    rows = [_row(side, plain, bandwidth) for side in result.sides]
+    n_runs = len(result.sides[0].runs)
+    text = [
+        synthetic_line(result),
+        table(head, rows),
+        f"{result.n_prompts} prompts, {result.n_predict} tokens each, greedy; medians of {n_runs} interleaved runs "
+        "(lowest - highest). "
+        + ("" if result.synthetic else f"Prompts to which our sides wrote different texts: {result.n_different}. ")
+        + (f"Memory is read at {bandwidth * 1e-9:.1f} GB/s here." if bandwidth else ""),
+    ]
+    return "\n\n".join(part.strip() for part in text if part)
+
+
+def _row(side: Side, plain: Side | None, bandwidth: float) -> list[str]:
+    runs = total(side.runs)
+    ours = not side.setting.is_peer
+    gb = side.median(lambda run: run.gb_per_second)
+    return [
+        side.setting.title,
+        side.speed.text(1),
+        f"{side.speed.median / plain.speed.median:.2f}" if plain else "",
+        f"{runs.acceptance_length:.2f}",
+        " ".join(f"{100 * rate:.0f}" for rate in runs.rates),
+        Spread.of(side.t_first).text(0, 1e-3) if side.t_first else "",
+        f"{1e3 * side.median(lambda run: run.t_draft_round):.2f}" if runs.drafted and runs.t_draft else "",
+        f"{1e3 * side.median(lambda run: run.t_verify / max(run.rounds, 1)):.1f}" if ours else "",
+        (f"{gb:.1f}" + (f" ({percent(gb * 1e9 / bandwidth, 0)})" if bandwidth else "")) if ours else "",
+        f"{side.median(lambda run: run.ideal_share):.3f}" if ours else "",
+    ]
+
+
+def plot(path: str | os.PathLike[str], results: Sequence[tuple[str, Result]]) -> None:
+    """Bars of tokens/s, one panel per result, with the lowest and the highest run as whiskers.
+
+    Args:
+        path: the file; its ending says which format.
+        results: (title, what was measured).
+
+    Raises:
+        Eagle3Error: no matplotlib.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as e:
+        raise Eagle3Error("no matplotlib: pip install 'llama-cpp-eagle3[bench]'") from e
+    heights = [len(result.sides) for _, result in results]
+    settings = {"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(8, 0.9 * len(results) + 0.27 * sum(heights)), layout="constrained")
+        panels = figure.subplots(len(results), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for panel, (title, result) in zip(panels, results, strict=True):
+            _panel(panel, title, result)
+        panels[-1].set_xlabel("tokens/s")
+        figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
+
+
+def _panel(panel: object, title: str, result: Result) -> None:
+    draw = panel  # matplotlib has no types
+    speeds = [side.speed for side in result.sides]
+    names = [side.setting.title for side in result.sides]
+    colors = [_COLORS.get(side.setting.kind, _COLOR_PEER) for side in result.sides]
+    whiskers = [[s.median - s.low for s in speeds], [s.high - s.median for s in speeds]]
+    draw.barh(names, [s.median for s in speeds], xerr=whiskers, color=colors, error_kw={"lw": 0.8})  # type: ignore[attr-defined]
+    for i, speed in enumerate(speeds):
+        draw.text(speed.high, i, f" {speed.median:.1f}", va="center", fontsize=8)  # type: ignore[attr-defined]
+    draw.invert_yaxis()  # type: ignore[attr-defined]
+    draw.margins(x=0.1)  # type: ignore[attr-defined]
+    if result.synthetic:
+        title += "\nSYNTHETIC ACCEPTANCE " + ", ".join(f"{rate:g}" for rate in result.synthetic)
+    draw.set_title(title, loc="left", fontsize=9)  # type: ignore[attr-defined]
+    plain = result.plain
+    if plain is not None:
+        draw.axvline(plain.speed.median, color="#888888", lw=0.8, ls=":")  # type: ignore[attr-defined]

@@ -1,0 +1,138 @@
+"""What a benchmark compares: ways of drafting in our engine, and llama.cpp's own programs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .. import Eagle3Llama
+
+OWN = ("plain", "chain", "auto", "tree")
+PEERS = ("simple", "server")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One side of a comparison."""
+
+    kind: str
+    """Of OWN, or of PEERS: llama-speculative-simple or llama-server with draft-eagle3."""
+    n_max: int = 0
+    """Length of a chain, of ours or theirs; for auto the longest path, 0 = the default."""
+    depth: int = 0
+    top_k: int = 0
+    n_tokens: int = 0
+
+    @property
+    def name(self) -> str:
+        """Short, unique, and `parse` reads it."""
+        if self.kind == "tree":
+            return f"tree {self.depth}x{self.top_k}:{self.n_tokens}"
+        return f"{self.kind} {self.n_max}" if self.n_max else self.kind
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        programs = {"simple": "llama-speculative-simple", "server": "llama-server"}
+        return self.name.replace(self.kind, programs.get(self.kind, self.kind), 1)
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether llama.cpp's own program runs it."""
+        return self.kind in PEERS
+
+    @classmethod
+    def parse(cls, name: str) -> Setting:
+        """From a name.
+
+        Raises:
+            ValueError: it is none.
+        """
+        tree = re.fullmatch(r"tree (\d+)x(\d+):(\d+)", name)
+        if tree:
+            return cls("tree", 0, *(int(n) for n in tree.groups()))
+        kind, _, n_max = name.partition(" ")
+        if kind not in (*OWN, *PEERS) or kind == "tree" or (n_max and not n_max.isdecimal()):
+            raise ValueError(f"expected plain, auto, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}")
+        return cls(kind, int(n_max or 0))
+
+    def load_options(self) -> dict[str, object]:
+        """Arguments of `Eagle3Llama` that make room for this."""
+        if self.kind == "tree":
+            trees = {"depth": self.depth, "topk": self.top_k, "tokens": self.n_tokens}
+            return {"draft": "tree", **{f"draft_tree_{key}": value for key, value in trees.items()}}
+        return {"draft": self.kind, "draft_n_max": self.n_max} if self.n_max else {"draft": self.kind}
+
+    def apply(self, llm: Eagle3Llama) -> None:
+        """Make an engine with a head draft like this from now on."""
+        if self.kind == "plain":
+            return
+        llm.draft = self.kind
+        if self.kind == "tree":
+            llm.draft_tree_depth, llm.draft_tree_topk, llm.draft_tree_tokens = self.depth, self.top_k, self.n_tokens
+        elif self.n_max:
+            llm.draft_n_max = self.n_max
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that say what to compare."""
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
+        "--n-max",
+        type=numbers,
+        default=[3],
+        metavar="N,...",
+        help="lengths of fixed chains, of ours and llama.cpp's (default: 3; none: '')",
+    )
+    group.add_argument("--no-plain", action="store_true", help="leave out plain decoding")
+    group.add_argument("--no-auto", action="store_true", help='leave out draft="auto"')
+    for flag, what in (
+        ("--tree-depth", "levels of a tree, as SGLang's steps"),
+        ("--tree-topk", "successors looked at behind a node, as SGLang's topk"),
+        ("--tree-tokens", "drafted tokens that are verified, as SGLang's draft tokens"),
+    ):
+        group.add_argument(flag, type=numbers, default=[], metavar="N,...", help=f"{what}; several lists are zipped")
+    group.add_argument(
+        "--peer",
+        action="append",
+        choices=PEERS,
+        default=[],
+        help="also llama.cpp's llama-speculative-simple or llama-server, with each --n-max",
+    )
+
+
+def from_arguments(args: argparse.Namespace) -> list[Setting]:
+    """What the flags name.
+
+    Raises:
+        ValueError: the lists of trees differ in length, or there is nothing to run.
+    """
+    trees = args.tree_depth, args.tree_topk, args.tree_tokens
+    if len({len(values) for values in trees}) != 1:
+        raise ValueError("give as many --tree-depth as --tree-topk and --tree-tokens")
+    found = [] if args.no_plain else [Setting("plain")]
+    found += [] if args.no_auto else [Setting("auto")]
+    found += [Setting("chain", n) for n in args.n_max]
+    found += [Setting("tree", 0, *sizes) for sizes in zip(*trees, strict=True)]
+    found += [Setting(peer, n) for peer in args.peer for n in args.n_max]
+    if not found:
+        raise ValueError("nothing to run: every side was left out")
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Positive numbers between commas."""
+    try:
+        values = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        values = [0]
+    if any(n < 1 for n in values):
+        raise argparse.ArgumentTypeError(f"expected positive numbers like 1,2,4, found {text!r}")
+    return values
+
+
+def own(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Those that draft in our engine."""
+    return (s for s in settings if s.kind in OWN and s.kind != "plain")

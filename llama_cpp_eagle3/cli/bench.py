@@ -1,0 +1,130 @@
+"""Compare plain decoding, fixed chains, trees and draft="auto" with each other and with llama.cpp, on the same files.
+
+All sides take turns on the same prompts. Without -m the bundled pair is used. llama.cpp's own programs take part with
+--peer once --build-peer has built them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import Eagle3Error
+from .options import default_threads
+
+_N_CTX = 512
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    from ..bench import settings, synthetic
+
+    files = parser.add_argument_group("files and prompts")
+    files.add_argument("-m", "--model", metavar="FNAME", help="target, a GGUF file (default: the bundled pair)")
+    files.add_argument("-md", "--model-draft", metavar="FNAME", help="EAGLE-3 head, a GGUF file")
+    files.add_argument(
+        "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
+    )
+    files.add_argument("--n-prompts", type=int, metavar="N", help="use only the first ones")
+    files.add_argument("-n", "--predict", "--n-predict", type=int, default=128, metavar="N", help="tokens per prompt")
+    files.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
+    files.add_argument("-c", "--ctx-size", type=int, default=_N_CTX, metavar="N", help=f"(default: {_N_CTX})")
+    files.add_argument("-t", "--threads", type=int, default=default_threads(), metavar="N", help="CPU threads")
+    files.add_argument("-ngl", "--gpu-layers", type=int, default=0, metavar="N", help="of the target (default: 0)")
+    files.add_argument(
+        "--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)"
+    )
+    settings.add_arguments(parser)
+    parser.add_argument(
+        "--synthetic-acceptance",
+        type=synthetic.rates_of,
+        metavar="P,...",
+        help="accept by fixed odds: entry i is the chance that the first i + 1 drafted tokens are all accepted",
+    )
+    parser.add_argument("--build-peer", action="store_true", help="build llama.cpp's programs first, a few minutes")
+    parser.add_argument("--tools", metavar="DIR", help="a folder that has them (or LLAMA_CPP_TOOLS)")
+    parser.add_argument("--json", metavar="FNAME", help="write all figures")
+    parser.add_argument("--markdown", metavar="FNAME", help="write the table")
+    parser.add_argument("--plot", metavar="FNAME", help="draw it; .svg, .png, .pdf")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    _check_extra()
+    from ..bench import machine, measure, peer, report, settings
+
+    if args.build_peer:
+        print(peer.get_tools(args.tools), file=sys.stderr)
+    if min(args.predict, args.runs, args.threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
+        raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
+    model, draft = _pair(args)
+    config = measure.Config(
+        model=model,
+        draft=draft,
+        settings=settings.from_arguments(args),
+        texts=_texts(args.file)[: args.n_prompts],
+        n_predict=args.predict,
+        n_runs=args.runs,
+        n_fresh=args.fresh,
+        n_threads=args.threads,
+        n_gpu_layers=args.gpu_layers,
+        n_ctx=args.ctx_size,
+        tools=args.tools,
+        synthetic=args.synthetic_acceptance,
+    )
+    bandwidth = machine.read_bandwidth(args.threads) if args.gpu_layers == 0 else 0.0
+    result = measure.measure(config, measure.show_progress)
+    measure.show_progress("")
+    about: dict[str, Any] = machine.describe(args.threads)
+    table = report.markdown(result, bandwidth)
+    text = f"{table}\n\n{about['machine']}, {about['threads']} threads; {about['versions']}; {about['date']}"
+    print(text)
+    if args.json is not None:
+        document = {**about, "model": model, "draft": draft, "bytes_per_second": bandwidth, **result.as_dict()}
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if args.markdown is not None:
+        Path(args.markdown).write_text(text + "\n", encoding="utf-8")
+    if args.plot is not None:
+        report.plot(args.plot, [(Path(model).name, result)])
+    return 0
+
+
+def _pair(args: argparse.Namespace) -> tuple[str, str]:
+    if (args.model is None) != (args.model_draft is None):
+        raise ValueError("give both -m and -md, or neither for the bundled pair")
+    if args.model is not None:
+        return args.model, args.model_draft
+    from ..models import bundled_pair
+
+    target, head = bundled_pair()
+    return str(target), str(head)
+
+
+def _texts(paths: list[Path]) -> list[str]:
+    """Prompts of files, or those that come with the bundled pair."""
+    if not paths:
+        from ..models import heldout_prompts
+
+        return heldout_prompts()
+    texts: list[str] = []
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".json":
+            texts.append(text.removesuffix("\n"))
+            continue
+        found = json.loads(text)
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise ValueError(f"'{path}': expected a JSON list of texts")
+        texts += found
+    return texts
+
+
+def _check_extra() -> None:
+    try:
+        import gguf  # noqa: F401
+        import tqdm  # noqa: F401
+    except ModuleNotFoundError as e:
+        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[bench]'") from e
