@@ -11,6 +11,8 @@ from tiny import write_head
 
 from llama_cpp_eagle3.errors import ContextFullError, Eagle3Error
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 N_SEQ = 5
 HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "no_fc", "full_vocab", "everything"]
 

@@ -10,12 +10,14 @@ from tiny import write_head
 
 from llama_cpp_eagle3.draft import Draft
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 SHAPES = [(3, 1, 3), (1, 4, 4), (2, 3, 5), (4, 3, 12), (3, 5, 200)]  # depth, top_k, n_tokens
 
 
 @pytest.fixture
 def side(tiny_target, tiny_head, model_address):
-    return SideBySide(make_drafter(tiny_head, model_address(tiny_target.path)), ReferenceHead(tiny_head))
+    return SideBySide(make_drafter(tiny_head, model_address(tiny_target.path), n_unroll=1), ReferenceHead(tiny_head))
 
 
 def check_tree(side, id_last, depth, top_k, n_tokens):

@@ -7,6 +7,8 @@ from reference import ReferenceHead
 from reference_tree import Paths
 from tiny import write_head, write_target
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_any_head_agrees_with_the_reference(name, tiny_target, model_address, tmp_path):

@@ -11,6 +11,8 @@ from random_arch import N_VOCAB, load_random_arch
 
 from llama_cpp_eagle3 import Eagle3Error, _core
 
+pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
+
 N_MAX = 5
 KINDS = {
     "llama": "trim",

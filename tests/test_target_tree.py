@@ -11,6 +11,8 @@ from random_arch import N_VOCAB, load_random_arch
 
 from llama_cpp_eagle3 import Eagle3Error, _core
 
+pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
+
 N_LEAVES = 6
 ARCHS = ["llama", "gemma3", "llama4", "gpt-oss", "qwen3", "deepseek2"]
 
