@@ -116,6 +116,7 @@ class BatchGeneration:
                 if piece:
                     parts.append((lane, piece))
                     n_room -= len(piece)
+            llm._check_servers()
             llm._target.decode_parts([(lane.seq_id, lane.n_past, piece) for lane, piece in parts], False)
             row = -1
             for lane, piece in parts:
@@ -152,6 +153,7 @@ class BatchGeneration:
         """Propose, verify, accept and commit for all lanes."""
         llm, stats = self.llm, self.llm._stats
         start = perf_counter_ns()
+        llm._check_servers()
         drafts = self.propose()
         drafted = perf_counter_ns()
 

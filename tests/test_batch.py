@@ -14,6 +14,8 @@ from test_recurrent import write_pair
 
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Llama
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 N = 24
 
 

@@ -292,6 +292,7 @@ def test_islice_leaves_no_round_open(tiny_target: Any, tiny_head: Any) -> None:
     llm.close()
 
 
+@pytest.mark.also_on_rpc("both-on-rpc")
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "gemma3"])
 @pytest.mark.parametrize("variant", [{}, {"boundaries": (0, 4)}, {"use_aux_hidden_state": False}], ids=str)
 def test_other_targets_and_heads(tmp_path: Any, arch: str, variant: dict[str, Any]) -> None:

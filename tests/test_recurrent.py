@@ -18,6 +18,8 @@ from tiny import write_head
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
 
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
 KINDS = {"lfm2": "snapshots", "qwen35": "snapshots", "qwen3next": "checkpoint", "mamba2": "checkpoint"}
 OPTIONS = {"n_ctx": 256}
 
