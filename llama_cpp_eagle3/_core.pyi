@@ -120,8 +120,11 @@ class Target:
         logits: Sequence[bool],
     ) -> None:
         """Evaluate one batch of any sequences, the general form. Nothing is forgotten before."""
-    def sample(self, sampler: int, row: int) -> int:
-        """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token."""
+    def sample(self, sampler: int, row: int, n_best: int = 0) -> int:
+        """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
+
+        n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+        """
     def argmax(self, row: int) -> int:
         """Return the first of the most probable tokens of a row."""
     def logits(self, row: int) -> npt.NDArray[np.float32]:

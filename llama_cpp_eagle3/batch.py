@@ -18,7 +18,7 @@ import numpy as np
 
 from .draft import Draft
 from .errors import ContextFullError
-from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar
+from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, n_best_needed
 from .speculative import N_REPLAY_MAX
 from .stats import Stats
 from .text import bytes_lacking
@@ -147,7 +147,7 @@ class BatchGeneration:
         sampler = llm._init_sampler(logits_processor=None if checked is None else checked.as_list(), **options)
         if checked is None and llm._is_greedy(**options):
             return llm._target.argmax
-        return chain_draw(llm._target, sampler, checked)
+        return chain_draw(llm._target, sampler, checked, n_best_needed(**options) if checked is None else 0)
 
     def round(self) -> None:
         """Propose, verify, accept and commit for all lanes."""

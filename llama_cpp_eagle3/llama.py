@@ -16,7 +16,7 @@ from .errors import Eagle3Error
 from .features import Features
 from .hub import download
 from .options import DraftOptions, check_names, check_values, draft_mode
-from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreign_draw, is_greedy
+from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreign_draw, is_greedy, n_best_needed
 from .speculative import Speculation, commit
 from .stats import Stats
 from .text import token_to_piece
@@ -268,7 +268,8 @@ class Eagle3Llama(DraftedContext):
         )
         if processors is None and self._is_greedy(**options):
             return self._target.argmax
-        return chain_draw(self._target, self._sampler, processors)
+        n_best = n_best_needed(**options) if processors is None else 0
+        return chain_draw(self._target, self._sampler, processors, n_best)
 
     def _is_greedy(self, **options: Any) -> bool:
         """Whether the chain is nothing but an argmax."""

@@ -58,13 +58,35 @@ def is_greedy(
     )
 
 
-def chain_draw(target: Target, sampler: Any, processors: CheckedProcessors | None) -> Draw:
-    """Draw through a `llama_cpp._internals.LlamaSampler`."""
+def n_best_needed(
+    temp: float,
+    repeat_penalty: float,
+    frequency_penalty: float,
+    presence_penalty: float,
+    top_k: int,
+    mirostat_mode: int,
+    **options: Any,
+) -> int:
+    """How many of the best logits the chain looks at, if it begins with top-k; 0 if it needs all of them."""
+    begins_with_top_k = (
+        temp > 0.0
+        and mirostat_mode == 0
+        and repeat_penalty == 1.0
+        and frequency_penalty == 0.0
+        and presence_penalty == 0.0
+        and options.get("grammar") is None
+        and not options.get("logits_processor")
+    )
+    return max(0, top_k) if begins_with_top_k else 0
+
+
+def chain_draw(target: Target, sampler: Any, processors: CheckedProcessors | None, n_best: int = 0) -> Draw:
+    """Draw through a `llama_cpp._internals.LlamaSampler`, which looks at the n_best best logits (0 = all)."""
     address = int(ctypes.cast(sampler.sampler, ctypes.c_void_p).value or 0)
     sample = target.sample
     if processors is None:
         # the default argument keeps the sampler, which owns the chain, alive
-        return lambda row, _owner=sampler: sample(address, row)  # type: ignore[misc]
+        return lambda row, _owner=sampler: sample(address, row, n_best)  # type: ignore[misc]
 
     def draw(row: int, _owner: Any = sampler) -> int:
         token = sample(address, row)

@@ -69,9 +69,9 @@ void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, 
     self.impl.decode_batch(tokens, pos, seq_ids, logits);
 }
 
-llama_token sample(py_target & self, uintptr_t sampler, int32_t row) {
+llama_token sample(py_target & self, uintptr_t sampler, int32_t row, int32_t n_best) {
     const busy_flag::scope scope(self.busy);
-    return self.impl.sample(reinterpret_cast<llama_sampler *>(sampler), row);
+    return self.impl.sample(reinterpret_cast<llama_sampler *>(sampler), row, n_best);
 }
 
 llama_token argmax(py_target & self, int32_t row) {
@@ -143,8 +143,11 @@ void register_target(py::module_ & m) {
             "After decode_tree: keep the path through these rows, 0 first, and forget all other nodes.")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
              nogil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
-        .def("sample", &sample, py::arg("sampler"), py::arg("row"), nogil(),
-             "Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.")
+        .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, nogil(), R"pbdoc(
+            Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
+
+            n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+        )pbdoc")
         .def("argmax", &argmax, py::arg("row"), nogil(), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")

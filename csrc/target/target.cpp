@@ -1,6 +1,7 @@
 #include "target/target.h"
 
 #include "error.h"
+#include "target/logits.h"
 
 #include "ggml.h"
 
@@ -445,36 +446,26 @@ const float * target::logits(int32_t row) const {
     return res;
 }
 
-llama_token target::sample(llama_sampler * smpl, int32_t row) const {
+llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
-    logits(row);
-    return llama_sampler_sample(smpl, ctx, row_idxs[row]);
+    const float * x = logits(row);
+    if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
+        return llama_sampler_sample(smpl, ctx, row_idxs[row]);
+    }
+    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/true };
+    llama_sampler_apply(smpl, &cur_p);
+    if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
+        throw error("the sampler selected no token");
+    }
+    const llama_token token = cur_p.data[cur_p.selected].id;
+    llama_sampler_accept(smpl, token);
+    return token;
 }
 
 llama_token target::argmax(int32_t row) const {
-    const float * x = logits(row);
-
-    // independent lanes, so that the compiler can use vector instructions
-    constexpr int32_t n_lanes = 16;
-    float             top[n_lanes];
-    std::fill(top, top + n_lanes, x[0]);
-    int32_t i = 0;
-    for (; i + n_lanes <= n_vocab_tgt; i += n_lanes) {
-        for (int32_t k = 0; k < n_lanes; ++k) {
-            top[k] = x[i + k] > top[k] ? x[i + k] : top[k];
-        }
-    }
-    float x_max = top[0];
-    for (int32_t k = 1; k < n_lanes; ++k) {
-        x_max = top[k] > x_max ? top[k] : x_max;
-    }
-    for (; i < n_vocab_tgt; ++i) {
-        x_max = x[i] > x_max ? x[i] : x_max;
-    }
-    const float * it = std::find(x, x + n_vocab_tgt, x_max);
-    return it == x + n_vocab_tgt ? 0 : it - x; // NaN equals nothing
+    return eagle3::argmax(logits(row), n_vocab_tgt);
 }
 
 } // namespace eagle3

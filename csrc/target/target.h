@@ -58,9 +58,12 @@ class target {
                       const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits);
 
     // row: index in the last batch; its logits must have been asked for
-    llama_token   sample(llama_sampler * smpl, int32_t row) const; // and accept
-    llama_token   argmax(int32_t row) const;                       // the first of the greatest
+    llama_token   argmax(int32_t row) const; // the first of the greatest
     const float * logits(int32_t row) const;
+
+    // sample from a row, and let the sampler accept the token. n_best > 0: the sampler looks at that many of the best
+    // tokens only (its first link is top-k), so that nothing has to be done for the others
+    llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0);
 
     // taking tokens of a sequence back
     recurrent_round & round(llama_seq_id seq_id);
@@ -125,6 +128,8 @@ class target {
     std::vector<int32_t>     row_idxs;
     std::vector<llama_token> row_tokens;
     std::vector<llama_pos>   row_pos;
+
+    std::vector<llama_token_data> candidates; // scratch of sample()
 
     int64_t t_decode = 0;
 };

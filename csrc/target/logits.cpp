@@ -1,0 +1,66 @@
+#include "target/logits.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace eagle3 {
+
+// of a multiple of 16 values, in independent lanes, so that the compiler can use vector instructions
+static float max_of(const float * x, int32_t n) {
+    constexpr int32_t n_lanes = 16;
+    float             top[n_lanes];
+    std::copy(x, x + n_lanes, top);
+    for (int32_t i = n_lanes; i < n; i += n_lanes) {
+        for (int32_t k = 0; k < n_lanes; ++k) {
+            top[k] = x[i + k] > top[k] ? x[i + k] : top[k];
+        }
+    }
+    float res = top[0];
+    for (int32_t k = 1; k < n_lanes; ++k) {
+        res = top[k] > res ? top[k] : res;
+    }
+    return res;
+}
+
+llama_token argmax(const float * logits, int32_t n) {
+    const int32_t n_main = n / 16 * 16;
+    float         x_max  = n_main > 0 ? max_of(logits, n_main) : logits[0];
+    for (int32_t i = n_main; i < n; ++i) {
+        x_max = logits[i] > x_max ? logits[i] : x_max;
+    }
+    const float * it = std::find(logits, logits + n, x_max);
+    return it == logits + n ? 0 : static_cast<llama_token>(it - logits); // NaN equals nothing
+}
+
+bool best_candidates(const float * logits, int32_t n, int32_t k, std::vector<llama_token_data> & res) {
+    constexpr int32_t n_block = 64;
+
+    const auto better = [](const llama_token_data & a, const llama_token_data & b) {
+        return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    };
+    // a heap with the worst of the best in front; most blocks have nothing that is better
+    res.clear();
+    for (int32_t i = 0; i < n; i += n_block) {
+        const bool is_full = static_cast<int32_t>(res.size()) == k;
+        if (is_full && i + n_block <= n && max_of(logits + i, n_block) <= res.front().logit) {
+            continue;
+        }
+        for (int32_t id = i; id < std::min(n, i + n_block); ++id) {
+            const llama_token_data candidate = { id, logits[id], 0.0f };
+            if (static_cast<int32_t>(res.size()) < k) {
+                if (!std::isnan(candidate.logit)) {
+                    res.push_back(candidate);
+                    std::push_heap(res.begin(), res.end(), better);
+                }
+            } else if (better(candidate, res.front())) {
+                std::pop_heap(res.begin(), res.end(), better);
+                res.back() = candidate;
+                std::push_heap(res.begin(), res.end(), better);
+            }
+        }
+    }
+    std::sort_heap(res.begin(), res.end(), better);
+    return static_cast<int32_t>(res.size()) == k && std::isfinite(res.front().logit);
+}
+
+} // namespace eagle3
