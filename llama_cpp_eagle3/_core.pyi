@@ -1,6 +1,7 @@
-"""Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter."""
+"""Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -431,3 +432,96 @@ class Drafter:
     def n_propose(self) -> int: ...
     @property
     def n_steps(self) -> int: ...
+
+class CostCurve:
+    """Microseconds of one pass over n rows: a staircase with one value per n.
+
+    Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
+    that all n share, and a correction per n.
+    """
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        """measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times not > 0."""
+    def at(self, n: int) -> float:
+        """Microseconds of n rows, as of now."""
+    def observe(self, n: int, t_us: float) -> None:
+        """A pass over n rows took t_us."""
+    @property
+    def measured(self) -> dict[int, float]:
+        """What it was made from."""
+    @property
+    def drift(self) -> float:
+        """By how much everything is slower now than measured."""
+
+_Node = tuple[int, int, float, int, int]
+
+class _Source(Protocol):
+    """A drafter written in Python; nodes are tuples (parent, token, p, depth, seq_id)."""
+
+    n_unroll: int
+    def begin(self, seq_ids: list[int], ids_last: list[int], top_k: int, n_steps: int, /) -> list[_Node]: ...
+    def expand(self, nodes: list[int], top_k: int, /) -> list[_Node]: ...
+    def time_us(self) -> float: ...
+
+class Planner:
+    """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
+
+    Each round `propose` drafts, and `observe` tells what came of it. One thread at a time: a second one gets BusyError.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | _Source | None,
+        target: CostCurve,
+        *,
+        draft_begin: CostCurve,
+        draft_step: CostCurve,
+        n_max: int = 16,
+        top_k: int = 1,
+        n_leaves_max: int = 1,
+        n_nodes_max: int | None = None,
+        n_seq_max: int = 1,
+    ) -> None:
+        """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
+        waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
+        behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
+        all sequences together (default: n_max). Raises ValueError.
+        """
+    def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
+        """Draft what may follow id_last, or nothing.
+
+        n_room: tokens that fit behind id_last, into the context and the batch. n_rows_extra: rows of the target's next
+        pass besides id_last and the draft, such as tokens that are evaluated again.
+        """
+    def propose_batch(
+        self, seq_ids: Sequence[int], ids_last: Sequence[int], n_rooms: Sequence[int], n_rows_extra: int = 0
+    ) -> list[Draft]:
+        """Draft chains for sequences that share one pass of the target."""
+    def observe(
+        self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0
+    ) -> None:
+        """After each round, those without a draft too: what the target said, and how long its pass took.
+
+        tokens: those that the round gave, accepted ones and the one behind them. n_rows: rows of the pass. t_other_us:
+        all of the round that is neither drafting nor the pass.
+        """
+    def observe_batch(
+        self,
+        seq_ids: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        n_rows: int,
+        t_verify_us: float,
+        t_other_us: float = 0.0,
+    ) -> None:
+        """The same for several sequences."""
+    def reset(self, seq_id: int = 0) -> None:
+        """A new text begins in this sequence."""
+    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0) -> float:
+        """How likely a node is accepted once its parent is, if the head gives it the probability p."""
+    def can_pay(self, n_seqs: int = 1) -> bool:
+        """Whether a head that is always right could save time. If not, it is never asked."""
+    def stats(self) -> dict[str, Any]:
+        """What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
+        worth it; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+        `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
+        """

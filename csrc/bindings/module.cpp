@@ -52,7 +52,7 @@ static void register_errors() {
 PYBIND11_MODULE(_core, m) {
     using namespace eagle3::python;
 
-    m.doc()                            = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter.";
+    m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
 
     register_errors();
@@ -61,4 +61,5 @@ PYBIND11_MODULE(_core, m) {
     register_target(m);
     register_head(m);
     register_drafter(m);
+    register_planner(m);
 }

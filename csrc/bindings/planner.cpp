@@ -1,0 +1,252 @@
+#include "planner/planner.h"
+
+#include "error.h"
+#include "module.h"
+#include "py_draft.h"
+#include "py_drafter.h"
+
+#include <pybind11/stl.h>
+
+namespace eagle3::python {
+
+namespace {
+
+using tokens_t = std::vector<llama_token>;
+
+// a drafter written in Python
+class py_source : public draft_source {
+  public:
+    explicit py_source(py::object source) : source_(std::move(source)) {}
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
+               int32_t n_steps) override {
+        nodes_.clear();
+        append(source_.attr("begin")(seq_ids, ids_last, top_k, n_steps));
+    }
+
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override {
+        append(source_.attr("expand")(nodes, top_k));
+    }
+
+    const std::vector<draft_node> & nodes() const override { return nodes_; }
+
+    int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
+    int32_t n_expand() const override { return draft_cache::n_scratch; }
+
+    double time_us() const override { return source_.attr("time_us")().cast<double>(); }
+
+  private:
+    void append(const py::handle & rows) {
+        for (const auto & [parent, token, p, depth, seq_id] :
+             rows.cast<std::vector<std::tuple<int32_t, llama_token, float, int32_t, llama_seq_id>>>()) {
+            nodes_.push_back({ parent, token, p, depth, seq_id });
+        }
+    }
+
+    py::object              source_;
+    std::vector<draft_node> nodes_;
+};
+
+// ours: the GIL is released while it computes
+class drafter_source : public draft_source {
+  public:
+    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {}
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
+               int32_t n_steps) override {
+        const py::gil_scoped_release nogil;
+        const busy_flag::scope       scope(drafter_.busy);
+        drafter_.impl.begin(seq_ids, ids_last, top_k, n_steps);
+    }
+
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override {
+        const py::gil_scoped_release nogil;
+        const busy_flag::scope       scope(drafter_.busy);
+        drafter_.impl.expand(nodes, top_k);
+    }
+
+    const std::vector<draft_node> & nodes() const override { return drafter_.impl.nodes(); }
+
+    int32_t n_unroll() const override { return drafter_.impl.n_unroll(); }
+    int32_t n_expand() const override { return draft_cache::n_scratch; }
+
+    double time_us() const override { return static_cast<double>(ggml_time_us()); }
+
+  private:
+    py_drafter & drafter_;
+};
+
+// a planner and the flag that keeps a second thread out
+struct py_planner {
+    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target,
+               std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params) :
+        impl(std::move(source), std::move(target), std::move(begin), std::move(step), params) {}
+
+    planner   impl;
+    busy_flag busy;
+};
+
+std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared_ptr<cost_curve> target,
+                                         std::shared_ptr<cost_curve> draft_begin,
+                                         std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
+                                         int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max) {
+    planner_params params;
+    params.n_max        = n_max;
+    params.top_k        = top_k;
+    params.n_leaves_max = n_leaves_max;
+    params.n_nodes_max  = n_nodes_max.value_or(n_max);
+    params.n_seq_max    = n_seq_max;
+    std::unique_ptr<draft_source> source;
+    if (py::isinstance<py_drafter>(drafter)) {
+        source = std::make_unique<drafter_source>(drafter.cast<py_drafter &>());
+    } else if (!drafter.is_none()) {
+        source = std::make_unique<py_source>(drafter);
+    }
+    return std::make_unique<py_planner>(std::move(source), std::move(target), std::move(draft_begin),
+                                        std::move(draft_step), params);
+}
+
+py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama_seq_id seq_id, int32_t n_rows_extra) {
+    const busy_flag::scope scope(self.busy);
+    const draft_tree &     plan = self.impl.propose({ seq_id }, { id_last }, { n_room }, n_rows_extra).front();
+    return to_draft(plan.tokens, plan.parents, plan.probs);
+}
+
+std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
+                                      const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
+                                      int32_t n_rows_extra) {
+    const busy_flag::scope  scope(self.busy);
+    std::vector<py::object> drafts;
+    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra)) {
+        drafts.push_back(to_draft(plan.tokens, plan.parents, plan.probs));
+    }
+    return drafts;
+}
+
+void observe(py_planner & self, const tokens_t & tokens, int32_t n_rows, double t_verify_us, double t_other_us,
+             llama_seq_id seq_id) {
+    const busy_flag::scope scope(self.busy);
+    self.impl.judge(seq_id, tokens);
+    self.impl.finish(n_rows, t_verify_us, t_other_us);
+}
+
+void observe_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids, const std::vector<tokens_t> & tokens,
+                   int32_t n_rows, double t_verify_us, double t_other_us) {
+    const busy_flag::scope scope(self.busy);
+    if (seq_ids.size() != tokens.size()) {
+        throw std::invalid_argument(
+            format("planner: expected tokens for %zu sequences, found %zu", seq_ids.size(), tokens.size()));
+    }
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        self.impl.judge(seq_ids[i], tokens[i]);
+    }
+    self.impl.finish(n_rows, t_verify_us, t_other_us);
+}
+
+py::dict stats(py_planner & self) {
+    const busy_flag::scope scope(self.busy);
+    const planner &        p = self.impl;
+    py::dict               chosen;
+    for (size_t n = 0; n < p.stats.n_chosen.size(); ++n) {
+        if (p.stats.n_chosen[n] > 0) {
+            chosen[py::int_(n)] = p.stats.n_chosen[n];
+        }
+    }
+    py::dict result;
+    result["rounds"]            = p.stats.n_rounds;
+    result["drafted"]           = p.stats.n_drafted;
+    result["probes"]            = p.stats.n_probes;
+    result["steps"]             = p.stats.n_steps;
+    result["chosen"]            = chosen;
+    result["draft_us"]          = p.stats.t_draft_us;
+    result["planning_us"]       = p.stats.t_plan_us;
+    result["tokens_per_second"] = p.price();
+    result["worth_asking"]      = p.worth_asking(1);
+    return result;
+}
+
+} // namespace
+
+void register_planner(py::module_ & m) {
+    py::class_<cost_curve, std::shared_ptr<cost_curve>>(m, "CostCurve", R"pbdoc(
+        Microseconds of one pass over n rows: a staircase with one value per n.
+
+        Between measured n the larger neighbour counts, above them it grows in proportion. `observe` refines it: a drift
+        that all n share, and a correction per n.
+    )pbdoc")
+        .def(py::init<const std::map<int32_t, double> &>(), py::arg("measured"),
+             "measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not "
+             "> 0.")
+        .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
+        .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
+        .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
+        .def_property_readonly("drift", &cost_curve::drift, "by how much everything is slower now than measured")
+        .def("__repr__",
+             [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
+
+    py::class_<py_planner>(m, "Planner", R"pbdoc(
+        Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
+
+        drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
+        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll` and `time_us()`, its clock;
+        None drafts nothing.
+        target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
+        waiting rows, and of a level of n nodes. They are refined while running.
+        n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree.
+        n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
+
+        One thread at a time: a second one gets BusyError.
+    )pbdoc")
+        .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
+             py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
+             py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
+             py::keep_alive<1, 2>())
+        .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
+             py::arg("n_rows_extra") = 0, R"pbdoc(
+            Draft what may follow id_last, as a Draft, which may be empty.
+
+            n_room: tokens that fit behind id_last, into the context and the batch. n_rows_extra: rows of the target's
+            next pass besides id_last and the draft, such as tokens that are evaluated again.
+        )pbdoc")
+        .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
+             py::arg("n_rows_extra") = 0,
+             "The same for sequences that share one pass of the target: one Draft for each. Chains need top_k = 1.")
+        .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
+             py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
+            After each round, those without a draft too: what the target said, and how long its pass took.
+
+            tokens: those that the round gave, accepted ones and the one behind them. n_rows: rows of the pass.
+            t_other_us: all of the round that is neither drafting nor the pass.
+        )pbdoc")
+        .def("observe_batch", &observe_batch, py::arg("seq_ids"), py::arg("tokens"), py::arg("n_rows"),
+             py::arg("t_verify_us"), py::arg("t_other_us") = 0.0, "The same for several sequences.")
+        .def(
+            "reset",
+            [](py_planner & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.reset(seq_id);
+            },
+            py::arg("seq_id") = 0, "A new text begins in this sequence.")
+        .def(
+            "acceptance",
+            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.accepted(p, depth, seq_id);
+            },
+            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0,
+            "How likely a node is accepted once its parent is, if the head gives it the probability p.")
+        .def(
+            "can_pay",
+            [](py_planner & self, int32_t n_seqs) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.can_pay(n_seqs);
+            },
+            py::arg("n_seqs") = 1, "Whether a head that is always right could save time. If not, it is never asked.")
+        .def("stats", &stats, R"pbdoc(
+            What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
+            worth it; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+            `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
+        )pbdoc");
+}
+
+} // namespace eagle3::python

@@ -1,0 +1,119 @@
+#include "planner/acceptance.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace eagle3 {
+
+namespace {
+
+// variances of the weights: at the start, and what each judgement adds (the less, the longer it is remembered)
+struct memory {
+    float prior;
+    float step;
+};
+
+constexpr memory memory_curve    = { 0.5f, 2e-5f };
+constexpr memory memory_depth    = { 0.25f, 2e-5f };
+constexpr memory memory_bias     = { 2.0f, 5e-5f };
+constexpr memory memory_sequence = { 0.1f, 1e-4f };
+
+// A run of judgements that is this improbable (squared standard score) says that the text has changed: the sequence's
+// weight is open again.
+constexpr float change_score    = 12.0f;
+constexpr float change_keep     = 0.9f; // per judgement
+constexpr float change_variance = 0.5f;
+
+constexpr float q_max = 0.995f; // nothing is certain: a child is always less likely than its parent
+
+float sigmoid(float x) {
+    return 1.0f / (1.0f + std::exp(-x));
+}
+
+} // namespace
+
+acceptance::acceptance(int32_t n_seq_max) : sequence_(static_cast<size_t>(n_seq_max)) {
+    for (size_t i = 0; i < knots.size(); ++i) {
+        curve_[i] = { knots[i], memory_curve.prior };
+    }
+    depth_.fill({ 0.0f, memory_depth.prior });
+    bias_ = { 0.0f, memory_bias.prior };
+    for (size_t i = 0; i < sequence_.size(); ++i) {
+        reset(static_cast<int32_t>(i));
+    }
+}
+
+void acceptance::reset(int32_t seq_id) {
+    sequence_[static_cast<size_t>(seq_id)] = { { 0.0f, memory_sequence.prior }, 0.0f, 0.0f };
+}
+
+float acceptance::place_of(float p) {
+    if (!(p > 0.0f)) {
+        return 0.0f;
+    }
+    const float x = std::log(p / (1.0f - p)); // infinite for p = 1
+    size_t      i = 0;
+    while (i + 1 < knots.size() && x >= knots[i + 1]) {
+        ++i;
+    }
+    if (i + 1 == knots.size() || x <= knots[i]) {
+        return static_cast<float>(i);
+    }
+    return static_cast<float>(i) + (x - knots[i]) / (knots[i + 1] - knots[i]);
+}
+
+float acceptance::logit(float place, int32_t depth, int32_t seq_id) const {
+    const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
+    const float share = place - static_cast<float>(i);
+    return (1.0f - share) * curve_[i].mean + share * curve_[i + 1].mean + bias_.mean +
+           depth_[static_cast<size_t>(std::min(depth, n_depth))].mean + sequence_[static_cast<size_t>(seq_id)].own.mean;
+}
+
+float acceptance::at(float place, int32_t depth, int32_t seq_id) const {
+    return std::min(sigmoid(logit(place, depth, seq_id)), q_max);
+}
+
+void acceptance::observe(float p, int32_t depth, int32_t seq_id, bool accepted) {
+    const float place = place_of(p);
+    const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
+    const float share = place - static_cast<float>(i);
+
+    sequence & seq = sequence_[static_cast<size_t>(seq_id)];
+
+    struct term {
+        weight &       w;
+        float          x;
+        const memory & rule;
+    };
+
+    const std::array<term, 5> terms = { {
+        { curve_[i], 1.0f - share, memory_curve },
+        { curve_[i + 1], share, memory_curve },
+        { bias_, 1.0f, memory_bias },
+        { depth_[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, memory_depth },
+        { seq.own, 1.0f, memory_sequence },
+    } };
+
+    const float q        = sigmoid(logit(place, depth, seq_id));
+    const float info     = std::max(q * (1.0f - q), 1e-3f);
+    float       variance = 0.0f; // of the logit
+    for (const term & t : terms) {
+        t.w.variance = t.w.variance + t.x * t.rule.step;
+        variance += t.x * t.x * t.w.variance;
+    }
+    const float error = (accepted ? 1.0f : 0.0f) - q;
+    for (const term & t : terms) {
+        const float k = t.w.variance * t.x / (1.0f + info * variance);
+        t.w.mean += k * error;
+        t.w.variance -= k * t.w.variance * t.x * info;
+    }
+
+    seq.surprise = change_keep * seq.surprise + error;
+    seq.expected = change_keep * change_keep * seq.expected + info;
+    if (seq.surprise * seq.surprise > change_score * seq.expected) {
+        seq.own.variance = std::max(seq.own.variance, change_variance);
+        seq.surprise     = 0.0f;
+    }
+}
+
+} // namespace eagle3

@@ -1,0 +1,65 @@
+#include "planner/cost_curve.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace eagle3 {
+
+namespace {
+
+// variances of logarithms
+constexpr float noise_timing   = 0.1f * 0.1f;
+constexpr float prior_drift    = 0.1f * 0.1f;
+constexpr float prior_measured = 0.05f * 0.05f;
+constexpr float prior_guessed  = 0.4f * 0.4f;
+constexpr float step_drift     = 0.01f * 0.01f; // per timing: the drift forgets within about ten
+constexpr float step_n         = 0.003f * 0.003f;
+constexpr float surprise_max   = 0.5f; // one timing says no more than this, whatever interrupted it
+
+} // namespace
+
+cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(measured), drift_variance_(prior_drift) {
+    if (measured.empty()) {
+        throw std::invalid_argument("a cost curve needs at least one measured time, found none");
+    }
+    for (const auto & [n, t_us] : measured) {
+        if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
+            throw std::invalid_argument(
+                format("cost curve: expected rows in 1..%d and times > 0, found %g us for %d rows", n_max, t_us, n));
+        }
+    }
+    const auto last = std::prev(measured.end());
+    for (int32_t n = 1; n <= n_max; ++n) {
+        const auto above = measured.lower_bound(n);
+        double     t_us  = 0.0;
+        if (above == measured.end()) {
+            t_us = last->second * n / last->first;
+        } else if (above->first == n || above == measured.begin()) {
+            t_us = above->second;
+        } else {
+            t_us = std::max(above->second, std::prev(above)->second);
+        }
+        now_[n]      = static_cast<float>(t_us);
+        variance_[n] = measured.count(n) ? prior_measured : prior_guessed;
+    }
+}
+
+void cost_curve::observe(int32_t n, double t_us) {
+    if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
+        return;
+    }
+    drift_variance_ += step_drift;
+    variance_[n] += step_n;
+    const float surprise = std::clamp(std::log(static_cast<float>(t_us) / at(n)), -surprise_max, surprise_max);
+    const float total    = drift_variance_ + variance_[n] + noise_timing;
+    const float k_drift  = drift_variance_ / total;
+    const float k_n      = variance_[n] / total;
+    drift_ *= std::exp(k_drift * surprise);
+    now_[n] *= std::exp(k_n * surprise);
+    drift_variance_ *= 1.0f - k_drift;
+    variance_[n] *= 1.0f - k_n;
+}
+
+} // namespace eagle3

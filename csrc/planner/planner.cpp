@@ -1,0 +1,491 @@
+#include "planner/planner.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace eagle3 {
+
+namespace {
+
+constexpr float rate_price  = 1.0f / 48.0f; // per round
+constexpr float rate_other  = 1.0f / 16.0f;
+constexpr float rate_unroll = 1.0f / 8.0f;
+constexpr float q_surprise  = 0.5f; // an accepted token that was believed less than this is news
+constexpr float q_best      = 0.995f;
+constexpr float cum_min     = 0.01f; // paths less likely than this are not followed in thought
+
+void insert_cum(std::vector<float> & cums, float cum) {
+    cums.insert(std::upper_bound(cums.begin(), cums.end(), cum, std::greater<float>()), cum);
+}
+
+double now_us() {
+    const auto t = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::micro>(t).count();
+}
+
+} // namespace
+
+planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target,
+                 std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params) :
+    source_(std::move(source)), target_(std::move(target)), begin_(std::move(begin)), step_(std::move(step)),
+    params_(params), acceptance_(std::max(params.n_seq_max, 1)) {
+    if (params.n_max < 0 || params.n_nodes_max < 0 || params.n_leaves_max < 1 || params.top_k < 1 ||
+        params.n_seq_max < 1 || params.n_nodes_max >= cost_curve::n_max) {
+        throw std::invalid_argument(format(
+            "planner: expected n_max >= 0, 0 <= n_nodes_max < %d and n_leaves_max, top_k, n_seq_max >= 1, found "
+            "%d, %d, %d, %d, %d",
+            cost_curve::n_max, params.n_max, params.n_nodes_max, params.n_leaves_max, params.top_k, params.n_seq_max));
+    }
+    const auto n_seq   = static_cast<size_t>(params.n_seq_max);
+    const auto n_nodes = static_cast<size_t>(params.n_nodes_max);
+    gates_.resize(n_seq + 1);
+    sequences_.resize(n_seq);
+    request_of_.resize(n_seq);
+    cost_.resize(n_nodes + 1);
+    stats.n_chosen.resize(n_nodes + 1);
+    set_price(1, 0);
+}
+
+void planner::check(llama_seq_id seq_id) const {
+    if (seq_id < 0 || static_cast<size_t>(seq_id) >= sequences_.size()) {
+        throw std::invalid_argument(
+            format("planner: expected a sequence in 0..%zu, found %d", sequences_.size() - 1, seq_id));
+    }
+}
+
+float planner::accepted(float p, int32_t depth, llama_seq_id seq_id) const {
+    check(seq_id);
+    if (!(p >= 0.0f && p <= 1.0f) || depth < 1) {
+        throw std::invalid_argument(format("planner: expected p in 0..1 and depth >= 1, found %g and %d", p, depth));
+    }
+    return acceptance_(p, depth, seq_id);
+}
+
+void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                    const std::vector<int32_t> & n_rooms) const {
+    if (seq_ids.empty() || seq_ids.size() != ids_last.size() || seq_ids.size() != n_rooms.size() ||
+        seq_ids.size() > sequences_.size()) {
+        throw std::invalid_argument(
+            format("planner: expected 1..%zu sequences with a token and room for each, found %zu, %zu and %zu",
+                   sequences_.size(), seq_ids.size(), ids_last.size(), n_rooms.size()));
+    }
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        if (seq_ids[i] < 0 || static_cast<size_t>(seq_ids[i]) >= sequences_.size() ||
+            std::find(seq_ids.begin(), seq_ids.begin() + static_cast<std::ptrdiff_t>(i), seq_ids[i]) !=
+                seq_ids.begin() + static_cast<std::ptrdiff_t>(i)) {
+            throw std::invalid_argument(
+                format("planner: expected different sequences in 0..%zu, found %d", sequences_.size() - 1, seq_ids[i]));
+        }
+    }
+}
+
+void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
+    n_seqs_            = n_seqs;
+    n_base_            = n_seqs + n_rows_extra;
+    const double plain = n_seqs / (static_cast<double>(target_->at(n_base_)) + t_other_us_);
+    price_             = plain * std::max(1.0f, speedup_tokens_ / speedup_time_);
+    for (size_t n = 0; n < cost_.size(); ++n) {
+        const float t_more = target_->at(n_base_ + static_cast<int32_t>(n)) - target_->at(n_base_);
+        cost_[n]           = static_cast<float>(price_) * t_more;
+    }
+}
+
+bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra) const {
+    const int32_t n_base  = n_seqs + n_rows_extra;
+    const float   t_plain = target_->at(n_base);
+    const float   plain   = static_cast<float>(n_seqs) / (t_plain + t_other_us_);
+    float         gain    = 0.0f;
+    float         cum     = 1.0f;
+    for (int32_t depth = 1; depth <= params_.n_max && n_seqs * depth <= params_.n_nodes_max; ++depth) {
+        cum *= q_best;
+        gain += static_cast<float>(n_seqs) * cum;
+        const float t_draft = begin_->at(n_seqs * depth) + static_cast<float>(depth - 1) * step_->at(n_seqs);
+        if (gain > plain * (target_->at(n_base + n_seqs * depth) - t_plain + t_draft)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id> & seq_ids,
+                                                 const std::vector<llama_token> &  ids_last,
+                                                 const std::vector<int32_t> & n_rooms, int32_t n_rows_extra) {
+    const double t_start = now_us();
+    check(seq_ids, ids_last, n_rooms);
+    n_emitted_ = n_best_ = 0;
+    t_draft_us_ = t_source_us_ = 0.0;
+    drafted_ = surprised_ = false;
+    set_price(static_cast<int32_t>(seq_ids.size()), std::max(n_rows_extra, 0));
+
+    requests_.clear();
+    seq_ids_.clear();
+    ids_last_.clear();
+    plans_.resize(seq_ids.size());
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        plans_[i].tokens.clear();
+        plans_[i].parents.clear();
+        plans_[i].probs.clear();
+        const auto seq_id   = static_cast<size_t>(seq_ids[i]);
+        request_of_[seq_id] = i;
+        requests_.push_back({ seq_ids[i], std::clamp(n_rooms[i], 0, params_.n_max), {} });
+        if (requests_.back().n_levels > 0) {
+            seq_ids_.push_back(seq_ids[i]);
+            ids_last_.push_back(ids_last[i]);
+        }
+        if (sequences_[seq_id].id_last != ids_last[i]) {
+            sequences_[seq_id].open = false; // not the text that was judged
+        }
+    }
+    n_nodes_ = seq_ids.size() == 1 ? std::min(params_.n_nodes_max, std::max(n_rooms[0], 0)) : params_.n_nodes_max;
+
+    gate & g = gates_[seq_ids.size()];
+    if (source_ && !seq_ids_.empty() && n_nodes_ > 0 && can_pay(n_seqs_, n_base_ - n_seqs_)) {
+        drafted_ = g.ask();
+    }
+    if (drafted_) {
+        stats.n_drafted++;
+        stats.n_probes += !g.open();
+        draft();
+        publish();
+    }
+    stats.n_rounds++;
+    stats.n_chosen[static_cast<size_t>(n_best_)]++;
+    stats.t_draft_us += t_draft_us_;
+    stats.t_plan_us += now_us() - t_start - t_source_us_;
+    return plans_;
+}
+
+template <typename F>
+double planner::timed(F && call) {
+    const double t_own   = now_us();
+    const double t_start = source_->time_us();
+    call();
+    const double t_us = source_->time_us() - t_start;
+    t_source_us_ += now_us() - t_own;
+    t_draft_us_ += t_us;
+    return t_us;
+}
+
+void planner::draft() {
+    int32_t depth = begin();
+    float   value = choose();
+    for (int32_t width; (width = next_width(value, depth)) > 0;) {
+        expanded_.clear();
+        for (int32_t i = 0; i < width; ++i) {
+            expanded_.push_back(level_[static_cast<size_t>(i)].node);
+        }
+        const size_t first  = source_->nodes().size();
+        const double t_step = timed([&] { source_->expand(expanded_, n_candidates_); });
+        step_->observe(width, t_step);
+        t_expected_ += step_->at(width);
+        n_expand_ -= width;
+        stats.n_steps++;
+        add_nodes(first, ++depth);
+        value = choose();
+    }
+    value_ = value - static_cast<float>(price_) * t_expected_;
+}
+
+// the first graph; returns how deep it went
+int32_t planner::begin() {
+    int32_t n_waiting = 0;
+    bool    known     = true;
+    for (const llama_seq_id seq_id : seq_ids_) {
+        sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+        known          = known && seq.n_waiting > 0 && seq.n_waiting <= n_waiting_max;
+        n_waiting += std::clamp(seq.n_waiting, 1, n_waiting_max);
+        seq.n_waiting = 0;
+        seq.open      = false;
+    }
+    node_cum_.clear();
+    node_place_.clear();
+    candidates_.clear();
+    n_candidates_ = requests_.size() == 1 ? params_.top_k : 1;
+    n_expand_     = source_->n_expand();
+
+    const int32_t n_steps = n_candidates_ == 1 ? n_steps_ahead() : 1;
+    const double  t_begin = timed([&] { source_->begin(seq_ids_, ids_last_, n_candidates_, n_steps); });
+    const float   t_step  = step_->at(static_cast<int32_t>(seq_ids_.size()));
+    if (known && n_steps == 1) {
+        begin_->observe(n_waiting, t_begin);
+    }
+    t_expected_ = begin_->at(n_waiting);
+    if (n_steps > 1) {
+        const float t_more = static_cast<float>(n_steps - 1) * t_step;
+        const float cost   = (static_cast<float>(t_begin) - t_expected_) / t_more;
+        unroll_cost_ += rate_unroll * (std::clamp(cost, 0.0f, 2.0f) - unroll_cost_);
+        t_expected_ += unroll_cost_ * t_more;
+        n_expand_ -= n_steps - 1;
+        stats.n_steps += n_steps - 1;
+    }
+    add_nodes(0, n_steps);
+    return n_steps;
+}
+
+// how long a chain to draft in the first graph, which has to be said beforehand
+int32_t planner::n_steps_ahead() {
+    const int32_t n_seqs = static_cast<int32_t>(seq_ids_.size());
+    const int32_t n_max  = std::min(source_->n_unroll(), n_nodes_ / n_seqs);
+    const float   cost   = static_cast<float>(price_) * unroll_cost_ * step_->at(n_seqs);
+    if (n_max <= 1) {
+        return 1;
+    }
+    set_outlooks(2);
+    tails_.clear();
+    float gain = 0.0f;
+    for (const request & r : requests_) {
+        const float place = outlook_.place_first();
+        const float cum   = r.n_levels > 0 ? acceptance_.at(place, 1, r.seq_id) : 0.0f;
+        tails_.push_back({ cum, place, request_of_[static_cast<size_t>(r.seq_id)] });
+        gain += cum;
+    }
+    int32_t best_n = 1;
+    float   best   = gain - cost_[static_cast<size_t>(n_seqs)];
+    for (int32_t n = 2; n <= n_max; ++n) {
+        for (tail & t : tails_) {
+            const request & r = requests_[t.request];
+            t.cum *= n <= r.n_levels ? interpolate(r.ahead.q_first, t.place) : 0.0f;
+            t.place = interpolate(r.ahead.place, t.place);
+            gain += t.cum;
+        }
+        const float worth = gain - cost_[static_cast<size_t>(n * n_seqs)] - static_cast<float>(n - 1) * cost;
+        if (worth > best) {
+            best   = worth;
+            best_n = n;
+        }
+    }
+    return best_n;
+}
+
+// take in what was drafted from node `first` on; the last level is at this depth
+void planner::add_nodes(size_t first, int32_t depth) {
+    const auto & nodes   = source_->nodes();
+    // one level needs no more than this, and the best of all neither
+    const size_t n_level = static_cast<size_t>(std::max(n_candidates_, n_seqs_));
+    const size_t n_all   = static_cast<size_t>(n_nodes_) + n_level;
+    const auto   insert  = [](std::vector<candidate> & list, const candidate & c, size_t n_max) {
+        const auto at = std::upper_bound(list.begin(), list.end(), c,
+                                         [](const candidate & a, const candidate & b) { return a.cum > b.cum; });
+        if (at == list.end() && list.size() >= n_max) {
+            return;
+        }
+        list.insert(at, c);
+        if (list.size() > n_max) {
+            list.pop_back();
+        }
+    };
+    level_.clear();
+    for (size_t i = first; i < nodes.size(); ++i) {
+        const draft_node & node     = nodes[i];
+        const float        place    = acceptance::place_of(node.p);
+        const float        above    = node.parent < 0 ? 1.0f : node_cum_[static_cast<size_t>(node.parent)];
+        const float        cum      = above * acceptance_.at(place, node.depth, node.seq_id);
+        const int32_t      n_levels = requests_[request_of_[static_cast<size_t>(node.seq_id)]].n_levels;
+        node_cum_.push_back(cum);
+        node_place_.push_back(place);
+        if (node.depth <= n_levels) {
+            insert(candidates_, { cum, static_cast<int32_t>(i) }, n_all);
+        }
+        if (node.depth == depth && depth < n_levels) {
+            insert(level_, { cum, static_cast<int32_t>(i) }, n_level);
+        }
+    }
+    outlook_.observe(nodes, first, node_place_);
+}
+
+// list the candidates that may be verified together, best first; returns what verifying the best n_best_ is worth
+float planner::choose() {
+    const auto & nodes = source_->nodes();
+    chosen_.clear();
+    cums_.clear();
+    node_index_.assign(nodes.size(), -1); // children that are chosen, -1 = not chosen itself
+    int32_t n_leaves = 0;
+    int32_t n_first  = 0; // chosen nodes without a parent
+    for (const candidate & c : candidates_) {
+        const int32_t parent = nodes[static_cast<size_t>(c.node)].parent;
+        if (n_candidates_ > 1) {
+            int32_t & n_siblings = parent < 0 ? n_first : node_index_[static_cast<size_t>(parent)];
+            if (n_siblings < 0) {
+                continue;
+            }
+            const bool is_leaf_more = parent < 0 || n_siblings > 0;
+            if (is_leaf_more && n_leaves >= params_.n_leaves_max) {
+                continue;
+            }
+            n_leaves += is_leaf_more;
+            n_siblings++;
+        }
+        node_index_[static_cast<size_t>(c.node)] = 0;
+        chosen_.push_back(c.node);
+        cums_.push_back(c.cum);
+    }
+    return best_of(cums_, n_best_);
+}
+
+float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const {
+    const size_t n    = std::min(cums.size(), static_cast<size_t>(n_nodes_));
+    float        best = 0.0f;
+    float        gain = 0.0f;
+    n_best            = 0;
+    for (size_t i = 0; i < n; ++i) {
+        gain += cums[i];
+        if (gain - cost_[i + 1] > best) {
+            best   = gain - cost_[i + 1];
+            n_best = static_cast<int32_t>(i) + 1;
+        }
+    }
+    return best;
+}
+
+// how many nodes of the last level to expand; 0 = verify what is there, worth `value`
+int32_t planner::next_width(float value, int32_t depth) {
+    int32_t      best_width = 0;
+    float        best       = value;
+    const size_t n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
+    if (n_level == 0) {
+        return 0;
+    }
+    set_outlooks(depth + 1);
+    for (size_t width = 1;; width = std::min(2 * width, n_level)) {
+        const float cost_level = static_cast<float>(price_) * step_->at(static_cast<int32_t>(width));
+        float       cost       = 0.0f;
+        cums_ahead_            = cums_;
+        tails_.clear();
+        for (size_t i = 0; i < width; ++i) {
+            const auto node = static_cast<size_t>(level_[i].node);
+            tails_.push_back(
+                { level_[i].cum, node_place_[node], request_of_[static_cast<size_t>(source_->nodes()[node].seq_id)] });
+        }
+        for (int32_t ahead = 1; ahead <= n_look_ahead && !tails_.empty(); ++ahead) {
+            size_t n_tails = 0;
+            for (const tail & t : tails_) {
+                const request & r   = requests_[t.request];
+                const float     cum = t.cum * interpolate(r.ahead.q_first, t.place);
+                if (cum < cum_min || depth + ahead > r.n_levels) {
+                    continue;
+                }
+                insert_cum(cums_ahead_, cum);
+                if (n_candidates_ > 1) {
+                    insert_cum(cums_ahead_, t.cum * interpolate(r.ahead.q_second, t.place));
+                }
+                tails_[n_tails++] = { cum, interpolate(r.ahead.place, t.place), t.request };
+            }
+            tails_.resize(n_tails);
+            cost += cost_level;
+            int32_t     n     = 0;
+            const float worth = best_of(cums_ahead_, n) - cost;
+            if (worth > best) {
+                best       = worth;
+                best_width = static_cast<int32_t>(width);
+            }
+        }
+        if (width == n_level) {
+            return best_width;
+        }
+    }
+}
+
+// what is to be expected of nodes at this depth
+void planner::set_outlooks(int32_t depth) {
+    for (request & r : requests_) {
+        r.ahead = outlook_.at(acceptance_, depth, r.seq_id);
+    }
+}
+
+// the plans, and what the sequences will be judged by
+void planner::publish() {
+    const auto & nodes = source_->nodes();
+    chosen_.resize(static_cast<size_t>(n_best_));
+    std::sort(chosen_.begin(), chosen_.end()); // parents first
+    for (const int32_t i : chosen_) {
+        const draft_node & node             = nodes[static_cast<size_t>(i)];
+        draft_tree &       plan             = plans_[request_of_[static_cast<size_t>(node.seq_id)]];
+        node_index_[static_cast<size_t>(i)] = static_cast<int32_t>(plan.tokens.size());
+        plan.parents.push_back(node.parent < 0 ? -1 : node_index_[static_cast<size_t>(node.parent)]);
+        plan.tokens.push_back(node.token);
+        plan.probs.push_back(node.p);
+    }
+    for (const llama_seq_id seq_id : seq_ids_) {
+        sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+        seq.nodes.clear();
+        seq.node = -1;
+        seq.open = true;
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        sequence & seq = sequences_[static_cast<size_t>(nodes[i].seq_id)];
+        node_index_[i] = static_cast<int32_t>(seq.nodes.size());
+        seq.nodes.push_back(nodes[i]);
+        if (nodes[i].parent >= 0) {
+            seq.nodes.back().parent = node_index_[static_cast<size_t>(nodes[i].parent)];
+        }
+    }
+}
+
+void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens) {
+    check(seq_id);
+    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+    for (const llama_token token : tokens) {
+        if (!seq.open) {
+            break;
+        }
+        int32_t next  = -1;
+        bool    first = true; // the best child comes first
+        for (size_t i = static_cast<size_t>(seq.node + 1); i < seq.nodes.size(); ++i) {
+            const draft_node & node = seq.nodes[i];
+            if (node.parent != seq.node) {
+                continue;
+            }
+            const bool accepted = node.token == token;
+            if (accepted) {
+                next       = static_cast<int32_t>(i);
+                surprised_ = surprised_ || (first && acceptance_(node.p, node.depth, seq_id) < q_surprise);
+            }
+            acceptance_.observe(node.p, node.depth, seq_id, accepted);
+            first = false;
+        }
+        seq.node = next;
+        seq.open = next >= 0;
+    }
+    if (!tokens.empty()) {
+        seq.id_last = tokens.back();
+        n_emitted_ += static_cast<int32_t>(tokens.size());
+        if (seq.n_waiting >= 0) {
+            seq.n_waiting += static_cast<int32_t>(tokens.size());
+        }
+    }
+}
+
+void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
+    if (n_emitted_ == 0 || !(t_verify_us > 0.0) || !(t_other_us >= 0.0)) {
+        return;
+    }
+    target_->observe(n_rows, t_verify_us);
+    t_other_us_ += rate_other * (static_cast<float>(t_other_us) - t_other_us_);
+    const float t_plain = target_->at(n_base_) + t_other_us_;
+    const float t_round = static_cast<float>(t_draft_us_ + t_verify_us + t_other_us);
+    speedup_tokens_ += rate_price * (static_cast<float>(n_emitted_) / static_cast<float>(n_seqs_) - speedup_tokens_);
+    speedup_time_ += rate_price * (t_round / t_plain - speedup_time_);
+    if (drafted_) {
+        const float t_more = static_cast<float>(price_) * t_expected_;
+        const float value  = static_cast<float>(n_emitted_ - n_seqs_) - cost_[static_cast<size_t>(n_best_)] - t_more;
+        gates_[static_cast<size_t>(n_seqs_)].update(value, value_, n_best_ > 0, surprised_);
+    }
+    drafted_   = false;
+    n_emitted_ = 0;
+}
+
+void planner::reset(llama_seq_id seq_id) {
+    check(seq_id);
+    acceptance_.reset(seq_id);
+    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+    seq.open       = false;
+    seq.n_waiting  = -1;
+    for (gate & g : gates_) {
+        g.new_text();
+    }
+}
+
+} // namespace eagle3

@@ -1,0 +1,176 @@
+#pragma once
+
+#include "draft/tree.h"
+#include "planner/acceptance.h"
+#include "planner/cost_curve.h"
+#include "planner/draft_source.h"
+#include "planner/gate.h"
+#include "planner/outlook.h"
+
+#include <memory>
+#include <vector>
+
+namespace eagle3 {
+
+struct planner_params {
+    int32_t n_max        = 16; // longest path
+    int32_t n_nodes_max  = 16; // drafted tokens of one round, all sequences together
+    int32_t n_leaves_max = 1;  // of a tree
+    int32_t top_k        = 1;  // candidates behind each node of a single sequence; 1: chains only
+    int32_t n_seq_max    = 1;
+};
+
+struct planner_stats {
+    int64_t              n_rounds  = 0;
+    int64_t              n_drafted = 0; // rounds in which the head was asked
+    int64_t              n_probes  = 0; // of these: although it had not been worth it lately
+    int64_t              n_steps   = 0; // levels drafted behind the first
+    std::vector<int64_t> n_chosen;      // [i]: rounds in which i drafted tokens were verified
+    double               t_draft_us = 0.0;
+    double               t_plan_us  = 0.0; // own time
+};
+
+// Chooses what to draft, round by round, so that tokens come fastest.
+//
+// Time has a price: the tokens per microsecond that one gets anyway, measured lately and never less than plain decoding
+// gives. A round is worth what it is expected to accept minus the price of the time by which it is longer than plain
+// decoding; no draft is worth 0. Candidates are ordered by the calibrated probability that the whole path to them is
+// accepted, and the best n of them are verified, where n is the best step of the target's cost curve. A level is
+// drafted as long as the best outcome of the next ones, predicted from how confidence goes on along a path, exceeds
+// what is there by more than the steps cost.
+//
+// A head that is not worth asking is asked now and then only, see gate. What was drafted but not verified is judged by
+// the text just as well, so that such a probe costs a draft step and nothing more.
+class planner {
+  public:
+    // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes.
+    // Throws std::invalid_argument.
+    planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
+            std::shared_ptr<cost_curve> step, const planner_params & params);
+
+    const planner_params & params() const { return params_; }
+
+    // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
+    // n_rows_extra: rows of the pass besides one per sequence and the drafts. The result is valid until the next call.
+    const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
+                                            const std::vector<llama_token> &  ids_last,
+                                            const std::vector<int32_t> & n_rooms, int32_t n_rows_extra);
+
+    // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.
+    void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
+
+    // Its pass had n_rows rows; t_other_us: all that is neither drafting nor the pass.
+    void finish(int32_t n_rows, double t_verify_us, double t_other_us);
+
+    // A new text begins in this sequence.
+    void reset(llama_seq_id seq_id);
+
+    // Could a head that is always right save time, with so many sequences at once? If not, it is never asked.
+    bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const;
+
+    // tokens per second: what is gained by a second at the moment, for one sequence
+    double price() const { return 1e6 * price_; }
+
+    // how likely a node is accepted once its parent is, if the head gives it p. Throws std::invalid_argument.
+    float accepted(float p, int32_t depth, llama_seq_id seq_id) const;
+
+    // whether the head is asked each round at the moment, with so many sequences at once
+    bool worth_asking(int32_t n_seqs) const { return gates_[static_cast<size_t>(n_seqs)].open() && can_pay(n_seqs); }
+
+    planner_stats stats;
+
+  private:
+    static constexpr int32_t n_look_ahead  = 8;
+    static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
+
+    struct sequence {
+        std::vector<draft_node> nodes;          // drafted last
+        int32_t                 node      = -1; // the text has come this far along them
+        bool                    open      = false;
+        llama_token             id_last   = -1;
+        int32_t                 n_waiting = -1; // rows that the drafter has not caught up with, -1 = not known
+    };
+
+    // of a drafted node
+    struct candidate {
+        float   cum; // probability that the path up to it is accepted
+        int32_t node;
+    };
+
+    // end of a path that is followed in thought
+    struct tail {
+        float  cum;
+        float  place;
+        size_t request;
+    };
+
+    void    check(llama_seq_id seq_id) const;
+    void    check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                  const std::vector<int32_t> & n_rooms) const;
+    void    set_price(int32_t n_seqs, int32_t n_rows_extra);
+    void    draft();
+    int32_t begin();
+    int32_t n_steps_ahead();
+    void    add_nodes(size_t first, int32_t depth);
+    float   choose();
+    float   best_of(const std::vector<float> & cums, int32_t & n_best) const;
+    int32_t next_width(float value, int32_t depth);
+    void    set_outlooks(int32_t depth);
+    void    publish();
+
+    // run a call of the source; returns its microseconds
+    template <typename F>
+    double timed(F && call);
+
+    std::unique_ptr<draft_source> source_;
+    std::shared_ptr<cost_curve>   target_, begin_, step_;
+    planner_params                params_;
+    acceptance                    acceptance_;
+    std::vector<gate>             gates_; // [number of sequences]
+    std::vector<sequence>         sequences_;
+
+    // what a second is worth
+    float  speedup_tokens_ = 1.0f, speedup_time_ = 1.0f; // running averages, relative to plain decoding
+    float  t_other_us_ = 0.0f;
+    double price_      = 0.0;
+
+    outlook outlook_;
+    float   unroll_cost_ = 0.5f; // of one more step in the first graph, in steps of their own
+
+    // this round
+    struct request {
+        llama_seq_id   seq_id;
+        int32_t        n_levels; // that fit, 0 = not drafted for
+        outlook::table ahead;
+    };
+
+    std::vector<request>      requests_;
+    std::vector<llama_seq_id> seq_ids_; // those that are drafted for, and their last tokens
+    std::vector<llama_token>  ids_last_;
+    int32_t                   n_candidates_ = 1; // behind each node
+    int32_t                   n_expand_     = 0; // nodes that may still be expanded
+    std::vector<size_t>       request_of_;       // [seq_id]
+    int32_t                   n_seqs_      = 1;
+    int32_t                   n_base_      = 1; // rows of the pass without drafts
+    int32_t                   n_nodes_     = 0; // that may be chosen
+    int32_t                   n_best_      = 0; // that were
+    int32_t                   n_emitted_   = 0;
+    double                    t_draft_us_  = 0.0;
+    double                    t_source_us_ = 0.0; // the same on our own clock
+    bool                      drafted_     = false;
+    bool                      surprised_   = false;   // something unlikely was accepted
+    float                     value_       = 0.0f;    // that is expected
+    float                     t_expected_  = 0.0f;    // of drafting
+    std::vector<float>        cost_;                  // [n]: price of n more rows
+    std::vector<float>        node_cum_, node_place_; // of each drafted node
+    std::vector<int32_t>      node_index_;            // of each drafted node: scratch
+    std::vector<candidate>    candidates_;            // best first
+    std::vector<candidate>    level_;                 // of the last level, best first
+    std::vector<int32_t>      chosen_;                // nodes that may be verified together, best first
+    std::vector<float>        cums_, cums_ahead_;     // of the chosen, and of what is expected to come
+    std::vector<tail>         tails_;
+    std::vector<int32_t>      expanded_;
+    std::vector<draft_tree>   plans_;
+};
+
+} // namespace eagle3
