@@ -19,6 +19,7 @@ from typing import Any
 import llama_cpp
 import pytest
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
+from rpc_counter import RpcCounter
 from rpc_server import HOST, RpcServer, free_port
 from tiny import write_head, write_perfect_pair, write_target
 
@@ -163,6 +164,34 @@ def test_lossless(
         assert llm.stats.draft_acceptance_rate > 0.99
     llm.close()
     plain.close()
+
+
+# what a round says to a server
+
+
+@pytest.mark.parametrize(("arch", "kind"), [("llama", "native"), ("gemma3", "callback")])
+def test_features_are_fetched_boundary_by_boundary(tmp_path: Path, rpc_server: RpcServer, arch: str, kind: str) -> None:
+    """Not row by row: each question waits for its answer."""
+    target = write_target(tmp_path / "t.gguf", arch)
+    counter = RpcCounter(rpc_server.endpoint)
+    with closing(load(target, write_head(tmp_path / "h.gguf", target), rpc_servers=counter.endpoint)) as llm:
+        assert llm.tap.kind == kind
+        llm.eval(list(range(30)))
+        counter.n.clear()
+        llm.eval(list(range(30)))
+        assert counter.n["get"] == len(llm.tap.boundaries) + 1  # and the logits
+
+
+def test_a_chain_is_one_graph(tiny_target: Any, tiny_head: Any, rpc_server: RpcServer) -> None:
+    counter = RpcCounter(rpc_server.endpoint)
+    options = {"rpc_servers": counter.endpoint, "draft_device": counter.endpoint, "draft_n_max": 4}
+    with closing(load(tiny_target, tiny_head, **options)) as llm:
+        llm.eval(PROMPT)
+        llm.drafter.propose(5, 4)
+        counter.n.clear()
+        assert len(llm.drafter.propose(5, 4)) == 4
+        assert counter.n["compute"] + counter.n["recompute"] == 1
+        assert counter.n["get"] <= 4
 
 
 # one process, several models

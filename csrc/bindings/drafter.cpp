@@ -211,16 +211,21 @@ void register_drafter(py::module_ & m) {
         .def(
             "state_get",
             [](py_drafter & self, llama_seq_id seq_id) {
-                const busy_flag::scope scope(self.busy);
-                const auto             state = self.impl.state_get(seq_id);
+                std::vector<uint8_t> state;
+                {
+                    const py::gil_scoped_release release;
+                    const busy_flag::scope       scope(self.busy);
+                    state = self.impl.state_get(seq_id);
+                }
                 return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
             },
             py::arg("seq_id") = 0)
         .def(
             "state_set",
             [](py_drafter & self, const py::bytes & bytes, llama_seq_id seq_id) {
-                const auto             view = static_cast<std::string_view>(bytes);
-                const busy_flag::scope scope(self.busy);
+                const auto                   view = static_cast<std::string_view>(bytes);
+                const py::gil_scoped_release release;
+                const busy_flag::scope       scope(self.busy);
                 self.impl.state_set({ view.begin(), view.end() }, seq_id);
             },
             py::arg("state"), py::arg("seq_id") = 0)

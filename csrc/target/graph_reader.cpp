@@ -163,8 +163,18 @@ void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
             format("tensor %s has too many rows: %d + %d, expected %d", t->name, n_done, (int) t->ne[1], n_tokens));
     }
     const size_t n_row_floats = bounds.size() * n_embd;
-    ggml_backend_tensor_get_2d(t, dst + n_done * n_row_floats + i_slot * n_embd, 0, n_embd * sizeof(float), t->ne[1],
-                               t->nb[1], n_row_floats * sizeof(float));
+    float *      rows         = dst + n_done * n_row_floats + i_slot * n_embd;
+    if (ggml_backend_buffer_is_host(t->view_src ? t->view_src->buffer : t->buffer) || !ggml_is_contiguous(t)) {
+        ggml_backend_tensor_get_2d(t, rows, 0, n_embd * sizeof(float), t->ne[1], t->nb[1],
+                                   n_row_floats * sizeof(float));
+    } else {
+        // most devices would be asked for row after row
+        device_rows.resize(ggml_nelements(t));
+        ggml_backend_tensor_get(t, device_rows.data(), 0, ggml_nbytes(t));
+        for (int64_t i = 0; i < t->ne[1]; ++i) {
+            std::copy_n(device_rows.data() + i * n_embd, n_embd, rows + i * n_row_floats);
+        }
+    }
     n_rows[i_slot] = t->ne[1];
 }
 

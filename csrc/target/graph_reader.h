@@ -57,7 +57,8 @@ class graph_reader {
     std::string          problem;
 
     // this ubatch
-    std::vector<int32_t> n_rows; // per slot
+    std::vector<int32_t> n_rows;      // per slot
+    std::vector<float>   device_rows; // scratch
     bool                 started = false;
     int32_t              b_last  = -1; // the last boundary that came by
     int32_t              i_slot  = -1; // of the node that we asked for
