@@ -23,9 +23,15 @@ DEFAULT_TESTS = [
     "not rpc",
     "tests/test_drafter.py",
     "tests/test_drafter_files.py",
+    "tests/test_drafter_batch.py",
+    "tests/test_drafter_tree.py",
+    "tests/test_drafter_unroll.py",
     "tests/test_drafter_variants.py",
+    "tests/test_recurrent_round.py",
+    "tests/test_sampling.py",
     "tests/test_tap.py",
     "tests/test_target.py",
+    "tests/test_target_tree.py",
 ]
 
 # run in the child: the installed package is an editable one, whose finder would come first
