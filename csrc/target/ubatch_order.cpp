@@ -15,12 +15,12 @@ ubatch_split ubatch_split_of(const llama_context * ctx) {
     const bool hybrid    = llama_model_is_hybrid(model);
 
     ubatch_split res;
-    res.n_ubatch   = llama_n_ubatch(ctx);
-    res.in_order   = llama_n_seq_max(ctx) == 1 || (unified && !recurrent && !hybrid);
-    res.sequential = recurrent || !unified;
+    res.n_ubatch = llama_n_ubatch(ctx);
     if (recurrent || hybrid) {
         res.n_keep_tail = llama_n_rs_seq(ctx) > 0 ? llama_n_rs_seq(ctx) + 1 : 0;
     }
+    res.in_order   = (llama_n_seq_max(ctx) == 1 && res.n_keep_tail == 0) || (unified && !recurrent && !hybrid);
+    res.sequential = recurrent || !unified;
     return res;
 }
 
