@@ -115,7 +115,7 @@ class Arch:
     boundaries: tuple[int, ...] = ()
     # how boundary 0 comes from the token embeddings: times a number, plus positions, or normed
     embd: str = "scaled"
-    # the tensor of the final norm
+    # the tensor of the final norm; empty if there is more between the last layer and it
     norm: str = "output_norm"
     # its graph computes all rows, and llama.cpp takes the first of them when only the last is asked for
     logits_all: bool = False
@@ -237,9 +237,10 @@ TARGETS: dict[str, Arch] = {
             "attn_res.block_size": 2,
             "activation.situ_beta": 4.0,
             "activation.situ_linear_beta": 25.0,
-        }
+        },
+        norm="",
     ),
-    "kimi-linear": Arch(_MOE | _MLA | {"attention.head_count_kv": [0, 1, 0]}),
+    "kimi-linear": Arch(_MOE | _MLA | {"attention.head_count_kv": [0, 1, 0]}, norm=""),
     "laguna": Arch(_MOE),
     "lfm2": Arch(_GAP_KV, norm="token_embd_norm"),
     "lfm2moe": Arch(_MOE | _GAP_KV, norm="token_embd_norm"),
