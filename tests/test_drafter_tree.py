@@ -157,6 +157,14 @@ def test_a_window_is_as_wide_along_a_path(window, tiny_target, model_address, tm
         check_tree(side, side.token(), 6, 3, 40)
 
 
+def test_a_tree_does_not_see_what_lies_before_a_restart(side):
+    side.process(60)
+    side.restart(40)
+    for n in (2, 30):
+        side.process(n)
+        check_tree(side, side.token(), 4, 3, 20)
+
+
 def test_nodes_of_several_sequences_expanded_in_any_order(tiny_target, tiny_head, model_address, rng):
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), 600, n_seq_max=4)
     sides = [SideBySide(drafter, ReferenceHead(tiny_head), i, i) for i in range(4)]
