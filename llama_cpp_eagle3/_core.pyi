@@ -420,7 +420,7 @@ class Drafter:
         """float32 (n_embd,), the recurrent row after the last drafted token."""
     @property
     def n_graph_nodes(self) -> int:
-        """Nodes of the last graph, those that compute nothing included."""
+        """Nodes of the last graph, without those that compute nothing."""
     @property
     def t_process_us(self) -> int: ...
     @property

@@ -210,3 +210,25 @@ def test_rows_pile_up_until_they_are_wanted(tiny_target, tiny_head, model_addres
             side.process(1 + (side.n_past % 7 == 0))
         side.propose(side.token(), 3)
     assert side.worst.agrees(1e-4)
+
+
+def test_nothing_is_computed_that_was_not_asked_for(tiny_target, tiny_head, model_address):
+    nodes = {}
+    for n_seq in (1, 4):
+        drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_seq_max=n_seq)
+        for seq_id in range(n_seq):
+            SideBySide(drafter, ReferenceHead(tiny_head), seq_id, seq_id).process(10)
+        for n_max, p_min in ((1, 0.0), (3, 0.0), (3, 1e-9)):
+            drafter.propose(3, n_max, p_min, seq_id=n_seq - 1)
+            nodes[n_seq, n_max, p_min] = drafter.n_graph_nodes
+            seq_ids = list(range(n_seq))
+            drafter.propose_batch(seq_ids, [3] * n_seq, [n_max] * n_seq, p_min)
+            nodes["batch", n_seq, n_max, p_min] = drafter.n_graph_nodes
+    step = nodes[1, 3, 0.0]
+    assert step == 27  # those of the block, of lm_head and argmax, two writes of K/V, one of the state
+    assert nodes[1, 1, 0.0] == step + 1  # fc
+    assert nodes[1, 3, 1e-9] == step + 1  # softmax
+    for n_max, p_min in ((1, 0.0), (3, 0.0), (3, 1e-9)):
+        # sequences that are not asked for cost nothing; those that are share every step
+        assert nodes[4, n_max, p_min] == nodes["batch", 1, n_max, p_min] == nodes[1, n_max, p_min]
+        assert nodes["batch", 4, n_max, p_min] == nodes[1, n_max, p_min] + (2 if n_max == 1 else 0)

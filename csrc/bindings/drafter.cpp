@@ -271,7 +271,7 @@ void register_drafter(py::module_ & m) {
             "t_graph_us", [](const py_drafter & self) { return self.impl.t_graph_us(); }, "of both, inside ggml")
         .def_property_readonly(
             "n_graph_nodes", [](const py_drafter & self) { return self.impl.n_graph_nodes(); },
-            "of the last graph, those that compute nothing included")
+            "of the last graph, without those that compute nothing")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl.stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl.stats.n_steps; });
 }

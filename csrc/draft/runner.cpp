@@ -301,6 +301,15 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
     return found_;
 }
 
+int32_t draft_runner::n_graph_nodes() const {
+    int32_t n = 0;
+    for (int i = 0; last_ && i < ggml_graph_n_nodes(last_->gf); ++i) {
+        const ggml_op op = ggml_graph_node(last_->gf, i)->op;
+        n += op != GGML_OP_RESHAPE && op != GGML_OP_VIEW && op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+    }
+    return n;
+}
+
 std::vector<float> draft_runner::logits(int32_t i_out, int32_t i_step) const {
     std::vector<float> result;
     if (last_ && !last_->outputs.empty()) {

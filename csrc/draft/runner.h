@@ -76,7 +76,7 @@ class draft_runner {
     std::vector<float> logits(int32_t i_out, int32_t i_step) const;
     std::vector<float> state(int32_t row) const;
 
-    int32_t n_graph_nodes() const { return last_ ? ggml_graph_n_nodes(last_->gf) : 0; }
+    int32_t n_graph_nodes() const; // of the last pass, without those that compute nothing
 
     int64_t t_graph_us = 0; // inside ggml
 

@@ -53,8 +53,12 @@ struct head_weights::loader {
     const device &        dev;
     ggml_backend_buffer_t mapped = nullptr; // the file as a device buffer, if the device can use host memory
 
+    // A layout of weights for which the CPU has faster kernels: those of Q4_0 take three quarters of the time. That is
+    // worth a copy, as it is to llama.cpp. nullptr if the device has none
+    ggml_backend_buffer_type_t repack = nullptr;
+
     loader(head_weights & weights, const gguf_file & file, const device & dev) :
-        weights(weights), file(file), dev(dev) {
+        weights(weights), file(file), dev(dev), repack(find_repack(dev)) {
         ggml_backend_dev_props props;
         ggml_backend_dev_get_props(dev.dev(), &props);
         if (!props.caps.buffer_from_host_ptr || !weights.file_.is_mapped()) {
@@ -69,6 +73,31 @@ struct head_weights::loader {
             ggml_backend_buffer_set_usage(mapped, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
             weights.buffers_.emplace_back(mapped);
         }
+    }
+
+    static ggml_backend_buffer_type_t find_repack(const device & dev) {
+        auto get_extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(dev.dev()), "ggml_backend_dev_get_extra_bufts"));
+        for (auto * buft = get_extra ? get_extra(dev.dev()) : nullptr; buft && *buft; ++buft) {
+            // the others are for hardware that some compilers do not serve well, such as AMX
+            if (strcmp(ggml_backend_buft_name(*buft), "CPU_REPACK") == 0) {
+                return *buft;
+            }
+        }
+        return nullptr;
+    }
+
+    // whether there is such a layout for a matrix of that type and shape
+    bool repacks(const ggml_tensor * meta) const {
+        if (!repack) {
+            return false;
+        }
+        const context_ptr ctx = make_tensor_context(3);
+        const buffer_ptr  empty(ggml_backend_buft_alloc_buffer(repack, 0));
+        ggml_tensor *     w = ggml_dup_tensor(ctx.get(), meta);
+        ggml_tensor *     x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, meta->ne[0], 1);
+        w->buffer           = empty.get();
+        return ggml_backend_supports_op(dev.backend(), ggml_mul_mat(ctx.get(), w, x));
     }
 
     // the file's description of a tensor after checking shape and values; nullptr if it is absent
@@ -101,7 +130,7 @@ struct head_weights::loader {
         return static_cast<const uint8_t *>(weights.file_.data()) + file.tensor_offset(name);
     }
 
-    ggml_tensor * upload(ggml_tensor * tensor, const void * src) { return weights.upload(dev, tensor, src); }
+    ggml_tensor * upload(ggml_tensor * tensor, const void * src) { return weights.upload(dev.buft(), tensor, src); }
 
     ggml_tensor * matrix(const std::string & name, int64_t n_in, int64_t n_out, bool required = true) {
         const ggml_tensor * meta = find(name, { n_in, n_out }, required);
@@ -110,6 +139,9 @@ struct head_weights::loader {
         }
         ggml_tensor * tensor = ggml_dup_tensor(weights.ctx_.get(), meta);
         ggml_set_name(tensor, name.c_str());
+        if (repacks(meta)) {
+            return weights.upload(repack, tensor, data(name));
+        }
         if (mapped && file.tensor_offset(name) % ggml_backend_buft_get_alignment(dev.buft()) == 0) {
             ggml_backend_tensor_alloc(mapped, tensor,
                                       static_cast<uint8_t *>(ggml_backend_buffer_get_base(mapped)) +
@@ -148,11 +180,12 @@ struct head_weights::loader {
     }
 };
 
-ggml_tensor * head_weights::upload(const device & dev, ggml_tensor * tensor, const void * src) {
-    const size_t size = ggml_backend_buft_get_alloc_size(dev.buft(), tensor);
-    buffer_ptr   buffer(ggml_backend_buft_alloc_buffer(dev.buft(), size));
+ggml_tensor * head_weights::upload(ggml_backend_buffer_type_t buft, ggml_tensor * tensor, const void * src) {
+    const size_t size = ggml_backend_buft_get_alloc_size(buft, tensor);
+    buffer_ptr   buffer(ggml_backend_buft_alloc_buffer(buft, size));
     if (!buffer) {
-        throw error(format("cannot allocate %zu bytes on %s for tensor '%s'", size, dev.name().c_str(), tensor->name));
+        throw error(format("cannot allocate %zu bytes of %s for tensor '%s'", size, ggml_backend_buft_name(buft),
+                           tensor->name));
     }
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_backend_tensor_alloc(buffer.get(), tensor, ggml_backend_buffer_get_base(buffer.get()));
@@ -384,7 +417,7 @@ void head_weights::load_embd_dft(const device & dev) {
             ggml_get_type_traits(tok_embd_->type)->to_float(src, reinterpret_cast<float *>(dst), n_embd);
         }
     }
-    upload(dev, embd_dft, table.data());
+    upload(dev.buft(), embd_dft, table.data());
     n_bytes_own += table.size();
 }
 

@@ -32,8 +32,8 @@ struct target_tables {
     const ggml_tensor * output   = nullptr; // lm_head; the token embedding if the target ties them
 };
 
-// The tensors of a head on a device. Matrices are used where the file maps them if the device can, norms and biases
-// are small and become F32 copies.
+// The tensors of a head on a device. Matrices are used where the file maps them if the device can and has no faster
+// layout for them; norms and biases are small and become F32 copies.
 class head_weights {
   public:
     head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
@@ -73,7 +73,7 @@ class head_weights {
   private:
     struct loader;
 
-    ggml_tensor * upload(const device & dev, ggml_tensor * tensor, const void * src);
+    ggml_tensor * upload(ggml_backend_buffer_type_t buft, ggml_tensor * tensor, const void * src);
     void          load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables);
 
     void get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const;
