@@ -214,7 +214,7 @@ def test_bad_calls_change_nothing(side):
         lambda: drafter.expand([0, 0], 2),
         lambda: drafter.expand([0], 0),
         lambda: drafter.begin([0], [3], 0),
-        lambda: drafter.begin([0], [3], 2, 2),  # one step a graph on the CPU
+        lambda: drafter.begin([0], [3], 2, drafter.n_unroll + 1),
         lambda: drafter.begin([0], [320], 2),
         lambda: drafter.begin([1], [3], 2),
         lambda: drafter.propose_tree(3, 0, 1, 1),
