@@ -8,7 +8,8 @@
 namespace eagle3 {
 
 bool is_remote(ggml_backend_dev_t dev) {
-    return strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC") == 0;
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
+    return reg && strcmp(ggml_backend_reg_name(reg), "RPC") == 0;
 }
 
 std::vector<ggml_backend_dev_t> local_accelerators() {

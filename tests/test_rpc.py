@@ -58,9 +58,9 @@ def test_target_on_a_server_and_draft_here(
     tiny_target: Any, tiny_head: Any, rpc_server: RpcServer, expected: list[int], as_one: bool
 ) -> None:
     servers = rpc_server.endpoint if as_one else [rpc_server.endpoint, rpc_server.endpoint]
-    n_devices = rpc.RpcServers(servers)
-    assert [d.description for d in n_devices.devices] == [rpc_server.endpoint]
-    n_devices.close()
+    found = rpc.RpcServers(servers)
+    assert [d.description for d in found.devices] == [rpc_server.endpoint]
+    found.close()
     with closing(load(tiny_target, tiny_head, rpc_servers=servers)) as llm:
         assert llm.model_params.n_gpu_layers > 1000
         assert llm.drafter.device == "CPU"
@@ -107,6 +107,33 @@ def test_several_devices(tiny_target: Any, tiny_head: Any, expected: list[int], 
             llm = load(tiny_target, tiny_head, rpc_servers=servers, draft_device=device, n_gpu_layers=n_gpu_layers)
             with closing(llm):
                 assert take(llm, PROMPT, 40) == expected
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_devices_that_act_as_one(tmp_path: Path, n_devices: int) -> None:
+    """split_mode tensor; the head shares the target's lm_head, which is then on no single device."""
+    target = write_target(tmp_path / "t.gguf")
+    head = write_head(tmp_path / "h.gguf", target, own_output=False, n_vocab_dft=0)
+    code = """
+        import sys
+        import llama_cpp
+        from loading import load, take
+        from rpc_server import RpcServer
+
+        *files, n_devices = sys.argv[1:]
+        with RpcServer(int(n_devices)) as server:
+            modes = (llama_cpp.LLAMA_SPLIT_MODE_LAYER, llama_cpp.LLAMA_SPLIT_MODE_TENSOR)
+            texts = []
+            for mode in modes:
+                llm = load(*files, rpc_servers=server.endpoint, split_mode=mode, flash_attn=True)
+                assert llm.drafter.device == "CPU"
+                texts.append(take(llm, [1, 2, 3], 20))
+                llm.close()
+            assert texts[0] == texts[1]
+        print("done")
+    """
+    result = run_child(code, target.path, head.path, n_devices)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
 def test_other_models_stay_off_the_servers(tiny_target: Any, rpc_server: RpcServer) -> None:
