@@ -1,0 +1,87 @@
+"""Measure what a pass of the target and a step of the head cost on this machine, and keep it for `draft="auto"`.
+
+The table says for every draft length what the pass over it costs, and how many of its tokens must be accepted on
+average before it is faster than plain decoding. Give the flags that you run with: costs depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .._core import CostCurve
+from ..planning import Costs, costs_key, measure, save_costs
+from .model import load_model
+from .options import add_draft_flags, add_model_flags
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("target", metavar="MODEL", nargs="?", help="target, a GGUF file (default: the bundled pair)")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="time to spend (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print the costs as JSON instead of a table")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show llama.cpp's own messages")
+    add_model_flags(parser)
+    add_draft_flags(parser)
+    parser.set_defaults(seed=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, keep and print."""
+    if args.target is not None and args.model is not None:
+        raise ValueError("give the target once: as MODEL or with -m")
+    if not args.seconds > 0:
+        raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
+    args.model = args.target or args.model
+    if args.model is None:
+        if args.model_draft is not None:
+            raise ValueError("-md needs a MODEL: the bundled pair has a head of its own")
+        from ..models import bundled_pair
+
+        args.model, args.model_draft = (str(path) for path in bundled_pair())
+    llm = load_model(args, args.model_draft)
+    try:
+        costs, key = measure(llm, args.seconds), costs_key(llm)
+    finally:
+        llm.close()
+    path = save_costs(key, costs)
+    if args.json:
+        print(json.dumps({"target": costs.target, "draft_begin": costs.draft_begin, "draft_step": costs.draft_step}))
+        return 0
+    print(table(costs))
+    print(f"\nkept in {path}" if path else "\nnot kept: the cache folder cannot be written")
+    return 0
+
+
+def table(costs: Costs) -> str:
+    """The costs, one line per number of rows."""
+    has_head = bool(costs.draft_begin)
+    head: tuple[str, ...] = ("rows", "target ms")
+    if has_head:
+        head = (*head, "draft ms", "to accept", "draft: waiting rows ms", "nodes of a level ms")
+    lines = [head]
+    plain = costs.target[min(costs.target)]
+    for n in sorted({*costs.target, *costs.draft_begin, *costs.draft_step}):
+        line = [str(n), _ms(costs.target.get(n))]
+        if has_head:
+            line += [*_chain(costs, n, plain), _ms(costs.draft_begin.get(n)), _ms(costs.draft_step.get(n))]
+        lines.append(tuple(line))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _chain(costs: Costs, n_rows: int, plain: float) -> tuple[str, str]:
+    """What it costs to draft a chain for a pass over n rows, and how many of it must be accepted to be worth that."""
+    if n_rows < 2 or n_rows not in costs.target:
+        return "", ""
+    begin, step = CostCurve(costs.draft_begin), CostCurve(costs.draft_step)
+    n_draft = n_rows - 1
+    # a draft that breaks even leaves a few rows for the next one to catch up with
+    draft = begin.at(min(n_rows, 4)) + (n_draft - 1) * step.at(1)
+    needed = (costs.target[n_rows] + draft) / plain - 1.0
+    return _ms(draft), f"{needed:.2f} of {n_draft}" if needed <= n_draft else "never pays"
+
+
+def _ms(t_us: Any) -> str:
+    return "" if t_us is None else f"{1e-3 * t_us:.3f}"

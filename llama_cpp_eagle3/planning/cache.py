@@ -1,0 +1,82 @@
+"""Measured costs as JSON files in the user's cache folder, one per pair and setting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .costs import Costs
+
+ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
+_FORMAT = 1
+
+
+def cache_dir() -> Path:
+    """Where we keep what can be made again: LLAMA_CPP_EAGLE3_CACHE, or a folder where this platform has such things."""
+    named = os.environ.get(ENV_CACHE)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        root = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "llama-cpp-eagle3"
+
+
+def costs_path(key: dict[str, Any]) -> Path:
+    """The file for these settings."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / "costs" / f"{digest[:24]}.json"
+
+
+def load_costs(key: dict[str, Any]) -> Costs | None:
+    """What was measured with these settings; None if nothing was, or the file is not what it should be."""
+    try:
+        document = json.loads(costs_path(key).read_text(encoding="utf-8"))
+        # through JSON, which makes lists of tuples
+        if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
+            return None
+        costs = Costs(**{name: _curve(document[name]) for name in ("target", "draft_begin", "draft_step")})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    has_head = key["draft"] is not None
+    return costs if costs.target and bool(costs.draft_begin) == bool(costs.draft_step) == has_head else None
+
+
+def _curve(entries: Any) -> dict[int, float]:
+    curve = {int(n): float(t) for n, t in entries.items()}
+    if not all(1 <= n <= 128 and 0.0 < t < 1e12 for n, t in curve.items()):
+        raise ValueError("not a cost curve")
+    return curve
+
+
+def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
+    """Keep what was measured; returns the file, or None if the folder cannot be written."""
+    path = costs_path(key)
+    document = {
+        "format": _FORMAT,
+        "key": key,
+        "target": costs.target,
+        "draft_begin": costs.draft_begin,
+        "draft_step": costs.draft_step,
+    }
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # written beside it and renamed: another process never sees half a file
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            temporary = file.name
+            json.dump(document, file, indent=1)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        return None
+    return path
