@@ -19,7 +19,9 @@ TOLERANCE = 1e-4
 
 @pytest.fixture
 def side(tiny_target, tiny_head, model_address):
-    return SideBySide(make_drafter(tiny_head, model_address(tiny_target.path)), ReferenceHead(tiny_head))
+    side = SideBySide(make_drafter(tiny_head, model_address(tiny_target.path)), ReferenceHead(tiny_head))
+    yield side
+    del side.drafter  # pytest keeps the fixture longer than the server that the drafter may be on
 
 
 def rows_of(head, n, rng):

@@ -20,7 +20,11 @@ HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "no_fc", "ful
 @pytest.fixture
 def sides(tiny_target, tiny_head, model_address):
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_seq_max=N_SEQ)
-    return [SideBySide(drafter, ReferenceHead(tiny_head), i, i) for i in range(N_SEQ)]
+    sides = [SideBySide(drafter, ReferenceHead(tiny_head), i, i) for i in range(N_SEQ)]
+    del drafter
+    yield sides
+    for side in sides:
+        del side.drafter  # pytest keeps the fixture longer than the server that the drafter may be on
 
 
 def check(sides, which, n_max):

@@ -17,7 +17,9 @@ SHAPES = [(3, 1, 3), (1, 4, 4), (2, 3, 5), (4, 3, 12), (3, 5, 200)]  # depth, to
 
 @pytest.fixture
 def side(tiny_target, tiny_head, model_address):
-    return SideBySide(make_drafter(tiny_head, model_address(tiny_target.path), n_unroll=1), ReferenceHead(tiny_head))
+    side = SideBySide(make_drafter(tiny_head, model_address(tiny_target.path), n_unroll=1), ReferenceHead(tiny_head))
+    yield side
+    del side.drafter  # pytest keeps the fixture longer than the server that the drafter may be on
 
 
 def check_tree(side, id_last, depth, top_k, n_tokens):
