@@ -70,8 +70,9 @@ def pair(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def engine(args: argparse.Namespace, model: str, draft: str | None) -> Eagle3Llama:
-    """Ours, with the threads, layers and context asked for."""
-    return load(model, draft, args.threads, args.gpu_layers, args.ctx_size)
+    """Ours, with the threads, layers and context asked for; it drafts fixed chains."""
+    options = {} if draft is None else {"draft": "chain"}
+    return load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)
 
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:

@@ -32,7 +32,7 @@ spec common_specu: statistics     draft-eagle3: #calls(b,g,a) =    1     10     
 )
 def test_random_pair_generates(tmp_path, shape, ftype):
     target, head = random_model.random_pair(tmp_path, shape, ftype, ftype)
-    llm = runs.load(str(target), str(head), n_threads=1, n_ctx=128)
+    llm = runs.load(str(target), str(head), n_threads=1, n_ctx=128, draft="chain")
     prompt = llm.tokenize(b"def f(x):", special=True)
     run, tokens = runs.run_own(llm, prompt, 8)
     plain, expected = runs.run_own(runs.load(str(target), None, n_threads=1, n_ctx=128), prompt, 8)

@@ -152,7 +152,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         for j in range(len(config.texts)):
             if j == 0:
                 for s in config.settings:  # to warm up
-                    runners[s](0, True)
+                    runners[s](0, False)
             expected = None
             for i in range(config.n_runs):
                 for k in range(len(config.settings)):

@@ -1,0 +1,314 @@
+"""Is it faster than llama.cpp's own drafter, and never slower than no drafter? Real text at the cost of a 1B model.
+
+The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`): same text, same acceptance.
+
+Each part keeps its figures in results/speed/, and is not run again while they are there and were taken with the same
+settings: what was interrupted goes on. Nothing else should run meanwhile; all parts take about 40 minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import common
+
+from llama_cpp_eagle3 import Eagle3Llama, models
+from llama_cpp_eagle3.bench import machine, peer, report
+from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.inflate import inflated_pair
+from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
+from llama_cpp_eagle3.bench.random_model import Shape, write_target
+from llama_cpp_eagle3.bench.runs import Run, load
+from llama_cpp_eagle3.bench.settings import Setting
+
+BEST = "best"
+"""In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
+CHAINS = [f"chain {n}" for n in range(1, 9)]
+TREES = ["tree 3x2:6", "tree 4x3:8", "tree 5x4:16"]
+SWEEP = ["plain", "auto", *CHAINS, *TREES]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sides that take turns on one pair."""
+
+    title: str
+    ftype: str
+    settings: tuple[str, ...]
+    n_prompts: int
+    n_predict: int
+    n_runs: int
+    random_head: bool = False
+
+    def quick(self) -> Part:
+        """Enough to see whether it works."""
+        return Part(self.title, self.ftype, self.settings, 2, 24, 2, self.random_head)
+
+
+PARTS = {
+    "peers": Part(
+        "llama.cpp's draft-eagle3, Q4_0 target, --spec-draft-n-max 1 to 8",
+        "Q4_0",
+        tuple(f"server {n}" for n in range(1, 9)),
+        6,
+        48,
+        2,
+    ),
+    "Q4_0": Part("Q4_0 target: against plain decoding and llama.cpp", "Q4_0", ("plain", "auto", BEST), 40, 64, 5),
+    "F16": Part("F16 target: against plain decoding", "F16", ("plain", "auto"), 12, 48, 5),
+    "Q8_0": Part("Q8_0 target: against plain decoding", "Q8_0", ("plain", "auto"), 12, 48, 5),
+    "random": Part("A head that knows nothing, Q4_0 target", "Q4_0", ("plain", "auto", BEST), 8, 48, 5, True),
+    "sweep-Q4_0": Part("Every fixed setting against auto, Q4_0 target", "Q4_0", tuple(SWEEP), 5, 48, 3),
+    "sweep-F16": Part("Every fixed setting against auto, F16 target", "F16", tuple(SWEEP), 5, 48, 3),
+    "sweep-Q8_0": Part("Every fixed setting against auto, Q8_0 target", "Q8_0", tuple(SWEEP), 5, 48, 3),
+    "simple": Part("llama.cpp's two programs, Q4_0 target", "Q4_0", ("auto", BEST, f"simple {BEST}"), 6, 64, 3),
+}
+PASSES, SAMPLING = "passes", "sampling"
+_N_VOCAB, _N_ROWS, _N_ROUNDS = 128_000, 4, 200
+_N_PASS_ROWS, _N_PAST, _N_TIMES = 9, 200, 7
+TYPES = ("Q4_0", "F16", "Q8_0")
+
+
+def run_part(name: str, part: Part, args: argparse.Namespace) -> Result:
+    """The part's figures: those that are there, or new ones."""
+    path = args.results / f"{name}.json"
+    settings = [Setting.parse(setting) for setting in _resolve(part.settings, args.results)]
+    wanted = {**asdict(part), "settings": [s.name for s in settings], "threads": args.threads}
+    kept = _read(path, wanted)
+    if kept is not None and not args.again:
+        return Result.from_dict(kept)
+    model, draft = inflated_pair(args.folder, "1B", part.ftype, "Q8_0", part.random_head)
+    config = Config(
+        model=str(model),
+        draft=str(draft),
+        settings=settings,
+        texts=models.heldout_prompts()[: part.n_prompts],
+        n_predict=part.n_predict,
+        n_runs=part.n_runs,
+        n_fresh=4 if len(settings) <= 4 else 1,
+        n_threads=args.threads,
+        tools=args.tools,
+    )
+    start = time.monotonic()
+    result = measure(config, lambda text: common.progress(f"{name}: {text}"))
+    common.progress("")
+    print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr)
+    _write(path, wanted, args, result.as_dict())
+    return result
+
+
+def _resolve(names: tuple[str, ...], results: Path) -> list[str]:
+    """Names with llama.cpp's best n_max filled in."""
+    if not any(BEST in name for name in names):
+        return list(names)
+    path = results / "peers.json"
+    if not path.exists():
+        sys.exit("run the part 'peers' first: it tells at which n_max llama.cpp is fastest")
+    peers = Result.from_dict(json.loads(path.read_text()))
+    n_max = max(peers.sides, key=lambda side: side.speed.median).setting.n_max
+    return [f"server {n_max}" if name == BEST else name.replace(BEST, str(n_max)) for name in names]
+
+
+def run_passes(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Seconds that one pass of each target takes over 1 to 9 rows, measured alone."""
+    path = args.results / f"{PASSES}.json"
+    wanted = {"n_rows": _N_PASS_ROWS, "n_past": _N_PAST, "n_times": _N_TIMES, "threads": args.threads}
+    kept = _read(path, wanted)
+    if kept is not None and not args.again:
+        return kept["passes"]
+    found: dict[str, dict[str, float]] = {}
+    for ftype in TYPES:
+        common.progress(f"{PASSES}: {ftype}")
+        model, _ = inflated_pair(args.folder, "1B", ftype)
+        llm = load(str(model), None, args.threads)
+        llm.eval([2 + i % 100 for i in range(_N_PAST)])
+        found[ftype] = {}
+        for n in range(1, _N_PASS_ROWS + 1):
+            times = [_pass(llm, n) for _ in range(_N_TIMES)]
+            found[ftype][str(n)] = Spread.of(times).median
+        llm.close()
+    _write(path, wanted, args, {"passes": found})
+    return found
+
+
+def _pass(llm: Eagle3Llama, n: int) -> float:
+    start = time.perf_counter()
+    llm.target.decode([3] * n, _N_PAST)
+    llm.target.logits(n - 1)  # there when the pass is over
+    duration = time.perf_counter() - start
+    llm.target.truncate(_N_PAST)
+    return duration
+
+
+def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds that sampling a round's rows takes, greedily and by llama.cpp's default chain."""
+    path = args.results / f"{SAMPLING}.json"
+    wanted = {"n_vocab": _N_VOCAB, "n_rows": _N_ROWS, "n_rounds": _N_ROUNDS, "threads": args.threads}
+    kept = _read(path, wanted)
+    if kept is not None and not args.again:
+        return kept
+    model = args.folder / f"random-vocab-{_N_VOCAB}.gguf"
+    if not model.exists():
+        args.folder.mkdir(parents=True, exist_ok=True)
+        write_target(model, Shape(2, 64, 64, 2, 2, _N_VOCAB, 64, 64), "Q8_0")
+    llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, verbose=False)
+    found: dict[str, Any] = {}
+    for name, options in (("greedy", {"temp": 0.0}), ("default chain", {})):
+        found[name] = asdict(Spread.of(_sample_rounds(llm, options)))
+    llm.close()
+    _write(path, wanted, args, found)
+    return found
+
+
+def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
+    """Seconds of each round's sampling, in the way that `generate` does it."""
+    draw = llm._make_draw(None, _sampling_options(**options))
+    llm.target.truncate(0)
+    llm.target.decode(list(range(_N_ROWS)), 0)
+    times = []
+    for _ in range(_N_ROUNDS):
+        start = time.perf_counter()
+        for row in range(_N_ROWS):
+            draw(row)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _sampling_options(**changes: float) -> dict[str, Any]:
+    """What `generate` gives to its sampler if nobody says anything."""
+    options: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1.0, "temp": 0.8}
+    options |= {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "tfs_z": 1.0}
+    options |= {"mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "penalize_nl": True, "grammar": None}
+    return options | changes
+
+
+def _read(path: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    return kept if kept["part"] == json.loads(json.dumps(wanted)) else None
+
+
+def _write(path: Path, wanted: dict[str, Any], args: argparse.Namespace, figures: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"part": wanted, **machine.describe(args.threads), **figures}
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1) + "\n")
+    part.replace(path)
+
+
+def goals(
+    results: dict[str, Result], passes: dict[str, dict[str, float]] | None, sampling: dict[str, Any] | None
+) -> str:
+    """What was to be reached, and what was."""
+    rows: list[list[str]] = []
+
+    def compare(what: str, goal: str, part: str, other: Side | None) -> None:
+        if other is not None:
+            pairs = zip(results[part].side("auto").runs, other.runs, strict=True)
+            rows.append([what, goal, Spread.of(a.tokens_per_second / b.tokens_per_second for a, b in pairs).text(2)])
+
+    if "Q4_0" in results:
+        rival = _rival(results["Q4_0"])
+        compare(f"auto / {rival.setting.title}, Q4_0", "at least 1.25", "Q4_0", rival)
+    for ftype, goal in (("Q4_0", "1.4"), ("F16", "1.6"), ("Q8_0", "0.97")):
+        if ftype in results:
+            compare(f"auto / plain, {ftype}", f"at least {goal}", ftype, results[ftype].plain)
+    if "random" in results:
+        result = results["random"]
+        compare("auto / plain, a head that knows nothing, Q4_0", "at least 0.97", "random", result.plain)
+        rival, plain = _rival(result), result.side("plain")
+        share = rival.speed.median / plain.speed.median
+        rows.append([f"{rival.setting.title} / plain, the same head", "(theirs)", f"{share:.2f}"])
+    for ftype in TYPES:
+        sweep = results.get(f"sweep-{ftype}")
+        if sweep is not None:
+            fixed = (side for side in sweep.sides if side.setting.kind != "auto")
+            best = max(fixed, key=lambda side: side.speed.median)
+            what = f"auto / best fixed setting ({best.setting.title}), {ftype}"
+            compare(what, "at least 0.97", f"sweep-{ftype}", best)
+    for ftype in TYPES:
+        if ftype in results:
+            share = results[ftype].side("auto").spread(lambda run: run.ideal_share)
+            rows.append([f"auto / ideal, {ftype}", "at least 0.95", share.text(3)])
+        sweep = results.get(f"sweep-{ftype}")
+        if sweep is not None and passes is not None:
+            chains = (side for side in sweep.sides if side.setting.kind == "chain")
+            chain = max(chains, key=lambda side: side.speed.median)
+            t_pass = passes[ftype][str(chain.setting.n_max + 1)]
+            share = chain.spread(lambda run, t=t_pass: _share(run, t))
+            rows.append([f"{chain.setting.title} / ideal by passes measured alone, {ftype}", "", share.text(3)])
+    if sampling is not None:
+        for name, goal in (("greedy", 0.15), ("default chain", 1.5)):
+            text = Spread(**sampling[name]).text(3, 1e-3)
+            rows.append([f"sampling {_N_ROWS} rows of {_N_VOCAB:,} tokens, {name}, ms", f"at most {goal}", text])
+    return table(["", "goal", "measured"], rows)
+
+
+def _rival(result: Result) -> Side:
+    return next(side for side in result.sides if side.setting.is_peer)
+
+
+def _share(run: Run, t_pass: float) -> float:
+    """Tokens/s over mean acceptance length / (T(n) + drafter's ggml time)."""
+    return run.tokens_per_second * (t_pass + run.t_graph / run.rounds) / run.acceptance_length
+
+
+def pass_table(passes: dict[str, dict[str, float]]) -> str:
+    """T(n)."""
+    rows = [[ftype, *(f"{1e3 * t:.1f}" for t in times.values())] for ftype, times in passes.items()]
+    return table(["rows", *map(str, range(1, _N_PASS_ROWS + 1))], rows)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("parts", nargs="*", help=f"of {', '.join([PASSES, *PARTS, SAMPLING])} (default: all)")
+    p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
+    p.add_argument("--folder", type=Path, default=peer.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
+    p.add_argument("--again", action="store_true", help="also what is there already")
+    p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")
+    p.add_argument("--publish", action="store_true", help="write the figures to README.md and draw results/speed.svg")
+    args = p.parse_args()
+    unknown = set(args.parts) - {*PARTS, PASSES, SAMPLING}
+    if unknown:
+        p.error(f"no part {', '.join(sorted(unknown))}")
+    wanted = args.parts or [PASSES, *PARTS, SAMPLING]
+    args.results = args.folder / "quick" if args.quick else common.HERE / "results" / "speed"
+    args.publish = args.publish and not args.quick
+    parts = {name: part.quick() if args.quick else part for name, part in PARTS.items() if name in wanted}
+
+    bandwidth = machine.read_bandwidth(args.threads)
+    passes = run_passes(args) if PASSES in wanted else None
+    results = {name: run_part(name, part, args) for name, part in parts.items()}
+    sampling = run_sampling(args) if SAMPLING in wanted else None
+    text = [__doc__.split("\n\n")[1], goals(results, passes, sampling)]
+    if args.publish:
+        plotted = [(PARTS[name].title, result) for name, result in results.items() if name not in ("peers", "simple")]
+        if plotted:
+            report.plot(common.HERE / "results" / "speed.svg", plotted)
+            text.append("![tokens per second](results/speed.svg)")
+    if passes is not None:
+        text.append(f"### A pass of the target over n rows, ms\n\n{pass_table(passes)}")
+    for name, result in results.items():
+        text.append(f"### {PARTS[name].title}\n\n{report.markdown(result, bandwidth)}")
+    types = sorted({part.ftype for part in parts.values()})
+    files = {path for ftype in types for random in (False, True) for path in _files(args.folder, ftype, random)}
+    section = common.Section(
+        "speed", "Real text at the cost of a 1B model", "\n\n".join(text), {"bandwidth": bandwidth}
+    )
+    common.finish(args, section, sorted(str(path) for path in files))
+
+
+def _files(folder: Path, ftype: str, random_head: bool) -> tuple[Path, Path]:
+    return inflated_pair(folder, "1B", ftype, "Q8_0", random_head)
+
+
+if __name__ == "__main__":
+    main()
