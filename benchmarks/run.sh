@@ -1,5 +1,6 @@
 #!/bin/sh
-# Measure everything and write it to README.md and results/. About half an hour on two cores; nothing else should run.
+# Measure everything and write it to README.md and results/. Over an hour on two cores; nothing else should run.
+# speed.py goes on where it was interrupted; `rm -r benchmarks/results/speed` makes it begin again.
 #
 #   pip install '.[bench]'
 #   sh benchmarks/run.sh
@@ -9,6 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 
+$python benchmarks/speed.py --publish
 $python benchmarks/pair.py --publish
 $python benchmarks/peer.py --publish
 $python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish

@@ -37,15 +37,17 @@ def watch(llm: Eagle3Llama) -> list[list[int]]:
 
     def watched(*args: Any) -> Any:
         drafted = draft(*args)
-        found.append(list(drafted))
+        found.append(list(drafted.tokens))
         return drafted
 
     llm._draft = watched  # type: ignore[method-assign]
     return found
 
 
-def test_same_tokens_and_drafts(pair: tuple[Path, Path, Path]) -> None:
-    small, large, plain = load(*bundled_pair()), load(pair[0], pair[1]), load_plain(bundled_pair()[0])
+@pytest.mark.parametrize("options", [{"draft_n_max": 3}, {"draft_tree_depth": 3, "draft_tree_tokens": 6}])
+def test_same_tokens_and_drafts(pair: tuple[Path, Path, Path], options: dict[str, int]) -> None:
+    small, large = load(*bundled_pair(), **options), load(pair[0], pair[1], **options)
+    plain = load_plain(bundled_pair()[0])
     drafts_small, drafts_large = watch(small), watch(large)
     n_same = 0
     for text in models.heldout_prompts()[:6]:
