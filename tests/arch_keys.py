@@ -109,6 +109,8 @@ class Arch:
     """A row: keys beyond the common ones, and what else is special."""
 
     keys: Keys = field(default_factory=dict)
+    # the architecture's name, where the row is called otherwise
+    arch: str = ""
     # endings of optional tensors that no model of it has
     without: tuple[str, ...] = ()
     # what the head of the tests reads; by default layer 1, the last one but one, and the last
@@ -212,10 +214,10 @@ TARGETS: dict[str, Arch] = {
     "granitemoe": Arch(_MOE),
     "graniteswitch": Arch(
         {
-            "adapters.count": 1,
+            "adapters.count": 4,
             "adapters.lora_rank": 4,
-            "adapters.token_ids_activate": [N_VOCAB - 3],
-            "adapters.token_ids_substitute": [N_VOCAB - 3],
+            "adapters.token_ids_activate": [10, 60, 110, 200],
+            "adapters.token_ids_substitute": [10, 60, 110, 200],
         }
     ),
     "grok": Arch(_MOE),
@@ -315,6 +317,28 @@ OTHERS = (
 )  # fmt: skip
 
 
-def keys_of(arch: str) -> Keys:
+# Common models whose graph has parts that the rows above leave out: experts, shared heads, fewer projections
+VARIANTS: dict[str, Arch] = {
+    "deepseek2-lite": Arch(_MOE | _MLA | {"attention.q_lora_rank": 0}, arch="deepseek2"),
+    "gemma4-a4b": Arch(_MOE | TARGETS["gemma4"].keys | {"embedding_length_per_layer_input": 0}, arch="gemma4"),
+    "granite-4-moe": Arch(_MOE | _GAP_KV, arch="granitehybrid"),
+    "jamba-moe": Arch(_MOE | _GAP_KV, arch="jamba"),
+    "llama-gqa": Arch({"attention.head_count": 4, "attention.head_count_kv": 2}, arch="llama"),
+    "mixtral": Arch(_MOE, arch="llama"),
+    "nanbeige-once": Arch(arch="nanbeige"),
+    "qwen35-gqa": Arch(
+        _DELTA | {"attention.head_count": 4, "attention.head_count_kv": 1, "full_attention_interval": 3}, arch="qwen35"
+    ),
+    "qwen3-mqa": Arch({"attention.head_count": 4, "attention.head_count_kv": 1}, arch="qwen3"),
+}
+ROWS = TARGETS | VARIANTS
+
+
+def arch_of(name: str) -> str:
+    """The architecture of a row."""
+    return ROWS[name].arch or name
+
+
+def keys_of(name: str) -> Keys:
     """The metadata of a tiny model, without the architecture's name in front of each key."""
-    return _BASE | TARGETS[arch].keys
+    return _BASE | ROWS[name].keys

@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import llama_cpp
 import numpy as np
-from arch_keys import N_VOCAB, TARGETS, keys_of
+from arch_keys import N_VOCAB, ROWS, arch_of, keys_of
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 
@@ -31,8 +31,10 @@ def all_archs() -> list[str]:
     return names[: names.index("(unknown)")]
 
 
-def _add_metadata(writer: gguf.GGUFWriter, arch: str) -> None:
-    keys = keys_of(arch)
+def _open(path: Path, row: str) -> gguf.GGUFWriter:
+    """Begin a file with all metadata."""
+    arch, keys = arch_of(row), keys_of(row)
+    writer = gguf.GGUFWriter(path, arch)
     for key, value in keys.items():
         name = key[1:] if key.startswith("/") else f"{arch}.{key}"
         if isinstance(value, list):
@@ -44,6 +46,7 @@ def _add_metadata(writer: gguf.GGUFWriter, arch: str) -> None:
         else:
             writer.add_uint32(name, value)
     add_vocab(writer, keys["vocab_size"])
+    return writer
 
 
 class _GgufInitParams(ctypes.Structure):
@@ -100,22 +103,20 @@ def _make(metadata: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write_random_arch(folder: Path, arch: str) -> Path:
-    """Write a random model of an architecture, if it is not there yet. Two calls make the same one."""
-    path = folder / f"{arch}.gguf"
+def write_random_arch(folder: Path, row: str) -> Path:
+    """Write a random model of a row in arch_keys.py, if it is not there yet. Two calls make the same one."""
+    path = folder / f"{row}.gguf"
     if path.exists():
         return path
-    metadata = folder / f"{arch}-keys.gguf"
-    writer = gguf.GGUFWriter(metadata, arch)
-    _add_metadata(writer, arch)
+    metadata = folder / f"{row}-keys.gguf"
+    writer = _open(metadata, row)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
 
-    writer = gguf.GGUFWriter(path, arch)
-    _add_metadata(writer, arch)
+    writer = _open(path, row)
     for name, data in _make(metadata).items():
-        if not name.endswith(TARGETS[arch].without):
+        if not name.endswith(ROWS[row].without):
             # dimensions of 1 at the end are not written
             n_dims = max((i + 1 for i, n in enumerate(data.shape[::-1]) if n > 1), default=1)
             writer.add_tensor(name, data.reshape(data.shape[4 - n_dims :]))
@@ -126,9 +127,9 @@ def write_random_arch(folder: Path, arch: str) -> Path:
     return path
 
 
-def load_random_arch(folder: Path, arch: str) -> int:
+def load_random_arch(folder: Path, row: str) -> int:
     """Load such a model, and return its address."""
-    return load_model(write_random_arch(folder, arch), {})
+    return load_model(write_random_arch(folder, row), {})
 
 
 def random_tensors(path: Path) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from arch_keys import OTHERS, TARGETS
+from arch_keys import OTHERS, ROWS, TARGETS, Arch
 from loading import is_tie, load, load_plain, take
 from lowlevel import LowLevel
 from random_arch import all_archs, load_random_arch, random_tensors, write_random_arch
@@ -38,20 +38,21 @@ FOUND: dict[str, Found] = {}
 
 
 class Case:
-    """An architecture: its model, a head for it, and plain llama_cpp on the same file."""
+    """A model, a head for it, and plain llama_cpp on the same file."""
 
-    def __init__(self, folder: Path, arch: str):
-        self.arch = arch
-        self.path = write_random_arch(folder, arch)
+    def __init__(self, folder: Path, name: str):
+        self.name = name
+        self.row: Arch = ROWS[name]
+        self.path = write_random_arch(folder, name)
         self.info = read_target(str(self.path))
         assert not self.info.why_no_target
         n = self.info.n_layer
-        self.boundaries = TARGETS[arch].boundaries or (1, n - 1, n)
+        self.boundaries = self.row.boundaries or (1, n - 1, n)
         self.rng = np.random.default_rng(1)
 
     @cached_property
     def plain(self) -> llama_cpp.Llama:
-        return load_plain(self.path, logits_all=TARGETS[self.arch].logits_all)
+        return load_plain(self.path, logits_all=self.row.logits_all)
 
     @cached_property
     def llm(self) -> Eagle3Llama:
@@ -60,7 +61,7 @@ class Case:
     def load(self, **options: Any) -> Eagle3Llama:
         info: Any = SimpleNamespace(n_embd=self.info.n_embd, n_vocab=self.info.n_vocab, n_layer=self.info.n_layer)
         head = write_head(self.path.with_suffix(".head"), info, boundaries=self.boundaries)
-        return load(self.path, head, logits_all=TARGETS[self.arch].logits_all, **options)
+        return load(self.path, head, logits_all=self.row.logits_all, **options)
 
     def close(self) -> None:
         for made in ("plain", "llm"):
@@ -97,7 +98,7 @@ class Case:
         return draft
 
 
-@pytest.fixture(scope="module", params=sorted(TARGETS))
+@pytest.fixture(scope="module", params=sorted(ROWS))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     made = Case(tmp_path_factory.mktemp("arch"), request.param)
     yield made
@@ -105,18 +106,18 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def found(case: Case) -> Found:
-    return FOUND.setdefault(case.arch, Found())
+    return FOUND.setdefault(case.name, Found())
 
 
 def decode(case: Case, boundaries: list[int], kind: str, tokens: list[int]) -> np.ndarray:
     """Rows of one batch that becomes several ubatches; snapshots want its last 5 tokens in one of them."""
-    with LowLevel(load_random_arch(case.path.parent, case.arch), boundaries, kind, n_ubatch=16, n_rs_seq=4) as low:
+    with LowLevel(load_random_arch(case.path.parent, case.name), boundaries, kind, n_ubatch=16, n_rs_seq=4) as low:
         low.target.decode(tokens, 0)
         return low.tap.rows
 
 
 def kind_of(case: Case, b: int) -> str:
-    return _core.FeatureTap([b], case.info.n_layer, case.info.n_embd, case.arch).kind
+    return _core.FeatureTap([b], case.info.n_layer, case.info.n_embd, case.info.arch).kind
 
 
 def test_features(case: Case) -> None:
@@ -129,7 +130,7 @@ def test_features(case: Case) -> None:
     if native:
         decoded = decode(case, native, "native", tokens)
         rows |= {b: decoded[:, i] for i, b in enumerate(native)}
-    if case.arch != "deepseek4":  # its layers hand on four streams, and only llama.cpp itself can give their mean
+    if case.info.arch != "deepseek4":  # its layers hand on four streams, and only llama.cpp itself can give their mean
         decoded = decode(case, offered, "callback", tokens)
         for i, b in enumerate(offered):
             if b in rows:
@@ -150,17 +151,17 @@ def check_ends(case: Case, rows: dict[int, np.ndarray], tokens: list[int]) -> No
     tensors = random_tensors(case.path)
     if 0 in rows:
         embd = tensors["token_embd.weight"][tokens].astype(np.float64)
-        if TARGETS[case.arch].embd == "positions":
+        if case.row.embd == "positions":
             embd = embd + tensors["position_embd.weight"][: len(tokens)]
-        elif TARGETS[case.arch].embd == "normed":
+        elif case.row.embd == "normed":
             embd /= np.sqrt((embd**2).mean(axis=1, keepdims=True))
         scale = (embd * rows[0]).sum() / (embd**2).sum()
         np.testing.assert_allclose(rows[0], embd * scale, rtol=1e-4, atol=1e-5)
     n_layer = case.info.n_layer
-    if n_layer + 1 in rows and TARGETS[case.arch].norm:
+    if n_layer + 1 in rows and case.row.norm:
         x = rows[n_layer].astype(np.float64)
-        weight = tensors.get(f"{TARGETS[case.arch].norm}.weight", np.ones(1))
-        bias = tensors.get(f"{TARGETS[case.arch].norm}.bias", np.zeros(1))
+        weight = tensors.get(f"{case.row.norm}.weight", np.ones(1))
+        bias = tensors.get(f"{case.row.norm}.bias", np.zeros(1))
         centred = x - x.mean(axis=1, keepdims=True)
         # which norm it is, the metadata does not say
         normed = (y / np.sqrt((y**2).mean(axis=1, keepdims=True) + 1e-5) * weight for y in (x, centred))
@@ -276,6 +277,6 @@ def test_the_list_is_complete() -> None:
 
 def test_the_document() -> None:
     """docs/targets.md says what was found. It needs all of the tests above."""
-    if set(FOUND) != set(TARGETS):
+    if set(FOUND) != set(ROWS):
         pytest.skip("only some architectures were tested")
-    check_document(FOUND, OTHERS)
+    check_document({arch: FOUND[arch] for arch in TARGETS}, OTHERS)
