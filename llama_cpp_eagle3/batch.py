@@ -106,6 +106,8 @@ class BatchGeneration:
             lane = self.waiting.popleft()
             lane.seq_id = self.free.pop()
             lane.draw = self.make_draw(lane)
+            if llm._planner is not None:
+                llm._planner.reset(lane.seq_id)
             added.append(lane)
         start = perf_counter_ns()
         reading = list(added)
@@ -157,6 +159,7 @@ class BatchGeneration:
         drafts = self.propose()
         drafted = perf_counter_ns()
 
+        n_replay = sum(llm._rollbacks[lane.seq_id].n_replay for lane in self.lanes)
         parts = []
         for lane, draft in zip(self.lanes, drafts, strict=True):
             tokens = [lane.tokens[-1], *draft.tokens]
@@ -165,21 +168,31 @@ class BatchGeneration:
         llm._target.decode_parts(parts)
         verified = perf_counter_ns()
 
-        row = 0
+        row, said = 0, []
         for lane, draft, (_, _, tokens) in zip(self.lanes, drafts, parts, strict=True):
             lane.stats.rounds += 1
             stats.rounds += 1
             if draft.tokens:
                 lane.stats.drafts += 1
                 lane.stats.extend_positions(len(draft))
+            n_tokens = len(lane.tokens)
             n_accepted = 1 + self.accept(lane, draft, row)
+            said.append(lane.tokens[n_tokens:])
             llm._rollbacks[lane.seq_id].commit(n_accepted)
             self.show_draft(lane, tokens[:n_accepted], list(range(row, row + n_accepted)))
             lane.n_past += n_accepted
             row += len(tokens)
+        self.observe(said, row + n_replay, verified - drafted, perf_counter_ns() - verified)
         stats.draft_ns += drafted - start
         stats.verify_ns += verified - drafted
         stats.sample_ns += perf_counter_ns() - verified
+
+    def observe(self, said: list[list[int]], n_rows: int, verify_ns: int, other_ns: int) -> None:
+        """Tell the planner how the round went."""
+        llm = self.llm
+        if llm.draft == "auto" and llm._planner is not None:
+            seq_ids = [lane.seq_id for lane in self.lanes]
+            llm._planner.observe_batch(seq_ids, said, n_rows, 1e-3 * verify_ns, 1e-3 * other_ns)
 
     def propose(self) -> list[Draft]:
         """Draft chains for all lanes, as much as fits into one batch."""
@@ -305,6 +318,7 @@ def run_batch(llm: Eagle3Llama, lanes: list[Lane], progress: bool | None) -> lis
     results: list[BatchResult | None] = [None] * len(lanes)
     bar = _progress_bar(len(lanes), progress)
     llm._reset()
+    llm._begin_text()
     try:
         for lane in BatchGeneration(llm, lanes).run():
             results[lane.index] = BatchResult(

@@ -28,11 +28,6 @@ from .speculative import Round, commit
 from .state import Eagle3State, check_state
 from .stats import Stats
 
-DRAFT_SETTINGS = (
-    "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
-)  # fmt: skip
-"""Attributes that may be changed between two generations."""
-
 
 class DraftedContext(Llama):  # type: ignore[misc]
     """What `Eagle3Llama` is made of, but for generating."""
@@ -60,11 +55,6 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._stats, self._stats_before = Stats(), Stats()
         self._n_state_bytes = 0
         self._draft_options = draft
-        self.n_parallel = draft.n_parallel
-        self.draft = draft.mode
-        self.draft_n_max, self.draft_n_min, self.draft_p_min = draft.n_max, draft.n_min, draft.p_min
-        self.draft_tree_depth, self.draft_tree_topk = draft.tree_depth, draft.tree_topk
-        self.draft_tree_tokens = draft.tree_tokens
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         try:
@@ -172,7 +162,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def _load_draft(self, pair: Pair | None) -> None:
         draft, model = self._draft_options, int(self._model.model)
         self._target = Target(int(self._ctx.ctx), model, self._tap)
-        self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(self.n_parallel)]
+        self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(draft.n_parallel)]
         self._rollback = self._rollbacks[0]
         self._pair_id = ("", "")
         if pair is None or pair.head is None or draft.model_path is None:
@@ -351,37 +341,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
             return self._target.logits(row)
         return np.array(np.ctypeslib.as_array(self._ctx.get_logits_ith(-1), shape=(self._n_vocab,)))
 
-    def _draft(self, id_last: int, n_room: int) -> Draft:
-        """What the draft thinks comes next: at most n_room tokens."""
-        drafter = self._drafter
-        if drafter is None:
-            return self._guess(id_last, min(self.draft_n_max, n_room))
-        if drafter.n_past() != self.n_tokens:
-            return Draft()  # it has not seen the last tokens
-        self._check_servers()
-        if self.draft == "tree" and self._target.n_leaves_max > 1:
-            n_tokens = min(self.draft_tree_tokens, self._target.n_leaves_max, n_room)
-            depth = min(self.draft_tree_depth, n_tokens)
-            return drafter.propose_tree(id_last, depth, self.draft_tree_topk, n_tokens) if n_tokens > 0 else Draft()
-        n_max = min(self.draft_tree_depth if self.draft == "tree" else self.draft_n_max, n_room)
-        if n_max <= 0 or n_max < self.draft_n_min:
-            return Draft()
-        tokens = drafter.propose(id_last, n_max, self.draft_p_min)
-        return Draft.chain(tokens) if len(tokens) >= self.draft_n_min else Draft()
-
-    def _draft_batch(self, seq_ids: list[int], ids_last: list[int], n_rooms: list[int]) -> list[Draft]:
-        """What the draft thinks comes next in several sequences: chains, each as long as its room allows."""
-        assert self._drafter is not None
-        chains = self._drafter.propose_batch(seq_ids, ids_last, n_rooms, self.draft_p_min)
-        return [Draft.chain(tokens if len(tokens) >= self.draft_n_min else []) for tokens in chains]
-
-    def _guess(self, id_last: int, n_max: int) -> Draft:
-        """What a `draft_model` of llama_cpp thinks comes next."""
-        if self.draft_model is None or n_max <= 0:
-            return Draft()
-        self.input_ids[self.n_tokens] = id_last
-        guess = self.draft_model(self.input_ids[: self.n_tokens + 1])
-        return Draft.chain([int(t) for t in guess[:n_max]])
+    def _begin_text(self) -> None:
+        """Another prompt is about to be evaluated."""
 
     def _go_back(self, n_past: int) -> None:
         """Keep exactly the first tokens of the context."""
@@ -393,6 +354,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         """Evaluate a prompt, reusing what the context has of it already (Llama's rules)."""
         start_ns = perf_counter_ns()
         commit(self)
+        self._begin_text()
         self._epoch += 1
         self._begin_stats()
         if reset and len(tokens) > self._n_ctx:

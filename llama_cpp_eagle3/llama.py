@@ -11,7 +11,7 @@ from typing import Any, Literal
 from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .batch import BatchResult, make_lanes, run_batch
-from .context import DRAFT_SETTINGS, DraftedContext
+from .drafting import DRAFT_SETTINGS, Drafting
 from .errors import Eagle3Error
 from .features import Features
 from .hub import download
@@ -24,7 +24,7 @@ from .text import token_to_piece
 _NOT_SAMPLING = ("self", "prompts", "options", "progress")
 
 
-class Eagle3Llama(DraftedContext):
+class Eagle3Llama(Drafting):
     """A `llama_cpp.Llama` whose generation is sped up by an EAGLE-3 head, without changing what comes out.
 
     Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.

@@ -20,6 +20,7 @@ from .sampling import Draw
 
 if TYPE_CHECKING:
     from .context import DraftedContext
+    from .drafting import Drafting
 
 Tokens = Generator[int, Sequence[int] | None, int | None]
 _NO_DRAFT = Draft()
@@ -37,14 +38,18 @@ class Round:
     """Rows of the accepted tokens: 0, the last token itself, then 1 + i for token i of the draft."""
     tokens: list[int] = field(default_factory=list)
     """The tokens of `path`."""
-    draft_ns: int = 0
+    n_rows: int = 0
+    """Of the pass, with tokens that it evaluated once more."""
     verify_ns: int = 0
+    sample_ns: int = 0
+    said: list[int] = field(default_factory=list)
+    """What the target said: the drafted tokens that were accepted, and the one behind them."""
 
 
 class Speculation:
     """One generation: what `Eagle3Llama.generate` runs."""
 
-    def __init__(self, llm: DraftedContext, draw: Draw, stop: Callable[..., Any] | None):
+    def __init__(self, llm: Drafting, draw: Draw, stop: Callable[..., Any] | None):
         self.llm = llm
         self.draw = draw
         self.stop = stop
@@ -53,39 +58,42 @@ class Speculation:
 
     def run(self) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow the prompt. The consumer may send tokens to be put behind the last one."""
+        llm = self.llm
         token = yield from self.accept(_NO_DRAFT)  # the prompt's last row is a round without a draft
         while token is not None:
-            draft, draft_ns = self.propose(token)
-            self.verify(token, draft, draft_ns)
+            draft = self.propose(token)
+            opened = self.verify(token, draft)
             token = yield from self.accept(draft)
-            commit(self.llm)
+            start = perf_counter_ns()
+            commit(llm)
+            llm._observe(opened, perf_counter_ns() - start)
 
-    def propose(self, id_last: int) -> tuple[Draft, int]:
-        """Draft what may follow `id_last`, as much as fits into the context and one batch, and in how many ns."""
+    def propose(self, id_last: int) -> Draft:
+        """Draft what may follow `id_last`: as much as fits into the context and one batch."""
         llm = self.llm
         n_room = min(llm.n_batch - 1, llm._n_ctx - llm.n_tokens - 1)
         if n_room <= 0 or llm._rollback.n_replay > N_REPLAY_MAX:
-            return _NO_DRAFT, 0
+            return _NO_DRAFT
         start = perf_counter_ns()
         draft = llm._draft(id_last, n_room)
-        draft_ns = perf_counter_ns() - start
-        llm._stats.draft_ns += draft_ns
-        return draft, draft_ns
+        llm._stats.draft_ns += perf_counter_ns() - start
+        return draft
 
-    def verify(self, id_last: int, draft: Draft, draft_ns: int) -> None:
+    def verify(self, id_last: int, draft: Draft) -> Round:
         """One pass of the target over the last token and the draft; its rows are there for `accept`."""
         llm, stats = self.llm, self.llm._stats
         start = perf_counter_ns()
-        n_past = llm.n_tokens
+        n_past, n_rows = llm.n_tokens, llm._rollback.n_replay + 1 + len(draft)
         llm._verify(id_last, draft, n_past)
-        llm._round = Round(draft, n_past, draft_ns=draft_ns)
+        opened = llm._round = Round(draft, n_past, n_rows=n_rows)
         llm._keep(id_last, 0)
-        llm._round.verify_ns = perf_counter_ns() - start
-        stats.verify_ns += llm._round.verify_ns
+        opened.verify_ns = perf_counter_ns() - start
+        stats.verify_ns += opened.verify_ns
         stats.rounds += 1
         if draft.tokens:
             stats.drafts += 1
             stats.extend_positions(draft.depth)
+        return opened
 
     def accept(self, draft: Draft) -> Tokens:
         """Walk along the draft for as long as the target's own sampler says the same, yielding what it says.
@@ -99,7 +107,11 @@ class Speculation:
             token = self.draw(row)
             if self.stop is not None and self.stop(llm._input_ids, llm._logits(row)):
                 return None
-            stats.sample_ns += perf_counter_ns() - start
+            sample_ns = perf_counter_ns() - start
+            stats.sample_ns += sample_ns
+            if llm._round is not None:
+                llm._round.sample_ns += sample_ns
+                llm._round.said.append(token)
             node = draft.child(node, token)
             accepted = stats.judge(depth, node >= 0, len(draft))
             llm.last_token_drafted = accepted

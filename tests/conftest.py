@@ -27,6 +27,14 @@ set_verbose(False)
 logging.getLogger("gguf").setLevel(logging.WARNING)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep measured costs out of the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's tiny models lie."""

@@ -39,7 +39,7 @@ def measure(llm: DraftedContext, seconds: float = 2.0) -> Costs:
     try:
         return _measure(llm, seconds)
     finally:
-        llm.reset()
+        llm._reset()
 
 
 def _measure(llm: DraftedContext, seconds: float) -> Costs:
