@@ -481,11 +481,13 @@ class Planner:
         n_leaves_max: int = 1,
         n_nodes_max: int | None = None,
         n_seq_max: int = 1,
+        replays: bool = False,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
         behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
-        all sequences together (default: n_max). Raises ValueError.
+        all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
+        accepted tokens again. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
         """Draft what may follow id_last, or nothing.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llama_cpp_eagle3._core import CostCurve, Planner
+from llama_cpp_eagle3.speculative import N_REPLAY_MAX
 
 TRUTH = 0
 Node = tuple[int, int, float, int, int]
@@ -87,14 +88,18 @@ class Head:
 class Machine:
     """Draws drafts and advances the clock. It is a drafter for the planner too."""
 
-    def __init__(self, costs: Costs, head: Head, seed: int = 0, n_seqs: int = 1, n_unroll: int = 1):
-        self.costs, self.head, self.n_unroll = costs, head, n_unroll
+    def __init__(
+        self, costs: Costs, head: Head, seed: int = 0, n_seqs: int = 1, n_unroll: int = 1, replays: bool = False
+    ):
+        self.costs, self.head, self.n_unroll, self.replays = costs, head, n_unroll, replays
         self.rng = np.random.default_rng(seed)
         self.t = 0.0
         self.nodes: list[Node] = []
         self.n_waiting = [1] * n_seqs
         self.n_tokens = [0] * n_seqs
         self.n_rounds = 0
+        self.n_replay = [0] * n_seqs
+        """Accepted tokens that the next pass evaluates again, where the state goes back to before a draft only."""
 
     def time_us(self) -> float:
         return self.t
@@ -142,7 +147,7 @@ class Machine:
 
     def verify(self, trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[list[int], int, float, float]:
         """Tokens that each sequence gets, rows and microseconds of the pass, and of the rest."""
-        n_rows = sum(1 + len(tokens) for tokens, _ in trees)
+        n_rows = sum(1 + len(tokens) for tokens, _ in trees) + sum(self.n_replay)
         t_verify, t_other = self.costs.of("target", n_rows), 0.0
         emitted = []
         self.n_rounds += 1
@@ -152,6 +157,8 @@ class Machine:
                 if token == TRUTH and parent == node:
                     node, n = i, n + 1
             emitted.append(n)
+            if self.replays:
+                self.n_replay[s] = 0 if n == 1 + len(tokens) else self.n_replay[s] + n
             self.n_tokens[s] += n
             self.n_waiting[s] += n
             if self.n_waiting[s] > 128:  # the drafter takes them in without drafting
@@ -218,7 +225,8 @@ def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128,
         if machine.n_tokens[0] >= next_text:
             planner.reset()
             next_text += text
-        draft = planner.propose(TRUTH, 1000)
+        (n_replay,) = machine.n_replay
+        draft = planner.propose(TRUTH, 1000 if n_replay <= N_REPLAY_MAX else 0, n_rows_extra=n_replay)
         (n,), n_rows, t_verify, t_other = machine.verify([(draft.tokens, draft.parents)])
         planner.observe([TRUTH] * n, n_rows, t_verify, t_other)
         if log is not None:
@@ -239,7 +247,7 @@ def run_batch(machine: Machine, how: Planner | int, n_seqs: int, n_tokens: int) 
             drafts = how.propose_batch(ids, [TRUTH] * n_seqs, [1000] * n_seqs)
             assert all(draft.is_chain for draft in drafts)
             trees = [(draft.tokens, draft.parents) for draft in drafts]
-        elif how > 0:
+        elif how > 0 and max(machine.n_replay) <= N_REPLAY_MAX:
             n = min(how, machine.n_unroll)
             machine.begin(ids, [TRUTH] * n_seqs, 1, n)
             level = list(range(len(machine.nodes) - n_seqs, len(machine.nodes)))

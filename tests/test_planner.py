@@ -264,6 +264,18 @@ def test_steps_in_one_graph(name: str) -> None:
     assert run_auto(machine, planner, 1000) >= 0.97 * run_plain(costs, 10)
 
 
+@pytest.mark.parametrize("target", ["Q4_0", "F16"])
+@pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
+def test_tokens_that_are_evaluated_again(target: str, name: str) -> None:
+    """Where rejected tokens cost a replay in the next pass, drafting has to pay for that too."""
+    costs, head = Costs(us(TARGETS[target])), HEADS[name]
+    best = max(run_batch(Machine(costs, head, 1, replays=True), n, 1, 4000) for n in range(8))
+    machine = Machine(costs, head, 2, replays=True)
+    machine.head = Head(head.p, head.hit)  # what is expected of a chain alone says nothing here
+    planner = make_planner(machine, replays=True, **CHAIN)
+    assert run_auto(machine, planner, 5000) >= 0.97 * best
+
+
 def test_own_time() -> None:
     """Less than 20 microseconds a round: the least of several runs, since others use the machine too."""
     least = {}

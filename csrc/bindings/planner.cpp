@@ -89,13 +89,15 @@ struct py_planner {
 std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared_ptr<cost_curve> target,
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
-                                         int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max) {
+                                         int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
+                                         bool replays) {
     planner_params params;
     params.n_max        = n_max;
     params.top_k        = top_k;
     params.n_leaves_max = n_leaves_max;
     params.n_nodes_max  = n_nodes_max.value_or(n_max);
     params.n_seq_max    = n_seq_max;
+    params.replays      = replays;
     std::unique_ptr<draft_source> source;
     if (py::isinstance<py_drafter>(drafter)) {
         source = std::make_unique<drafter_source>(drafter.cast<py_drafter &>());
@@ -194,13 +196,14 @@ void register_planner(py::module_ & m) {
         waiting rows, and of a level of n nodes. They are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree.
         n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
+        replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::keep_alive<1, 2>())
+             py::arg("replays") = false, py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft what may follow id_last, as a Draft, which may be empty.

@@ -10,12 +10,13 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float rate_price  = 1.0f / 48.0f; // per round
-constexpr float rate_other  = 1.0f / 16.0f;
-constexpr float rate_unroll = 1.0f / 8.0f;
-constexpr float q_surprise  = 0.5f; // an accepted token that was believed less than this is news
-constexpr float q_best      = 0.995f;
-constexpr float cum_min     = 0.01f; // paths less likely than this are not followed in thought
+constexpr float rate_price   = 1.0f / 48.0f; // per round
+constexpr float rate_other   = 1.0f / 16.0f;
+constexpr float rate_unroll  = 1.0f / 8.0f;
+constexpr float q_surprise   = 0.5f; // an accepted token that was believed less than this is news
+constexpr float q_best       = 0.995f;
+constexpr float replay_share = 0.5f;  // rows that are evaluated again often fill a step that the next draft pays for
+constexpr float cum_min      = 0.01f; // paths less likely than this are not followed in thought
 
 void insert_cum(std::vector<float> & cums, float cum) {
     cums.insert(std::upper_bound(cums.begin(), cums.end(), cum, std::greater<float>()), cum);
@@ -45,6 +46,7 @@ planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curv
     sequences_.resize(n_seq);
     request_of_.resize(n_seq);
     cost_.resize(n_nodes + 1);
+    replay_.resize(n_nodes + 1);
     stats.n_chosen.resize(n_nodes + 1);
     set_price(1, 0);
 }
@@ -85,11 +87,14 @@ void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector
 void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
     n_seqs_            = n_seqs;
     n_base_            = n_seqs + n_rows_extra;
-    const double plain = n_seqs / (static_cast<double>(target_->at(n_base_)) + t_other_us_);
+    const double plain = n_seqs / (static_cast<double>(target_->at(n_seqs)) + t_other_us_);
     price_             = plain * std::max(1.0f, speedup_tokens_ / speedup_time_);
     for (size_t n = 0; n < cost_.size(); ++n) {
-        const float t_more = target_->at(n_base_ + static_cast<int32_t>(n)) - target_->at(n_base_);
-        cost_[n]           = static_cast<float>(price_) * t_more;
+        const auto  n_drafted = static_cast<int32_t>(n);
+        const float t_more    = target_->at(n_base_ + n_drafted) - target_->at(n_base_);
+        const float t_replay  = target_->at(n_base_ + n_drafted + 1) - target_->at(n_seqs);
+        cost_[n]              = static_cast<float>(price_) * t_more;
+        replay_[n] = params_.replays && n_seqs == 1 ? replay_share * static_cast<float>(price_) * t_replay : 0.0f;
     }
 }
 
@@ -329,9 +334,11 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
     const size_t n    = std::min(cums.size(), static_cast<size_t>(n_nodes_));
     float        best = 0.0f;
     float        gain = 0.0f;
+    float        cum  = 1.0f;
     n_best            = 0;
     for (size_t i = 0; i < n; ++i) {
-        gain += cums[i];
+        gain += cums[i] - (cum - cums[i]) * replay_[i];
+        cum = cums[i];
         if (gain - cost_[i + 1] > best) {
             best   = gain - cost_[i + 1];
             n_best = static_cast<int32_t>(i) + 1;
@@ -464,13 +471,14 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     }
     target_->observe(n_rows, t_verify_us);
     t_other_us_ += rate_other * (static_cast<float>(t_other_us) - t_other_us_);
-    const float t_plain = target_->at(n_base_) + t_other_us_;
+    const float t_plain = target_->at(n_seqs_) + t_other_us_;
     const float t_round = static_cast<float>(t_draft_us_ + t_verify_us + t_other_us);
     speedup_tokens_ += rate_price * (static_cast<float>(n_emitted_) / static_cast<float>(n_seqs_) - speedup_tokens_);
     speedup_time_ += rate_price * (t_round / t_plain - speedup_time_);
     if (drafted_) {
-        const float t_more = static_cast<float>(price_) * t_expected_;
-        const float value  = static_cast<float>(n_emitted_ - n_seqs_) - cost_[static_cast<size_t>(n_best_)] - t_more;
+        // the extra rows too: plain decoding has none
+        const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
+        const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
         gates_[static_cast<size_t>(n_seqs_)].update(value, value_, n_best_ > 0, surprised_);
     }
     drafted_   = false;

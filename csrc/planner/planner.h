@@ -18,6 +18,7 @@ struct planner_params {
     int32_t n_leaves_max = 1;  // of a tree
     int32_t top_k        = 1;  // candidates behind each node of a single sequence; 1: chains only
     int32_t n_seq_max    = 1;
+    bool    replays      = false; // of a partly accepted chain the next pass evaluates all accepted tokens again
 };
 
 struct planner_stats {
@@ -51,7 +52,8 @@ class planner {
     const planner_params & params() const { return params_; }
 
     // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
-    // n_rows_extra: rows of the pass besides one per sequence and the drafts. The result is valid until the next call.
+    // n_rows_extra: rows of the pass besides one per sequence and the drafts, which are there
+    // because of earlier drafts. The result is valid until the next call.
     const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
                                             const std::vector<llama_token> &  ids_last,
                                             const std::vector<int32_t> & n_rooms, int32_t n_rows_extra);
@@ -162,6 +164,7 @@ class planner {
     float                     value_       = 0.0f;    // that is expected
     float                     t_expected_  = 0.0f;    // of drafting
     std::vector<float>        cost_;                  // [n]: price of n more rows
+    std::vector<float>        replay_;                // [n]: price of a chain that ends after n of its tokens
     std::vector<float>        node_cum_, node_place_; // of each drafted node
     std::vector<int32_t>      node_index_;            // of each drafted node: scratch
     std::vector<candidate>    candidates_;            // best first

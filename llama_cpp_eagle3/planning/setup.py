@@ -31,6 +31,7 @@ def make_planner(llm: DraftedContext, costs: Costs, **options: Any) -> Planner:
     """A planner for a loaded pair, or one that never drafts if there is no head; `options` are those of `Planner`."""
     drafter = llm.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
+    options.setdefault("replays", llm._rollback.kind == "checkpoint")
     return Planner(
         drafter,
         CostCurve(costs.target),
