@@ -192,13 +192,15 @@ def describe(
             per_token = found.median / n_accepted
             cost = [found.text(1), f"{by_name[name]:g}", f"{per_token:.1f}", f"{plain / per_token:.2f}"]
             rows.append([f"{kind}, {name} acceptance", str(n_accepted), *cost])
-    without, with_them = spread["pass without snapshots"].median, spread["pass with snapshots"].median
+    without, with_them = times["pass without snapshots"], times["pass with snapshots"]
+    ratio = Spread.of(b / a for a, b in zip(without, with_them, strict=True))  # of neighbours in time
     return "\n".join(
         [
             table(["", "tokens kept", "ms per round", "passes per round", "ms per token", "against plain"], rows),
             "",
-            f"A pass over {n} rows takes {without:.1f} ms without snapshots and {with_them:.1f} ms with them: "
-            f"{with_them / without:.2f} times as long. A saved state is {n_state_bytes / 2**20:.1f} MiB. "
+            f"A pass over {n} rows takes {spread['pass without snapshots'].median:.1f} ms without snapshots and "
+            f"{spread['pass with snapshots'].median:.1f} ms with them: {ratio.text(2)} times as long. "
+            f"A saved state is {n_state_bytes / 2**20:.1f} MiB. "
             f"{args.type} target, {n} rows per round behind {N_PROMPT} tokens of prompt, medians of {args.runs} "
             f"interleaved runs (lowest - highest) of {args.rounds} rounds. Drafting is not in these figures.",
         ]
