@@ -2,7 +2,6 @@
 
 from . import _library
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .batch import BatchResult
 from .errors import (
     BusyError,
     ContextFullError,
@@ -16,6 +15,7 @@ from .errors import (
 _library.load()
 
 # these need the compiled module
+from .batch import BatchResult  # noqa: E402
 from .features import Features  # noqa: E402
 from .llama import Eagle3Llama  # noqa: E402
 from .state import Eagle3State  # noqa: E402

@@ -40,6 +40,17 @@ class Drafting(DraftedContext):
         """What decides in `draft="auto"`; its `stats()` say what it chose. None before it was needed."""
         return self._planner
 
+    def calibrate(self) -> None:
+        """Measure now what passes cost, unless that is known; else the first generation with `draft="auto"` does it.
+
+        Raises:
+            Eagle3Error: they must be measured, and the context is not empty.
+        """
+        with self._guard:
+            if self._drafter is not None and self._planner is None:
+                costs_of(self)
+                self._planner = self._make_planner()
+
     def _draft(self, id_last: int, n_room: int) -> Draft:
         """What the draft thinks comes next: at most n_room tokens."""
         drafter = self._drafter

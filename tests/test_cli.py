@@ -62,6 +62,13 @@ def test_text_and_figures(flags: list[str], capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"weights read at \d+\.\d GB/s", err)
 
 
+def test_trees(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*flags, "-p", "the self", "-n", 20, "--tree-depth", 3, "--tree-topk", 2, "--tree-tokens", 6) == 0
+    err = capsys.readouterr().err
+    assert "n_draft   = tree 3x2:6" in err
+    assert figure(err, "n_drafted") % 6 == 0
+
+
 def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
     assert run(*flags, "-p", "the self", "-n", 20, "--baseline", "--json", path) == 0
@@ -71,7 +78,8 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     assert document["tokens"] == document["baseline"]["tokens"] == 20
     assert document["same_text"] is True
     assert document["speedup"] > 0
-    assert document["settings"]["spec_draft_n_max"] == 3
+    assert document["settings"]["spec_draft_n_max"] is None
+    assert document["draft"] == "auto"
     assert document["settings"]["prompt"] == "the self"
     assert document["draft_device"] == "CPU"
     assert document["finish_reason"] == "length"

@@ -24,6 +24,7 @@ class Figures:
     load_seconds: float
     n_bytes_read: int
     """Weights that were read while decoding: the target's once per pass, the head's once per drafted token."""
+    draft: str
     device: str
 
     @property
@@ -45,6 +46,7 @@ class Figures:
             "decode_seconds": self.decode_seconds,
             "load_seconds": self.load_seconds,
             "gb_per_second": self.bandwidth,
+            "draft": self.draft,
             "draft_device": self.device,
             "text": self.text,
         }
@@ -57,7 +59,7 @@ def bytes_read(llm: CliLlama, stats: Stats, n_draft_steps: int) -> int:
     return n_target if drafter is None else n_target + (drafter.n_bytes_own + drafter.n_bytes_shared) * n_draft_steps
 
 
-def show(figures: Figures, n_max: int, baseline: Figures | None = None, file: TextIO | None = None) -> None:
+def show(figures: Figures, draft: str, baseline: Figures | None = None, file: TextIO | None = None) -> None:
     """Print the block that llama.cpp's speculative-simple prints, and what it does not."""
     stats, file = figures.stats, file or sys.stderr
 
@@ -72,7 +74,7 @@ def show(figures: Figures, n_max: int, baseline: Figures | None = None, file: Te
         speed = n / seconds if seconds > 0 else 0.0
         line(f"{what} {n:4d} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s")
     line()
-    line(f"n_draft   = {n_max}")
+    line(f"n_draft   = {draft}")
     line(f"n_predict = {stats.tokens}")
     line(f"n_drafted = {stats.drafted}")
     line(f"n_accept  = {stats.accepted}")

@@ -108,7 +108,9 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--spec-type", choices=("draft-eagle3", "none"), default="draft-eagle3", help="none: do not draft"
     )
-    group.add_argument("--spec-draft-n-max", type=int, default=3, metavar="N", help="tokens to draft (default: 3)")
+    group.add_argument(
+        "--spec-draft-n-max", type=int, metavar="N", help="tokens to draft (default: what pays best on this machine)"
+    )
     group.add_argument("--spec-draft-n-min", type=int, default=0, metavar="N", help="drop shorter drafts (default: 0)")
     group.add_argument(
         "--spec-draft-p-min",
@@ -118,6 +120,12 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="end the draft before a token less likely than this (default: 0.0)",
     )
+    for name, what in (
+        ("depth", "draft trees of that many levels"),
+        ("topk", "with that many successors behind each node"),
+        ("tokens", "and verify that many nodes"),
+    ):
+        group.add_argument(f"--tree-{name}", type=int, metavar="N", help=what)
     for flag in _REMOVED:
         group.add_argument(flag, action=_Renamed, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 

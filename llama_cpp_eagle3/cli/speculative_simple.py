@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     out = None if args.json == "-" else sys.stdout
     figures = generate(args, draft, prompt, out)
     baseline = generate(args, None, prompt, None) if args.baseline and figures.finish_reason != "interrupted" else None
-    show(figures, args.spec_draft_n_max if draft is not None else 0, baseline)
+    show(figures, figures.draft, baseline)
     if args.json is not None:
         text = json.dumps(report(figures, {**vars(args), "prompt": prompt}, baseline), indent=2)
         if args.json == "-":
@@ -119,6 +119,8 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
     try:
         llm.ignore_eos = args.ignore_eos
         load_seconds = time.perf_counter() - start
+        if llm.draft == "auto":
+            llm.calibrate()
         tokens = llm.tokenize(prompt.encode("utf-8"), add_bos=True, special=True)
         n_left = llm.n_ctx() - len(tokens)
         if n_left <= 0:
@@ -137,10 +139,19 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
             finish_reason=finish_reason,
             load_seconds=load_seconds,
             n_bytes_read=bytes_read(llm, stats, n_steps),
+            draft=_describe_draft(llm),
             device="" if llm._drafter is None else llm._drafter.device,
         )
     finally:
         llm.close()
+
+
+def _describe_draft(llm: CliLlama) -> str:
+    """What was drafted: a length, a tree's shape, or auto."""
+    if llm._drafter is None:
+        return "0"
+    tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"
+    return {"auto": "auto", "tree": tree, "chain": str(llm.draft_n_max)}[llm.draft]
 
 
 def _evaluate_with_bar(llm: CliLlama, tokens: list[int]) -> None:
