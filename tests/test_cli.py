@@ -66,7 +66,7 @@ def test_trees(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*flags, "-p", "the self", "-n", 20, "--tree-depth", 3, "--tree-topk", 2, "--tree-tokens", 6) == 0
     err = capsys.readouterr().err
     assert "n_draft   = tree 3x2:6" in err
-    assert figure(err, "n_drafted") % 6 == 0
+    assert figure(err, "n_drafted") >= 6
 
 
 def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
