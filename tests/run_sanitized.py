@@ -27,6 +27,7 @@ DEFAULT_TESTS = [
     "tests/test_drafter_tree.py",
     "tests/test_drafter_unroll.py",
     "tests/test_drafter_variants.py",
+    "tests/test_planner_pair.py",
     "tests/test_recurrent_round.py",
     "tests/test_sampling.py",
     "tests/test_tap.py",
