@@ -23,12 +23,25 @@ static float max_of(const float * x, int32_t n) {
 }
 
 llama_token argmax(const float * logits, int32_t n) {
-    const int32_t n_main = n / 16 * 16;
-    float         x_max  = n_main > 0 ? max_of(logits, n_main) : logits[0];
-    for (int32_t i = n_main; i < n; ++i) {
-        x_max = logits[i] > x_max ? logits[i] : x_max;
+    constexpr int32_t n_block = 512;
+
+    // the first block with the greatest value, then the value in it
+    int32_t first = 0;
+    float   x_max = -INFINITY;
+    for (int32_t i = 0; i + n_block <= n; i += n_block) {
+        const float x = max_of(logits + i, n_block);
+        if (x > x_max) {
+            x_max = x;
+            first = i;
+        }
     }
-    const float * it = std::find(logits, logits + n, x_max);
+    for (int32_t i = n / n_block * n_block; i < n; ++i) {
+        if (logits[i] > x_max) {
+            x_max = logits[i];
+            first = i;
+        }
+    }
+    const float * it = std::find(logits + first, logits + n, x_max);
     return it == logits + n ? 0 : static_cast<llama_token>(it - logits); // NaN equals nothing
 }
 
