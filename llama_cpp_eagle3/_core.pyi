@@ -126,6 +126,15 @@ class Target:
 
         n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
         """
+    def set_device_argmax(self, n_outputs: int) -> None:
+        """Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
+
+        n_outputs: rows with logits that a sequence may have in a batch, at most the context's n_outputs_max_per_seq.
+        0: bring the rows here again.
+        """
+    @property
+    def logits_are_remote(self) -> bool:
+        """Whether logits are computed on a device whose memory the host cannot read."""
     def argmax(self, row: int) -> int:
         """Return the first of the most probable tokens of a row."""
     def logits(self, row: int) -> npt.NDArray[np.float32]:

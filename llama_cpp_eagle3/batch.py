@@ -318,6 +318,7 @@ def run_batch(llm: Eagle3Llama, lanes: list[Lane], progress: bool | None) -> lis
     results: list[BatchResult | None] = [None] * len(lanes)
     bar = _progress_bar(len(lanes), progress)
     llm._reset()
+    llm._take_argmax_on_device(False)
     llm._begin_text()
     try:
         for lane in BatchGeneration(llm, lanes).run():

@@ -28,6 +28,9 @@ from .speculative import Round, commit
 from .state import Eagle3State, check_state
 from .stats import Stats
 
+N_ROWS_ARGMAX = 33
+"""Rows of one sequence whose argmax a device may have to take at once."""
+
 
 class DraftedContext(Llama):  # type: ignore[misc]
     """What `Eagle3Llama` is made of, but for generating."""
@@ -35,6 +38,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
     # what Llama keeps of the context
     n_tokens: int
     _seed: int
+    n_batch: int
     input_ids: npt.NDArray[np.intc]
     scores: npt.NDArray[np.single]
 
@@ -51,6 +55,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._decode_pos = self._decode_len = 0  # where the last decode began, and its rows
         self._decode_path: list[int] | None = None  # which of them are the context's, if not all in order
         self._own_end = 0  # what lies behind was decoded by somebody else, such as an image
+        self._argmax_on_device, self._can_take_argmax = False, True
         self._unseen_end = 0  # tokens before this position may be such
         self._stats, self._stats_before = Stats(), Stats()
         self._n_state_bytes = 0
@@ -151,6 +156,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         if n_seq > 1:
             params.n_seq_max = n_seq
             params.kv_unified = True
+        params.n_outputs_max_per_seq = min(N_ROWS_ARGMAX, params.n_batch)
 
     def _fit_context(self) -> None:
         """Give the token list the size that llama.cpp gave the context: it rounds n_ctx up."""
@@ -207,9 +213,33 @@ class DraftedContext(Llama):  # type: ignore[misc]
         """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
         return self._n_state_bytes
 
+    def _take_argmax_on_device(self, wanted: bool) -> None:
+        """Greedy on an accelerator: have it take the argmax of each row, so that rows of logits never travel."""
+        wanted = (
+            wanted
+            and self._can_take_argmax
+            and self._target.logits_are_remote
+            and not self._logits_all
+            and not (self._tap is not None and self._tap.needs_all_outputs)
+        )
+        if wanted != self._argmax_on_device:
+            try:
+                self._target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
+            except Eagle3Error:
+                self._can_take_argmax = False  # several devices that act as one cannot
+                return
+            self._argmax_on_device = wanted
+            if not wanted:
+                self._requires_eval = True  # the last logits stayed there
+
+    def _n_rows_max(self) -> int:
+        """Rows that a round may have."""
+        return min(N_ROWS_ARGMAX, self.n_batch) if self._argmax_on_device else self.n_batch
+
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens behind those that are there; the draft takes in their hidden states."""
         with self._guard:
+            self._take_argmax_on_device(False)
             start = perf_counter_ns()
             self._epoch += 1
             self._begin_stats()

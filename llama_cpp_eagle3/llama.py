@@ -168,6 +168,7 @@ class Eagle3Llama(Drafting):
                     try:
                         if run is None:
                             draw = self._make_draw(logits_processor, options)
+                            self._take_argmax_on_device(draw == self._target.argmax and not stopping_criteria)
                             self._prefill([int(t) for t in tokens], reset)
                             if self._last_row() < 0:
                                 draw = foreign_draw(draw, self._sampler, self._ctx)
@@ -279,6 +280,7 @@ class Eagle3Llama(Drafting):
         """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""
         with self._guard:
             commit(self)
+            self._take_argmax_on_device(False)
             self._refresh_logits()
             sampler = self._sampler if self._sampler is not None else self._init_sampler(*args, **options)
             if idx is None and self._last_row() < 0:

@@ -71,7 +71,7 @@ class Speculation:
     def propose(self, id_last: int) -> Draft:
         """Draft what may follow `id_last`: as much as fits into the context and one batch."""
         llm = self.llm
-        n_room = min(llm.n_batch - 1, llm._n_ctx - llm.n_tokens - 1)
+        n_room = min(llm._n_rows_max() - 1, llm._n_ctx - llm.n_tokens - 1)
         if n_room <= 0 or llm._rollback.n_replay > N_REPLAY_MAX:
             return _NO_DRAFT
         start = perf_counter_ns()

@@ -78,6 +78,7 @@ class LowLevel:
         n_ubatch: int = 64,
         n_seq_max: int = 1,
         n_rs_seq: int = 0,
+        n_outputs: int = 1,
         kv_unified: bool = True,
         n_threads: int = 1,
         swa_full: bool = True,
@@ -91,6 +92,7 @@ class LowLevel:
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, n_ubatch
         params.n_seq_max, params.kv_unified, params.swa_full = n_seq_max, kv_unified, swa_full
         params.n_rs_seq = n_rs_seq
+        params.n_outputs_max_per_seq = n_outputs
         params.n_threads = params.n_threads_batch = n_threads
         # K/V in f32, so that a row does not depend on what else is in the batch
         params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32

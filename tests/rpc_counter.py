@@ -15,7 +15,8 @@ _COMMANDS = {6: "set", 8: "get", 10: "compute", 16: "recompute"}
 
 
 class RpcCounter:
-    """Passes one connection at a time on to a server. `n` counts its commands: set, get, compute, recompute, other."""
+    """Passes one connection at a time on to a server. `n` counts its commands: set, get, compute, recompute, other;
+    and the bytes of the answers."""
 
     def __init__(self, endpoint: str):
         host, port = endpoint.split(":")
@@ -40,8 +41,8 @@ class RpcCounter:
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
-    @staticmethod
-    def _answer(server: socket.socket, client: socket.socket) -> None:
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
         with server, client:
             while data := server.recv(1 << 16):
+                self.n["bytes"] += len(data)
                 client.sendall(data)

@@ -128,6 +128,21 @@ void register_target(py::module_ & m) {
 
             Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
         )pbdoc")
+        .def(
+            "set_device_argmax",
+            [](py_target & self, int32_t n_outputs) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.set_device_argmax(n_outputs);
+            },
+            py::arg("n_outputs"), nogil(), R"pbdoc(
+            Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
+
+            n_outputs: rows with logits that a sequence may have in a batch, at most the context's
+            n_outputs_max_per_seq. 0: bring the rows here again.
+        )pbdoc")
+        .def_property_readonly(
+            "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
+            "whether logits are computed on a device whose memory the host cannot read")
         .def("decode_tree", &decode_tree, py::arg("tokens"), py::arg("parents"), py::arg("n_past"), nogil(), R"pbdoc(
             Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
 

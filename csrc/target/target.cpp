@@ -33,7 +33,8 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     for (llama_seq_id s = 0; s < n_seq_max; ++s) {
         rounds.emplace_back(ctx, s);
     }
-    n_leaves = unified && rounds[0].kind() == rollback_kind::trim ? n_seq_max : 1;
+    is_remote = eagle3::logits_are_remote(model);
+    n_leaves  = unified && rounds[0].kind() == rollback_kind::trim ? n_seq_max : 1;
     n_lent.assign(n_seq_max, 0);
     if (tap) {
         tap->attach(ctx);
@@ -346,6 +347,10 @@ void target::run() {
 
     const int64_t t_start = ggml_time_us();
     try {
+        argmax_used = argmax_.is_attached();
+        if (argmax_used) {
+            check_outputs();
+        }
         if (tap_ptr) {
             tap_ptr->begin(batch);
         }
@@ -427,7 +432,7 @@ void target::settle() {
     }
 }
 
-const float * target::logits(int32_t row) const {
+void target::check_row(int32_t row) const {
     check_open();
     if (!decoded) {
         throw error("no logits: nothing was decoded, or the last decode failed");
@@ -438,6 +443,15 @@ const float * target::logits(int32_t row) const {
     }
     if (!batch_logits[row_idxs[row]]) {
         throw std::invalid_argument(format("row %d has no logits: they were not asked for", row));
+    }
+}
+
+const float * target::logits(int32_t row) const {
+    check_row(row);
+    if (argmax_used) {
+        throw error(format("the logits of row %d are on the target's device, which took their argmax: decode again "
+                           "without device_argmax",
+                           row));
     }
     const float * res = llama_get_logits_ith(ctx, row_idxs[row]);
     if (!res) {
@@ -465,7 +479,44 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
 }
 
 llama_token target::argmax(int32_t row) const {
-    return eagle3::argmax(logits(row), n_vocab_tgt);
+    if (!argmax_used) {
+        return eagle3::argmax(logits(row), n_vocab_tgt);
+    }
+    check_row(row);
+    const llama_token token = llama_get_sampled_token_ith(ctx, row_idxs[row]);
+    if (token < 0 || token >= n_vocab_tgt) {
+        return 0; // every logit was NaN
+    }
+    return token;
+}
+
+void target::set_device_argmax(int32_t n_outputs) {
+    check_open();
+    if (n_outputs > 0) {
+        argmax_.attach(ctx, n_outputs);
+    } else {
+        argmax_.detach(ctx);
+    }
+}
+
+// llama.cpp would call the batch invalid
+void target::check_outputs() const {
+    std::map<llama_seq_id, int32_t> n_outputs;
+    for (size_t i = 0, j = 0; i < batch_tokens.size(); ++i) {
+        for (int32_t s = 0; s < batch_n_seq[i]; ++s, ++j) {
+            if (batch_logits[i] && ++n_outputs[batch_seq_ids[j]] > argmax_.n_outputs_max()) {
+                throw error(format("sequence %d has more rows with logits than the %d that device_argmax was set for",
+                                   batch_seq_ids[j], argmax_.n_outputs_max()));
+            }
+        }
+    }
+}
+
+void target::close() {
+    if (ctx) {
+        argmax_.detach(ctx);
+        ctx = nullptr;
+    }
 }
 
 } // namespace eagle3

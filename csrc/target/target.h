@@ -1,5 +1,6 @@
 #pragma once
 
+#include "target/device_argmax.h"
 #include "target/feature_tap.h"
 #include "target/recurrent_round.h"
 
@@ -61,6 +62,12 @@ class target {
     llama_token   argmax(int32_t row) const; // the first of the greatest
     const float * logits(int32_t row) const;
 
+    // let the target's device take the argmax of each row: logits() and sample() then throw, since the rows stay there.
+    // n_outputs: rows with logits that a sequence may have in a batch; 0 = bring them here again
+    void set_device_argmax(int32_t n_outputs);
+
+    bool logits_are_remote() const { return is_remote; }
+
     // sample from a row, and let the sampler accept the token. n_best > 0: the sampler looks at that many of the best
     // tokens only (its first link is top-k), so that nothing has to be done for the others
     llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0);
@@ -79,7 +86,7 @@ class target {
     int32_t n_leaves_max() const { return n_leaves; }
 
     // the context is about to be freed: every later call throws
-    void close() { ctx = nullptr; }
+    void close();
 
     const std::vector<llama_token> & tokens() const { return row_tokens; }
     const std::vector<llama_pos> &   pos() const { return row_pos; }
@@ -89,6 +96,8 @@ class target {
 
   private:
     void check_open() const;
+    void check_row(int32_t row) const;
+    void check_outputs() const;
     void check_tokens(const std::vector<llama_token> & tokens) const;
     void check_fits(size_t n_tokens) const;
     void check_seq(llama_seq_id seq_id) const;
@@ -128,6 +137,10 @@ class target {
     std::vector<int32_t>     row_idxs;
     std::vector<llama_token> row_tokens;
     std::vector<llama_pos>   row_pos;
+
+    device_argmax argmax_;
+    bool          argmax_used = false; // by the last decode
+    bool          is_remote   = false;
 
     std::vector<llama_token_data> candidates; // scratch of sample()
 

@@ -1,0 +1,91 @@
+#include "target/device_argmax.h"
+
+#include "error.h"
+#include "ggml-backend.h"
+#include "llama_ext.h"
+
+namespace eagle3 {
+
+bool logits_are_remote(const llama_model * model) {
+    const ggml_tensor * output = nullptr;
+    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
+        // tied: the last one is where the output layer runs
+        if (name == "output.weight" || (name == "token_embd.weight" && (!output || output->name == name))) {
+            output = tensor;
+        }
+    }
+    return output && output->buffer && !ggml_backend_buffer_is_host(output->buffer);
+}
+
+namespace {
+
+void apply_on_host(llama_sampler *, llama_token_data_array * cur_p) {
+    cur_p->selected = 0;
+    for (size_t i = 1; i < cur_p->size; ++i) {
+        if (cur_p->data[i].logit > cur_p->data[cur_p->selected].logit) {
+            cur_p->selected = static_cast<int64_t>(i);
+        }
+    }
+}
+
+bool backend_init(llama_sampler *, ggml_backend_buffer_type_t buft, uint32_t) {
+    const ggml_init_params params = { /*.mem_size =*/2 * ggml_tensor_overhead(), /*.mem_buffer =*/nullptr,
+                                      /*.no_alloc =*/true };
+    ggml_context *         ctx    = ggml_init(params);
+    ggml_tensor *          id     = ggml_argmax(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 128 * 1024));
+    ggml_backend_dev_t     dev    = ggml_backend_buft_get_device(buft);
+    const bool             res    = !dev || ggml_backend_dev_supports_op(dev, id); // no device: plain host memory
+    ggml_free(ctx);
+    return res;
+}
+
+void backend_apply(llama_sampler *, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
+    data->sampled = ggml_argmax(ctx, ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits)));
+    data->logits  = nullptr; // what stays here is copied to the host
+}
+
+llama_sampler_i make_interface() {
+    llama_sampler_i iface = {};
+    iface.name            = [](const llama_sampler *) {
+        return "device-argmax";
+    };
+    iface.apply         = apply_on_host;
+    iface.backend_init  = backend_init;
+    iface.backend_apply = backend_apply;
+    return iface;
+}
+
+} // namespace
+
+void device_argmax::attach(llama_context * ctx, int32_t n_outputs_) {
+    static llama_sampler_i iface = make_interface();
+
+    detach(ctx);
+    const auto n_seq = static_cast<llama_seq_id>(llama_n_seq_max(ctx));
+    for (llama_seq_id s = 0; s < n_seq; ++s) {
+        // a chain is initialized once for all, so each attachment needs new ones
+        chains.push_back(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+        llama_sampler_chain_add(chains.back(), llama_sampler_init(&iface, nullptr));
+        if (!llama_set_sampler(ctx, s, chains.back())) {
+            detach(ctx);
+            throw error("the target's device cannot take the argmax of its logits itself");
+        }
+    }
+    n_outputs = n_outputs_;
+}
+
+void device_argmax::detach(llama_context * ctx) {
+    for (size_t s = 0; s < chains.size(); ++s) {
+        llama_set_sampler(ctx, static_cast<llama_seq_id>(s), nullptr);
+    }
+    free_chains();
+}
+
+void device_argmax::free_chains() {
+    for (llama_sampler * chain : chains) {
+        llama_sampler_free(chain);
+    }
+    chains.clear();
+}
+
+} // namespace eagle3
