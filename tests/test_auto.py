@@ -36,7 +36,6 @@ def test_lossless(pair: Any) -> None:
         assert sum(is_tie(plain, *texts) for texts in zip(texts, expected, found, strict=True)) <= 1
         stats = llm.planner.stats()
         assert stats["rounds"] >= llm.stats.rounds - len(texts)  # those that the consumer left are not counted
-        assert stats["drafted"] > 0
         # and after each other, in other modes
         for mode in ("chain", "auto", "tree", "auto"):
             llm.draft = mode

@@ -14,7 +14,7 @@ def test_readme_snippets(tmp_path, capsys):
     script.write_text("\n".join(snippets))
     names = runpy.run_path(str(script))
     names["llm"].close()
-    assert "mean acceptance length" in capsys.readouterr().out
+    assert "tokens/s" in capsys.readouterr().out
 
 
 def test_readme_commands_exist():
