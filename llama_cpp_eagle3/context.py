@@ -150,7 +150,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         if draft.model_path is not None:
             recurrent = lib.llama_model_is_recurrent(model.model) or lib.llama_model_is_hybrid(model.model)
             if recurrent:
-                params.n_rs_seq = draft.n_max  # llama.cpp makes it 0 where the architecture keeps no snapshots
+                params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
             else:
                 n_seq = max(n_seq, min(draft.n_leaves, params.n_ubatch))
         if n_seq > 1:

@@ -43,6 +43,11 @@ class DraftOptions:
         return self.tree_tokens if self.mode == "tree" else self.n_max
 
     @property
+    def depth(self) -> int:
+        """Tokens that can follow each other in a draft at most."""
+        return self.tree_depth if self.mode == "tree" else self.n_max
+
+    @property
     def n_leaves(self) -> int:
         """Sequences that verifying a draft can take: one for each leaf of a tree."""
         return {"chain": 1, "tree": self.tree_tokens, "auto": _N_LEAVES_AUTO}[self.mode]

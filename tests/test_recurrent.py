@@ -95,6 +95,22 @@ def test_lossless(models: Any) -> None:
     assert n_ties <= 2
 
 
+def test_trees_become_chains_that_the_snapshots_hold(pair: Any) -> None:
+    _, target, head = pair
+    prompt = prompts(1, N_VOCAB)[0]
+    with closing(load_plain(target, **OPTIONS)) as plain:
+        expected = take(plain, prompt, 30)
+        for options in ({"draft": "tree"}, {"draft_tree_depth": 6}):
+            with closing(load(target, head, **OPTIONS | options)) as llm:
+                assert not is_tie(plain, prompt, expected, take(llm, prompt, 30))
+                assert len(llm.last_stats.accepted_per_position) == llm.draft_tree_depth
+        # auto before anything was measured
+        with closing(load(target, head, draft="auto", draft_n_max=1, **OPTIONS)) as llm:
+            llm.eval(prompt[:-1])
+            with closing(llm.generate(prompt[-1:], temp=0.0, reset=False)) as stream:
+                assert [next(stream) for _ in range(30)] == expected
+
+
 def test_same_and_longer_prompts_are_reused(models: Any) -> None:
     plain, llm = models
     prompt = prompts(1, N_VOCAB, (100, 101))[0]
