@@ -18,7 +18,7 @@ import numpy as np
 
 from .draft import Draft
 from .errors import ContextFullError
-from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, n_best_needed
+from .sampling import Draw
 from .speculative import N_REPLAY_MAX
 from .stats import Stats
 from .text import bytes_lacking
@@ -135,21 +135,14 @@ class BatchGeneration:
 
     def make_draw(self, lane: Lane) -> Draw:
         """Set up the lane's own sampler chain."""
-        llm, options = self.llm, lane.options
-        check_grammar(llm._model.vocab, options.get("grammar"))
+        llm, options = self.llm, dict(lane.options)
         processors = options.pop("logits_processor", None)
-        checked = None
-        if processors:
-            # Llama hands its own tokens to processors; a lane has others
-            checked = CheckedProcessors(
-                lambda _, scores, p=p: p(np.asarray(lane.context, dtype=np.intc), scores) for p in processors
-            )
+        # Llama hands its own tokens to processors; a lane has others
+        own = [lambda _, scores, p=p: p(np.asarray(lane.context, dtype=np.intc), scores) for p in processors or ()]
         if lane.seed is not None:
             llm.set_seed(lane.seed)
-        sampler = llm._init_sampler(logits_processor=None if checked is None else checked.as_list(), **options)
-        if checked is None and llm._is_greedy(**options):
-            return llm._target.argmax
-        return chain_draw(llm._target, sampler, checked, n_best_needed(**options) if checked is None else 0)
+        _, draw = llm._make_chain(own, options)
+        return draw
 
     def round(self) -> None:
         """Propose, verify, accept and commit for all lanes."""

@@ -9,11 +9,12 @@ from ._core import Planner
 from .context import DraftedContext
 from .draft import Draft
 from .options import DraftOptions
-from .planning import costs_key, costs_of, load_costs, make_planner
+from .planning import Costs, costs_key, costs_of, load_costs, make_planner
 from .speculative import Round
 
 _N_NODES_AUTO = 32
 _TOPK_AUTO = 4
+_N_MAX_UNMEASURED = 3
 
 DRAFT_SETTINGS = (
     "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
@@ -48,8 +49,7 @@ class Drafting(DraftedContext):
         """
         with self._guard:
             if self._drafter is not None and self._planner is None:
-                costs_of(self)
-                self._planner = self._make_planner()
+                self._planner = self._make_planner(costs_of(self))
 
     def _draft(self, id_last: int, n_room: int) -> Draft:
         """What the draft thinks comes next: at most n_room tokens."""
@@ -66,7 +66,12 @@ class Drafting(DraftedContext):
             n_tokens = min(self.draft_tree_tokens, self._target.n_leaves_max, n_room)
             depth = min(self.draft_tree_depth, n_tokens)
             return drafter.propose_tree(id_last, depth, self.draft_tree_topk, n_tokens) if n_tokens > 0 else Draft()
-        n_max = min({"tree": self.draft_tree_depth, "chain": self.draft_n_max, "auto": 3}[self.draft], n_room)
+        n_max = {
+            "tree": self.draft_tree_depth,
+            "chain": self.draft_n_max,
+            "auto": min(_N_MAX_UNMEASURED, self.draft_n_max),
+        }[self.draft]
+        n_max = min(n_max, n_room)
         if n_max <= 0 or n_max < self.draft_n_min:
             return Draft()
         tokens = drafter.propose(id_last, n_max, self.draft_p_min)
@@ -83,17 +88,13 @@ class Drafting(DraftedContext):
         if self.draft != "auto" or self._drafter is None:
             return
         if self._planner is None:
-            self._planner = self._make_planner()
+            # on a context that is not empty nothing can be measured: later
+            costs = costs_of(self) if self.n_tokens == 0 else load_costs(costs_key(self))
+            self._planner = None if costs is None else self._make_planner(costs)
         if self._planner is not None:
             self._planner.reset()
 
-    def _make_planner(self) -> Planner | None:
-        """Measure what passes cost here, or find it in the cache folder; on a context that is not empty: later."""
-        costs = load_costs(costs_key(self))
-        if costs is None and self.n_tokens == 0:
-            costs = costs_of(self)
-        if costs is None:
-            return None
+    def _make_planner(self, costs: Costs) -> Planner:
         n_leaves = self._target.n_leaves_max
         return make_planner(
             self,

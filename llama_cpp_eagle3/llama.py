@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from .errors import Eagle3Error
 from .features import Features
 from .hub import download
 from .options import DraftOptions, check_names, check_values, draft_mode
-from .sampling import CheckedProcessors, Draw, chain_draw, check_grammar, foreign_draw, is_greedy, n_best_needed
+from .sampling import CheckedProcessors, Draw, chain_draw, changes_logits, check_grammar, foreign_draw, n_best_needed
 from .speculative import Speculation, commit
 from .stats import Stats
 from .text import token_to_piece
@@ -262,19 +262,24 @@ class Eagle3Llama(Drafting):
 
     def _make_draw(self, logits_processor: LogitsProcessorList | None, options: dict[str, Any]) -> Draw:
         """Set up Llama's sampler chain, and how to draw with it."""
-        check_grammar(self._model.vocab, options["grammar"])
-        processors = CheckedProcessors(logits_processor) if logits_processor else None
-        self._sampler = self._init_sampler(
-            logits_processor=None if processors is None else processors.as_list(), **options
-        )
-        if processors is None and self._is_greedy(**options):
-            return self._target.argmax
-        n_best = n_best_needed(**options) if processors is None else 0
-        return chain_draw(self._target, self._sampler, processors, n_best)
+        self._sampler, draw = self._make_chain(logits_processor, options)
+        return draw
 
-    def _is_greedy(self, **options: Any) -> bool:
-        """Whether the chain is nothing but an argmax."""
-        return is_greedy(**options)
+    def _make_chain(
+        self, logits_processor: Iterable[Callable[..., Any]] | None, options: dict[str, Any]
+    ) -> tuple[Any, Draw]:
+        """A sampler chain as Llama makes it, and how to draw with it."""
+        check_grammar(self._model.vocab, options.get("grammar"))
+        processors = CheckedProcessors(logits_processor) if logits_processor else None
+        sampler = self._init_sampler(logits_processor=None if processors is None else processors.as_list(), **options)
+        n_best = 0 if processors is not None or self._changes_logits(**options) else n_best_needed(**options)
+        if n_best == 1:
+            return sampler, self._target.argmax
+        return sampler, chain_draw(self._target, sampler, processors, n_best)
+
+    def _changes_logits(self, **options: Any) -> bool:
+        """Whether the chain makes other logits of the target's."""
+        return changes_logits(**options)
 
     def sample(self, *args: Any, idx: int | None = None, **options: Any) -> int:
         """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""

@@ -44,40 +44,22 @@ class CheckedProcessors:
         return LogitsProcessorList([self])
 
 
-def is_greedy(
-    temp: float, repeat_penalty: float, frequency_penalty: float, presence_penalty: float, **options: Any
-) -> bool:
-    """Whether the chain would only take the best logit."""
-    return (
-        temp == 0.0
-        and repeat_penalty == 1.0
-        and frequency_penalty == 0.0
-        and presence_penalty == 0.0
-        and options.get("grammar") is None
-        and not options.get("logits_processor")
+def changes_logits(repeat_penalty: float, frequency_penalty: float, presence_penalty: float, **options: Any) -> bool:
+    """Whether the chain begins with something that makes other logits of them: penalties, a grammar, processors."""
+    return bool(
+        repeat_penalty != 1.0
+        or frequency_penalty != 0.0
+        or presence_penalty != 0.0
+        or options.get("grammar") is not None
+        or options.get("logits_processor")
     )
 
 
-def n_best_needed(
-    temp: float,
-    repeat_penalty: float,
-    frequency_penalty: float,
-    presence_penalty: float,
-    top_k: int,
-    mirostat_mode: int,
-    **options: Any,
-) -> int:
-    """How many of the best logits the chain looks at, if it begins with top-k; 0 if it needs all of them."""
-    begins_with_top_k = (
-        temp > 0.0
-        and mirostat_mode == 0
-        and repeat_penalty == 1.0
-        and frequency_penalty == 0.0
-        and presence_penalty == 0.0
-        and options.get("grammar") is None
-        and not options.get("logits_processor")
-    )
-    return max(0, top_k) if begins_with_top_k else 0
+def n_best_needed(temp: float, top_k: int, mirostat_mode: int, **options: Any) -> int:
+    """How many of the best logits a chain looks at that does not change them; 0 if it needs all of them."""
+    if temp == 0.0:
+        return 1
+    return max(0, top_k) if temp > 0.0 and mirostat_mode == 0 else 0
 
 
 def chain_draw(target: Target, sampler: Any, processors: CheckedProcessors | None, n_best: int = 0) -> Draw:

@@ -158,8 +158,8 @@ def test_ignore_eos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["-m", path_of(target), "-md", path_of(head), "-t", 1, "-p", "the self", "-n", 100]
     assert run(*options) == 0
     assert figure(capsys.readouterr().err, "n_predict") < 100
-    for temp in (0, 0.8):
-        assert run(*options, "--ignore-eos", "--temp", temp) == 0
+    for sampling in (["--temp", 0], ["--temp", 0.8], ["--temp", 0.8, "--top-k", 1]):
+        assert run(*options, "--ignore-eos", *sampling) == 0
         assert figure(capsys.readouterr().err, "n_predict") == 100
 
 

@@ -54,8 +54,8 @@ class CliLlama(Eagle3Llama):
         sampler = super()._init_sampler(*args, **options)
         return self._without_eos(sampler) if self.ignore_eos else sampler
 
-    def _is_greedy(self, **options: Any) -> bool:
-        return not self.ignore_eos and super()._is_greedy(**options)
+    def _changes_logits(self, **options: Any) -> bool:
+        return self.ignore_eos or super()._changes_logits(**options)
 
     def _without_eos(self, inner: LlamaSampler) -> LlamaSampler:
         """Put a bias in front of a chain under which the text cannot end."""
