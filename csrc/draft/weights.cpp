@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "llama_ext.h"
+#include "lm_head.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,20 +12,10 @@ namespace eagle3 {
 
 target_tables::target_tables(const llama_model * model_tgt) :
     n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(model_tgt))), n_embd(llama_model_n_embd(model_tgt)),
-    n_layer(llama_model_n_layer(model_tgt)) {
+    n_layer(llama_model_n_layer(model_tgt)), output(find_lm_head(model_tgt)) {
     for (const auto & [name, tensor] : llama_internal_get_tensor_map(model_tgt)) {
         if (name == "token_embd.weight" && (!tok_embd || ggml_backend_buffer_is_host(tensor->buffer))) {
             tok_embd = tensor; // a tied table can be there twice: prefer the one whose rows the host can read
-        }
-        if (name == "output.weight") {
-            output = tensor;
-        }
-    }
-    if (!output) {
-        for (const auto & [name, tensor] : llama_internal_get_tensor_map(model_tgt)) {
-            if (name == "token_embd.weight") {
-                output = tensor; // tied: the last one is where the output layer runs
-            }
         }
     }
 }

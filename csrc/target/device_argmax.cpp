@@ -2,18 +2,12 @@
 
 #include "error.h"
 #include "ggml-backend.h"
-#include "llama_ext.h"
+#include "lm_head.h"
 
 namespace eagle3 {
 
 bool logits_are_remote(const llama_model * model) {
-    const ggml_tensor * output = nullptr;
-    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-        // tied: the last one is where the output layer runs
-        if (name == "output.weight" || (name == "token_embd.weight" && (!output || output->name == name))) {
-            output = tensor;
-        }
-    }
+    const ggml_tensor * output = find_lm_head(model);
     return output && output->buffer && !ggml_backend_buffer_is_host(output->buffer);
 }
 

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "llama.h"
+
+struct ggml_tensor;
+
+namespace eagle3 {
+
+// the matrix that makes a model's logits; the token embedding where the model ties them, null if it has neither
+const ggml_tensor * find_lm_head(const llama_model * model);
+
+} // namespace eagle3
