@@ -84,7 +84,16 @@ class Drafting(DraftedContext):
             self._planner.observe(ended.said, ended.n_rows, 1e-3 * ended.verify_ns, other_us)
 
     def _begin_text(self) -> None:
-        """Have a planner, if one is wanted."""
+        """Check what may have been changed since loading; have a planner, if one is wanted."""
+        n_max, n_kept = (
+            self.draft_tree_depth if self.draft == "tree" else self.draft_n_max,
+            self.context_params.n_rs_seq,
+        )
+        if self._drafter is not None and self._rollback.kind == "snapshots" and n_max > n_kept:
+            raise ValueError(
+                f"a draft of {n_max} tokens is longer than the target's snapshots allow: it keeps {n_kept} per "
+                "sequence. Draft less, or load the model with a larger draft_n_max or draft_tree_depth"
+            )
         if self.draft != "auto" or self._drafter is None:
             return
         if self._planner is None:

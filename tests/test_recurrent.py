@@ -111,6 +111,22 @@ def test_trees_become_chains_that_the_snapshots_hold(pair: Any) -> None:
                 assert [next(stream) for _ in range(30)] == expected
 
 
+def test_longer_than_the_snapshots(models: Any) -> None:
+    """Raised after loading: an error before anything is evaluated."""
+    _, llm = models
+    llm.draft_n_max = 6
+    if llm._rollback.kind != "snapshots":
+        assert len(take(llm, [1, 2, 3], 20)) == 20
+        return
+    with pytest.raises(ValueError, match="a draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"):
+        take(llm, [1, 2, 3], 20)
+    assert llm.n_tokens == llm.target.n_past() == 0
+    with pytest.raises(ValueError, match="longer than the target's snapshots"):
+        llm.generate_batch([[1, 2, 3]])
+    llm.draft_n_max = 5
+    assert len(take(llm, [1, 2, 3], 20)) == 20
+
+
 def test_same_and_longer_prompts_are_reused(models: Any) -> None:
     plain, llm = models
     prompt = prompts(1, N_VOCAB, (100, 101))[0]
