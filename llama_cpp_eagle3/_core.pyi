@@ -333,6 +333,7 @@ class Drafter:
         boundaries: Sequence[int] | None = None,
         device: Device | None = None,
         n_gpu_layers: int = -1,
+        type: int | None = None,
         type_k: int | None = None,
         type_v: int | None = None,
         n_threads: int = 1,

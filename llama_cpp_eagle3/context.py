@@ -60,6 +60,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._stats, self._stats_before = Stats(), Stats()
         self._n_state_bytes = 0
         self._draft_options = draft
+        self._draft_type = draft.type
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         try:
@@ -108,6 +109,11 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def drafter(self) -> Drafter | None:
         """The head with its verbs `process`, `propose` and `truncate`; None without one."""
         return self._drafter
+
+    @property
+    def draft_type(self) -> int | None:
+        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
+        return self._draft_type
 
     @property
     def model_params(self) -> Any:
@@ -165,27 +171,39 @@ class DraftedContext(Llama):  # type: ignore[misc]
             if self._logits_all:
                 self.scores = np.ndarray((self._n_ctx, self._n_vocab), dtype=np.single)
 
-    def _load_draft(self, pair: Pair | None) -> None:
-        draft, model = self._draft_options, int(self._model.model)
-        self._target = Target(int(self._ctx.ctx), model, self._tap)
-        self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(draft.n_parallel)]
-        self._rollback = self._rollbacks[0]
-        self._pair_id = ("", "")
-        if pair is None or pair.head is None or draft.model_path is None:
-            return
-        self._drafter = Drafter(
+    def _make_drafter(self) -> Drafter:
+        draft = self._draft_options
+        assert draft.model_path is not None
+        return Drafter(
             draft.model_path,
-            model,
+            int(self._model.model),
             self._n_ctx,
             n_seq_max=draft.n_parallel,
             boundaries=draft.target_layers,
             device=self._draft_device,
             n_gpu_layers=draft.n_gpu_layers,
+            type=self._draft_type,
             type_k=draft.type_k,
             type_v=draft.type_v,
             n_threads=self.n_threads,
             n_batch=min(self.n_batch, 512),
         )
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head again, its matrices in another type. What it has seen is forgotten."""
+        if draft_type != self._draft_type:
+            self._draft_type = draft_type
+            self._drafter = self._make_drafter()
+
+    def _load_draft(self, pair: Pair | None) -> None:
+        draft = self._draft_options
+        self._target = Target(int(self._ctx.ctx), int(self._model.model), self._tap)
+        self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(draft.n_parallel)]
+        self._rollback = self._rollbacks[0]
+        self._pair_id = ("", "")
+        if pair is None or pair.head is None or draft.model_path is None:
+            return
+        self._drafter = self._make_drafter()
         self._pair_id = (fingerprint(self.model_path), fingerprint(draft.model_path))
         self._n_state_bytes = self._measure_state()
         if self.verbose and self._tap is not None:

@@ -35,6 +35,10 @@ class Drafting(DraftedContext):
         self.draft_tree_depth, self.draft_tree_topk = draft.tree_depth, draft.tree_topk
         self.draft_tree_tokens = draft.tree_tokens
         super().__init__(model_path, draft, rpc_servers, options)
+        if self.draft == "auto" and self._drafter is not None:
+            costs = load_costs(costs_key(self))
+            if costs is not None:
+                self.convert_draft(costs.draft_type)
 
     @property
     def planner(self) -> Planner | None:
@@ -99,7 +103,8 @@ class Drafting(DraftedContext):
         if self._planner is None:
             # on a context that is not empty nothing can be measured: later
             costs = costs_of(self) if self.n_tokens == 0 else load_costs(costs_key(self))
-            self._planner = None if costs is None else self._make_planner(costs)
+            if costs is not None and costs.draft_type == self._draft_type:
+                self._planner = self._make_planner(costs)
         if self._planner is not None:
             self._planner.reset()
 

@@ -52,6 +52,7 @@ class Eagle3Llama(Drafting):
         draft_tree_tokens: int | None = None,
         draft_n_gpu_layers: int = -1,
         draft_device: str | None = None,
+        draft_type: int | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
         draft_target_layers: Sequence[int] | None = None,
@@ -76,6 +77,9 @@ class Eagle3Llama(Drafting):
             draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
                 target's lm_head is, or on this machine's first accelerator if that is on an rpc server.
             draft_device: where the head runs instead: a ggml device (CPU, CUDA0, ...) or one of `rpc_servers`.
+            draft_type: ggml type to which the head's matrices are converted while loading, those that are wider: less
+                is read then, and a few drafts fewer are accepted. F32 leaves all as they are. Default: as they are, or
+                with draft="auto" Q4_0, if that was measured to draft so much faster that it pays.
             draft_type_k: ggml type of the head's K cache (default F16).
             draft_type_v: ggml type of the head's V cache (default F16).
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
@@ -103,6 +107,7 @@ class Eagle3Llama(Drafting):
             tree_tokens=max(8, draft_tree_depth or 0) if draft_tree_tokens is None else draft_tree_tokens,
             n_gpu_layers=draft_n_gpu_layers,
             device=draft_device,
+            type=draft_type,
             type_k=draft_type_k,
             type_v=draft_type_v,
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],

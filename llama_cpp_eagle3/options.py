@@ -32,6 +32,7 @@ class DraftOptions:
     tree_tokens: int
     n_gpu_layers: int
     device: str | None
+    type: int | None
     type_k: int | None
     type_v: int | None
     target_layers: list[int] | None

@@ -137,7 +137,7 @@ def test_characters_cut_by_tokens() -> None:
         ["--temp", "0.8", "--seed", "3", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.01"],
         ["--repeat-penalty", "1.2", "--presence-penalty", "0.1", "--frequency-penalty", "0.1"],
         ["-b", "16", "-ub", "8", "-fa", "on", "-ctk", "bf16", "-ctv", "f32"],
-        ["-fa", "-ctkd", "f32", "-ctvd", "bf16", "-ngl", "0", "-ngld", "0"],
+        ["-fa", "--spec-draft-type", "q4_0", "-ctkd", "f32", "-ctvd", "bf16", "-ngl", "0", "-ngld", "0"],
         ["--spec-draft-n-max", "5", "--spec-draft-n-min", "2", "--spec-draft-p-min", "0.5"],
         ["--spec-type", "none", "-tb", "2", "--no-mmap", "-ngl", "all", "-ngld", "auto"],
         ["--ignore-eos", "-n", "-1", "-c", "256"],

@@ -1,10 +1,14 @@
 """Weights and K/V in fewer bits. The reference has the weights that the file holds, so what is left is arithmetic."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from drafting import N_STEPS, SideBySide, make_drafter, rel_error
 from reference import ReferenceHead
 from tiny import write_head, write_target
+
+from llama_cpp_eagle3.convert import quantize
 
 # ggml rounds activations to F16, BF16 or 8 bits before it multiplies them with weights of such types
 TOLERANCE_WEIGHTS = {"f16": 2e-3, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 5e-2}
@@ -38,6 +42,34 @@ def test_weights_in_fewer_bits(ftype, tiny_target, model_address, tmp_path):
     head = write_head(tmp_path / "head.gguf", tiny_target, ftype=ftype)
     drafter = make_drafter(head, model_address(tiny_target.path))
     check(drafter, ReferenceHead(head), TOLERANCE_WEIGHTS[ftype])
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("source", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize("outtype", ["bf16", "q8_0", "q4_0"])
+def test_conversion_while_loading(outtype, source, n_threads, tiny_target, model_address, tmp_path):
+    """The same as a file that was converted before, bit by bit; narrower matrices stay."""
+    model = model_address(tiny_target.path)
+    head = write_head(tmp_path / "head.gguf", tiny_target, ftype=source)
+    found = make_drafter(head, model, type=GGML_TYPES[outtype], n_threads=n_threads)
+    if list(GGML_TYPES).index(outtype) > list(GGML_TYPES).index(source):
+        path = quantize(head.path, tmp_path / "converted.gguf", outtype)
+        want = make_drafter(replace(head, path=str(path)), model, n_threads=n_threads)
+    else:
+        want = make_drafter(head, model, n_threads=n_threads)
+    assert found.n_bytes_own == want.n_bytes_own
+    rows = np.random.default_rng(0).normal(size=(9, found.head.n_embd_tgt * len(found.boundaries))).astype(np.float32)
+    drafts = []
+    for drafter in (found, want):
+        drafter.process_rows(rows, list(range(9)), 0)
+        drafts.append((drafter.propose(7, N_STEPS), drafter.draft_logits.tolist()))
+    assert drafts[0] == drafts[1]
+
+
+@pytest.mark.parametrize("kind", [1, 15, 16, 24], ids=["F16", "Q8_K", "IQ2_XXS", "I8"])
+def test_types_that_nothing_is_converted_to(kind, tiny_target, tiny_head, model_address):
+    with pytest.raises(ValueError, match="matrices can be converted to f32, bf16, q8_0"):
+        make_drafter(tiny_head, model_address(tiny_target.path), type=kind)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -135,6 +135,7 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
         {"n_ubatch": 64},
         {"flash_attn": True},
         {"type_k": 1},
+        {"draft_type": 2},
         {"draft_type_k": 1},
         {"draft_target_layers": [0, 1, 3]},
     ):
@@ -146,6 +147,16 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
     assert len(set(keys)) == len(keys)
 
 
+GOOD: dict[str, Any] = {
+    "format": 2,
+    "key": {"draft": "x"},
+    "target": {"1": 1},
+    "draft_begin": {"1": 1},
+    "draft_step": {"1": 1},
+    "draft_type": None,
+}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -154,21 +165,31 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
         "[]",
         "null",
         "{}",
-        '{"format": 1}',
-        '{"format": 2, "key": {"draft": "x"}, "target": {"1": 1}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "y"}, "target": {"1": 1}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": {"1": 1}, "draft_begin": {}, "draft_step": {}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": {}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": {"0": 1}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": {"1": NaN}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": {"1": "a"}, "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
-        '{"format": 1, "key": {"draft": "x"}, "target": [1], "draft_begin": {"1": 1}, "draft_step": {"1": 1}}',
+        '{"format": 2}',
+        json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
+        *(
+            json.dumps(GOOD | change)
+            for change in (
+                {"format": 1},
+                {"key": {"draft": "y"}},
+                {"draft_begin": {}, "draft_step": {}},
+                {"target": {}},
+                {"target": {"0": 1}},
+                {"target": {"1": float("nan")}},
+                {"target": {"1": "a"}},
+                {"target": [1]},
+                {"draft_type": 8},
+                {"draft_type": "q4_0"},
+            )
+        ),
         "\0\xff",
     ],
 )
 def test_bad_files_are_ignored_and_replaced(text: str) -> None:
     key = {"draft": "x"}
     costs_path(key).parent.mkdir(parents=True)
+    costs_path(key).write_text(json.dumps(GOOD))
+    assert load_costs(key) == Costs({1: 1.0}, {1: 1.0}, {1: 1.0})
     costs_path(key).write_bytes(text.encode("latin-1"))
     assert load_costs(key) is None
     assert save(key, COSTS) == costs_path(key)
@@ -193,6 +214,98 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.setattr("sys.platform", platform)
         monkeypatch.setenv(name, str(tmp_path))
         assert cache_dir() == folder
+
+
+class TestHeadInFewerBits:
+    """The head is measured in Q4_0 too, and stays in what is expected to be faster."""
+
+    Q4_0 = 2
+
+    @pytest.fixture(autouse=True)
+    def small_heads_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("llama_cpp_eagle3.planning.setup._N_BYTES_MIN", 0)
+
+    @pytest.fixture
+    def gain(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+        """Make graphs of the converted head that many times as fast as those of the file's."""
+
+        def times(llm: Eagle3Llama, factor: float) -> tuple[dict[int, float], dict[int, float]]:
+            scale = 1.0 if llm.draft_type is None else 1.0 / factor
+            return {1: 400.0 * scale}, {1: 400.0 * scale}
+
+        def set_gain(factor: float) -> None:
+            for module in ("setup", "timing"):
+                monkeypatch.setattr(
+                    f"llama_cpp_eagle3.planning.{module}.measure_draft", lambda llm, seconds: times(llm, factor)
+                )
+            monkeypatch.setattr(
+                "llama_cpp_eagle3.planning.timing._fastest",
+                lambda *_: dict.fromkeys(range(1, 10), 1000.0),  # passes that cost the same whatever their size
+            )
+
+        return set_gain
+
+    @pytest.mark.parametrize(("factor", "draft_type"), [(4.0, Q4_0), (1.05, Q4_0), (1.01, None), (0.5, None)])
+    def test_what_is_faster_stays(
+        self, factor: float, draft_type: int | None, gain: Callable[[float], None], llm: Eagle3Llama
+    ) -> None:
+        gain(factor)
+        costs = costs_of(llm, 0.1)
+        assert costs.draft_type == llm.draft_type == draft_type
+        assert costs.draft_step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
+
+    def test_the_same_text(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
+        (prompt,) = prompts(1)
+        with closing(load(tiny_target)) as llm:
+            plain = take(llm, prompt, 40)
+        gain(4.0)
+        with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+            assert llm.drafter is not None
+            n_bytes, as_is = llm.drafter.n_bytes_own, llm.draft_type
+            assert take(llm, prompt, 40) == plain
+            assert (as_is, llm.draft_type) == (None, self.Q4_0)
+            assert llm.drafter.n_bytes_own < 0.5 * n_bytes
+            assert llm.last_stats.drafted > 0
+
+    def test_known_at_the_next_load(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
+        gain(4.0)
+        for known in (False, True):
+            with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+                assert llm.draft_type == (self.Q4_0 if known else None)
+                llm.calibrate()
+                assert llm.draft_type == self.Q4_0
+        with closing(load(tiny_target, tiny_head, draft="chain")) as llm:
+            assert llm.draft_type is None
+
+    def test_costs_of_another_type_are_not_used(
+        self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any
+    ) -> None:
+        """Another process may have measured meanwhile; a context that is not empty keeps its head."""
+        gain(4.0)
+        (prompt,) = prompts(1)
+        with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+            llm.eval(prompt)
+            with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as other:
+                other.calibrate()
+            assert len(list(zip(range(5), llm.generate([3], reset=False), strict=False))) == 5
+            assert llm.draft_type is None
+            assert llm.planner is None
+            assert llm.last_stats.drafted > 0
+
+    @pytest.mark.parametrize("asked", [0, 8, 2], ids=["F32", "Q8_0", "Q4_0"])
+    def test_what_was_asked_for_stays(
+        self, asked: int, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any
+    ) -> None:
+        gain(4.0)
+        with closing(load(tiny_target, tiny_head, draft_type=asked)) as llm:
+            assert costs_of(llm, 0.1).draft_type == llm.draft_type == asked
+            assert costs_of(llm, 0.1).draft_type == asked
+
+    def test_for_real(self, llm: Eagle3Llama) -> None:
+        costs = costs_of(llm, 0.1)
+        assert costs.draft_type == llm.draft_type
+        assert costs.draft_type in (None, self.Q4_0)
+        assert llm.n_tokens == llm.target.n_past() == 0
 
 
 class TestCommand:

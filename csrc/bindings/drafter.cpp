@@ -1,3 +1,4 @@
+#include "draft/narrow.h"
 #include "draft/tree.h"
 #include "module.h"
 #include "py_device.h"
@@ -19,7 +20,7 @@ using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t model_tgt, int32_t n_ctx,
                                          int32_t n_seq_max, int32_t n_unroll,
                                          const std::optional<std::vector<int32_t>> & boundaries,
-                                         std::optional<py_device> device, int32_t n_gpu_layers,
+                                         std::optional<py_device> device, int32_t n_gpu_layers, std::optional<int> type,
                                          std::optional<int> type_k, std::optional<int> type_v, int32_t n_threads,
                                          int32_t n_batch) {
     if (model_tgt == 0 || n_ctx <= 0 || n_seq_max <= 0 || n_threads <= 0 || n_batch <= 0) {
@@ -32,8 +33,8 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
     if (n_ctx > INT32_MAX / 2 / n_seq_max) {
         throw std::invalid_argument(format("n_ctx %d for %d sequences is more than can be numbered", n_ctx, n_seq_max));
     }
-    const auto to_type = [](std::optional<int> type) {
-        const int value = type.value_or(GGML_TYPE_F16);
+    const auto to_type = [](std::optional<int> type, ggml_type other) {
+        const int value = type.value_or(other);
         if (value < 0 || value >= GGML_TYPE_COUNT) {
             throw std::invalid_argument(format("expected a ggml type, found %d", value));
         }
@@ -45,10 +46,15 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
     params.boundaries   = boundaries.value_or(std::vector<int32_t>());
     params.dev          = device ? device->dev : nullptr;
     params.n_gpu_layers = n_gpu_layers;
-    params.type_k       = to_type(type_k);
-    params.type_v       = to_type(type_v);
+    params.type         = to_type(type, GGML_TYPE_F32);
+    params.type_k       = to_type(type_k, GGML_TYPE_F16);
+    params.type_v       = to_type(type_v, GGML_TYPE_F16);
     params.n_threads    = n_threads;
     params.n_batch      = n_batch;
+    if (!can_convert_to(params.type)) {
+        throw std::invalid_argument(format("type: matrices can be converted to %s, found %s",
+                                           convertible_types().c_str(), ggml_type_name(params.type)));
+    }
     return std::make_unique<py_drafter>(path, reinterpret_cast<const llama_model *>(model_tgt), n_ctx, params);
 }
 
@@ -131,14 +137,17 @@ void register_drafter(py::module_ & m) {
         m, "Drafter", "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.")
         .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
              py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
-             py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type_k") = py::none(),
-             py::arg("type_v") = py::none(), py::arg("n_threads") = 1, py::arg("n_batch") = 512, nogil,
+             py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
+             py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
+             py::arg("n_batch") = 512, nogil,
              "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
              "positions of each of the n_seq_max sequences.\n"
              "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator. boundaries: "
              "instead of the head's own.\n"
              "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
-             "accelerator, < 0 = where the target's lm_head is. type_k, type_v: ggml types of the cache.\n"
+             "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
+             "None = "
+             "as they are. type_k, type_v: ggml types of the cache.\n"
              "Raises ModelFileError, IncompatibleDraftError.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), nogil,

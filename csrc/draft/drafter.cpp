@@ -49,7 +49,7 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
                  const drafter_params & params) :
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
-    weights_(gguf_file(path), hparams_, tables_, dev_),
+    weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads),
     cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
     runner_(hparams_, weights_, cache_, dev_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),

@@ -1,5 +1,6 @@
 #include "draft/weights.h"
 
+#include "draft/narrow.h"
 #include "error.h"
 #include "llama_ext.h"
 #include "lm_head.h"
@@ -42,14 +43,16 @@ struct head_weights::loader {
     head_weights &        weights;
     const gguf_file &     file;
     const device &        dev;
+    ggml_type             type; // of matrices, unless theirs is narrower
+    int32_t               n_threads;
     ggml_backend_buffer_t mapped = nullptr; // the file as a device buffer, if the device can use host memory
 
     // A layout of weights for which the CPU has faster kernels: those of Q4_0 take three quarters of the time. That is
     // worth a copy, as it is to llama.cpp. nullptr if the device has none
     ggml_backend_buffer_type_t repack = nullptr;
 
-    loader(head_weights & weights, const gguf_file & file, const device & dev) :
-        weights(weights), file(file), dev(dev), repack(find_repack(dev)) {
+    loader(head_weights & weights, const gguf_file & file, const device & dev, ggml_type type, int32_t n_threads) :
+        weights(weights), file(file), dev(dev), type(type), n_threads(n_threads), repack(find_repack(dev)) {
         ggml_backend_dev_props props;
         ggml_backend_dev_get_props(dev.dev(), &props);
         if (!props.caps.buffer_from_host_ptr || !weights.file_.is_mapped()) {
@@ -128,18 +131,25 @@ struct head_weights::loader {
         if (!meta) {
             return nullptr;
         }
-        ggml_tensor * tensor = ggml_dup_tensor(weights.ctx_.get(), meta);
+        ggml_tensor * tensor = ggml_new_tensor_2d(weights.ctx_.get(), narrower(meta, type), n_in, n_out);
         ggml_set_name(tensor, name.c_str());
-        if (repacks(meta)) {
-            return weights.upload(repack, tensor, data(name));
+        std::vector<uint8_t> converted;
+        if (tensor->type != meta->type) {
+            converted = convert_matrix(meta, data(name), tensor->type, n_threads);
+            weights.n_bytes_own -= ggml_nbytes(meta) - ggml_nbytes(tensor);
         }
-        if (mapped && file.tensor_offset(name) % ggml_backend_buft_get_alignment(dev.buft()) == 0) {
+        const uint8_t * src = converted.empty() ? data(name) : converted.data();
+        if (repacks(tensor)) {
+            return weights.upload(repack, tensor, src);
+        }
+        if (converted.empty() && mapped &&
+            file.tensor_offset(name) % ggml_backend_buft_get_alignment(dev.buft()) == 0) {
             ggml_backend_tensor_alloc(mapped, tensor,
                                       static_cast<uint8_t *>(ggml_backend_buffer_get_base(mapped)) +
                                           file.tensor_offset(name));
             return tensor;
         }
-        return upload(tensor, data(name));
+        return upload(tensor, src);
     }
 
     std::vector<float> to_f32(const std::string & name, int64_t n, bool required) {
@@ -230,12 +240,12 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
 }
 
 head_weights::head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
-                           const device & dev) :
+                           const device & dev, ggml_type type, int32_t n_threads) :
     file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)),
     fingerprint_(14695981039346656037ull) {
     check_pair(hparams, tables);
 
-    loader        load(*this, file, dev);
+    loader        load(*this, file, dev, type, n_threads);
     const int64_t n_embd = hparams.n_embd;
     const int64_t n_feat = hparams.n_embd_feat();
 

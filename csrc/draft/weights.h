@@ -34,10 +34,13 @@ struct target_tables {
 
 // The tensors of a head on a device. Matrices are used where the file maps them if the device can and has no faster
 // layout for them; norms and biases are small and become F32 copies.
+//
+// Drafts need no exact weights, and reading them is what a step takes: matrices of types wider than `type` are
+// converted to it.
 class head_weights {
   public:
-    head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
-                 const device & dev);
+    head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables, const device & dev,
+                 ggml_type type, int32_t n_threads);
 
     ggml_tensor * fc = nullptr, *fc_b = nullptr;
     ggml_tensor * input_norm = nullptr; // norm_before_fc: over the whole concatenation

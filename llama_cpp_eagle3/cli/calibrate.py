@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
-from ..planning import Costs, costs_key, measure, save_costs
+from ..planning import Costs, costs_key, measure_types, save_costs
 from .model import load_model
-from .options import add_draft_flags, add_model_flags
+from .options import WEIGHT_TYPES, add_draft_flags, add_model_flags
+
+_NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +45,16 @@ def run(args: argparse.Namespace) -> int:
         args.model, args.model_draft = (str(path) for path in bundled_pair())
     llm = load_model(args, args.model_draft)
     try:
-        costs, key = measure(llm, args.seconds), costs_key(llm)
+        key, costs = costs_key(llm), measure_types(llm, args.seconds)
     finally:
         llm.close()
     path = save_costs(key, costs)
     if args.json:
-        print(json.dumps({"target": costs.target, "draft_begin": costs.draft_begin, "draft_step": costs.draft_step}))
+        print(json.dumps(asdict(costs)))
         return 0
     print(table(costs))
+    if costs.draft_type is not None:
+        print(f"\nhead: converted to {_NAMES[costs.draft_type]}")
     print(f"\nkept in {path}" if path else "\nnot kept: the cache folder cannot be written")
     return 0
 

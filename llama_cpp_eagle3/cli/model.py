@@ -11,7 +11,7 @@ from llama_cpp._internals import LlamaSampler
 
 from .._core import read_target
 from ..llama import Eagle3Llama
-from .options import CACHE_TYPES
+from .options import CACHE_TYPES, WEIGHT_TYPES
 
 _N_CTX = 4096
 
@@ -82,6 +82,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
         "draft_tree_tokens": args.tree_tokens,
         "draft_n_gpu_layers": args.gpu_layers_draft,
         "draft_device": args.device_draft,
+        "draft_type": WEIGHT_TYPES.get(args.spec_draft_type),
         "draft_type_k": CACHE_TYPES.get(args.cache_type_k_draft),
         "draft_type_v": CACHE_TYPES.get(args.cache_type_v_draft),
     }

@@ -19,6 +19,8 @@ CACHE_TYPES = {
     "q5_1": 7,
 }
 
+WEIGHT_TYPES = {name: CACHE_TYPES[name] for name in ("f32", "bf16", "q8_0", "q5_0", "q4_0", "iq4_nl")}
+
 _REMOVED = {
     "--draft": "--spec-draft-n-max",
     "--draft-n": "--spec-draft-n-max",
@@ -98,6 +100,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(
                 short, *long, choices=CACHE_TYPES, metavar="TYPE", help=f"type of the {what.upper()} cache of {whose}"
             )
+    group.add_argument(
+        "--spec-draft-type",
+        choices=WEIGHT_TYPES,
+        metavar="TYPE",
+        help="convert the head's wider matrices to this while loading, f32: none "
+        "(default: to q4_0, if that was measured to pay)",
+    )
     group.add_argument("--no-mmap", action="store_true", help="read the target instead of mapping it")
     group.add_argument("--mlock", action="store_true", help="keep the target in RAM")
 

@@ -5,7 +5,17 @@
 
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, costs_key
-from .setup import costs_of, make_planner
+from .setup import costs_of, make_planner, measure_types
 from .timing import measure
 
-__all__ = ["Costs", "cache_dir", "costs_key", "costs_of", "load_costs", "make_planner", "measure", "save_costs"]
+__all__ = [
+    "Costs",
+    "cache_dir",
+    "costs_key",
+    "costs_of",
+    "load_costs",
+    "make_planner",
+    "measure",
+    "measure_types",
+    "save_costs",
+]

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .costs import Costs
+from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
-_FORMAT = 1
+_FORMAT = 2
 
 
 def cache_dir() -> Path:
@@ -43,7 +43,11 @@ def load_costs(key: dict[str, Any]) -> Costs | None:
         # through JSON, which makes lists of tuples
         if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
             return None
-        costs = Costs(**{name: _curve(document[name]) for name in ("target", "draft_begin", "draft_step")})
+        curves = {name: _curve(document[name]) for name in ("target", "draft_begin", "draft_step")}
+        draft_type = document["draft_type"]
+        if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
+            return None
+        costs = Costs(**curves, draft_type=draft_type)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     has_head = key["draft"] is not None
@@ -66,6 +70,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "target": costs.target,
         "draft_begin": costs.draft_begin,
         "draft_step": costs.draft_step,
+        "draft_type": costs.draft_type,
     }
     temporary = None
     try:

@@ -19,6 +19,9 @@ from ..pair import fingerprint
 if TYPE_CHECKING:
     from ..context import DraftedContext
 
+GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
+"""The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -30,6 +33,8 @@ class Costs:
     """Of the draft's first graph over n waiting rows. Empty without a head, as is `draft_step`."""
     draft_step: dict[int, float]
     """Of a later graph over n nodes."""
+    draft_type: int | None = None
+    """The ggml type that the head's matrices were converted to; None = as in the file."""
 
 
 def costs_key(llm: DraftedContext) -> dict[str, Any]:
@@ -51,6 +56,7 @@ def costs_key(llm: DraftedContext) -> dict[str, Any]:
         "n_ubatch": params.n_ubatch,
         "flash_attn": int(params.flash_attn_type),
         "offload_kqv": bool(params.offload_kqv),
+        "draft_type": llm._draft_options.type,
         "types": [params.type_k, params.type_v, llm._draft_options.type_k, llm._draft_options.type_v],
         "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
     }
