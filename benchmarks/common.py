@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp_eagle3 import Eagle3Llama, models
+from llama_cpp_eagle3 import Eagle3Llama, models, planning
 from llama_cpp_eagle3.bench import machine, peer, random_model
 from llama_cpp_eagle3.bench.runs import N_CTX, load
 
@@ -77,7 +77,7 @@ def engine(args: argparse.Namespace, model: str, draft: str | None) -> Eagle3Lla
 
 def random_pair(args: argparse.Namespace) -> tuple[str, str]:
     """Random files in the cache folder."""
-    target, head = random_model.random_pair(peer.cache_dir() / "random", args.shape, args.type, args.head_type)
+    target, head = random_model.random_pair(planning.cache_dir() / "random", args.shape, args.type, args.head_type)
     return str(target), str(head)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import common
 
-from llama_cpp_eagle3 import Eagle3Llama, models
+from llama_cpp_eagle3 import Eagle3Llama, models, planning
 from llama_cpp_eagle3.bench import machine, peer, report
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.inflate import inflated_pair
@@ -270,7 +270,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("parts", nargs="*", help=f"of {', '.join([PASSES, *PARTS, SAMPLING])} (default: all)")
     p.add_argument("-t", "--threads", type=int, default=machine.n_cores())
-    p.add_argument("--folder", type=Path, default=peer.cache_dir() / "inflated", help="for the model files")
+    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
     p.add_argument("--again", action="store_true", help="also what is there already")
     p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")

@@ -342,7 +342,7 @@ class TestCommand:
             (["nowhere.gguf"], "nowhere.gguf"),
             (["a.gguf", "-m", "b.gguf"], "give the target once"),
             (["a.gguf", "--seconds", "0"], "--seconds > 0"),
-            (["-md", "a.gguf"], "-md needs a MODEL"),
+            (["-md", "a.gguf"], "-md needs a target"),
         ],
     )
     def test_errors(self, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from llama_cpp_eagle3._version import LLAMA_CPP_PYTHON_VERSION
+from .._version import LLAMA_CPP_PYTHON_VERSION
+from ..planning import cache_dir
 
 TOOLS = ("llama-speculative-simple", "llama-server", "llama-bench", "llama-quantize")
 ENV_TOOLS = "LLAMA_CPP_TOOLS"
@@ -32,12 +33,6 @@ _OPTIONS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
     "-DLLAMA_OPENSSL=OFF",
 )
-
-
-def cache_dir() -> Path:
-    """Where we keep what can be made again."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llama-cpp-eagle3"
 
 
 def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:

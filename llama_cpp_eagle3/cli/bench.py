@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
+from .model import fill_in_bundled_pair
 from .options import default_threads
 
 _N_CTX = 512
@@ -93,14 +94,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
-    if (args.model is None) != (args.model_draft is None):
+    fill_in_bundled_pair(args)
+    if args.model_draft is None:
         raise ValueError("give both -m and -md, or neither for the bundled pair")
-    if args.model is not None:
-        return args.model, args.model_draft
-    from ..models import bundled_pair
-
-    target, head = bundled_pair()
-    return str(target), str(head)
+    return args.model, args.model_draft
 
 
 def _texts(paths: list[Path]) -> list[str]:

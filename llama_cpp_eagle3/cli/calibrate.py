@@ -13,7 +13,7 @@ from typing import Any
 
 from .._core import CostCurve
 from ..planning import Costs, costs_key, measure_types, save_costs
-from .model import load_model
+from .model import fill_in_bundled_pair, load_model
 from .options import WEIGHT_TYPES, add_draft_flags, add_model_flags
 
 _NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
@@ -37,12 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
-    if args.model is None:
-        if args.model_draft is not None:
-            raise ValueError("-md needs a MODEL: the bundled pair has a head of its own")
-        from ..models import bundled_pair
-
-        args.model, args.model_draft = (str(path) for path in bundled_pair())
+    fill_in_bundled_pair(args)
     llm = load_model(args, args.model_draft)
     try:
         key, costs = costs_key(llm), measure_types(llm, args.seconds)

@@ -11,6 +11,7 @@ from llama_cpp._internals import LlamaSampler
 
 from .._core import read_target
 from ..llama import Eagle3Llama
+from ..models import bundled_pair
 from .options import CACHE_TYPES, WEIGHT_TYPES
 
 _N_CTX = 4096
@@ -68,6 +69,16 @@ class CliLlama(Eagle3Llama):
         llama_cpp.llama_sampler_chain_add(outer.sampler, inner.sampler)
         inner.sampler = None  # the outer chain owns it now
         return outer
+
+
+def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
+    """Take the bundled pair if no target was named; returns whether it was."""
+    if args.model is not None:
+        return False
+    if args.model_draft is not None:
+        raise ValueError("-md needs a target: the bundled pair has a head of its own")
+    args.model, args.model_draft = (str(path) for path in bundled_pair())
+    return True
 
 
 def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:

@@ -17,7 +17,7 @@ from typing import Any
 import llama_cpp
 
 from .figures import Figures, bytes_read, report, show
-from .model import CliLlama, load_model, progress_bar
+from .model import CliLlama, fill_in_bundled_pair, load_model, progress_bar
 from .options import add_draft_flags, add_model_flags, add_sampling_flags
 
 _DEMO_PROMPT = '''\
@@ -58,16 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.model is None:
-        if args.model_draft is not None:
-            raise ValueError("-md needs -m: the bundled pair has a head of its own")
-        from ..models import bundled_pair
-
-        args.model, args.model_draft = (str(path) for path in bundled_pair())
-        if args.prompt is None and args.file is None:
-            args.prompt, args.escape = _DEMO_PROMPT, False
-            if args.repeat_penalty is None:
-                args.repeat_penalty = _DEMO_REPEAT_PENALTY
+    if fill_in_bundled_pair(args) and args.prompt is None and args.file is None:
+        args.prompt, args.escape = _DEMO_PROMPT, False
+        if args.repeat_penalty is None:
+            args.repeat_penalty = _DEMO_REPEAT_PENALTY
     if args.repeat_penalty is None:
         args.repeat_penalty = 1.0
     prompt = read_prompt(args)
