@@ -418,6 +418,9 @@ class Drafter:
     def n_bytes_own(self) -> int:
         """Of the head's tensors."""
     @property
+    def n_bytes_read(self) -> int:
+        """Of the matrices that the first graph of a round reads, lm_head included."""
+    @property
     def n_bytes_shared(self) -> int:
         """Of the target's tensors that the head uses in place."""
     @property

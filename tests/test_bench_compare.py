@@ -7,12 +7,13 @@ import json
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from loading import bundled_pair, load_plain, take
 
-from llama_cpp_eagle3 import cli
+from llama_cpp_eagle3 import Eagle3Llama, cli
 from llama_cpp_eagle3.bench import machine, random_model, report, runs, settings, synthetic, weights
 from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.server import Server
@@ -110,7 +111,7 @@ def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
         assert [run.tokens for run in side.runs] == [22, 22]
         assert len(side.t_first) == 1
         assert all(0 < run.ideal_share < 1 for run in side.runs)
-        assert all(run.n_bytes >= run.rounds * result.n_bytes[0] for run in side.runs)
+        assert all(run.n_bytes >= run.rounds * weights.weights_read(tiny_pair[0]) for run in side.runs)
     assert result.side("plain").runs[0].drafted == 0
     assert result.side("chain 2").runs[0].drafted > 0
     # a tree has more tokens than levels
@@ -185,13 +186,14 @@ def test_table() -> None:
     fast.drafted, fast.accepted, fast.per_position, fast.t_draft, fast.t_verify = 40, 20, [10, 8, 2], 0.2, 0.7
     fast.n_bytes = 3e9
     sides = [Side(Setting("plain"), [slow], [0.5]), Side(Setting("chain", 3), [fast], []), server_side()]
-    text = report.markdown(Result(sides, 4, 64, 1, None, (10, 1)), bandwidth=12e9)
+    text = report.markdown(Result(sides, 4, 64, 1, None, 2), bandwidth=12e9)
     chain = next(line for line in text.splitlines() if line.startswith("| chain 3"))
     values = ("chain 3", "30.0", "1.50", "3.00", "100 80 20", "", "20.00", "70.0", "3.0 (25 %)", "0.700")
     assert [cell.strip() for cell in chain.strip("|").split("|")] == list(values)
     server = next(line for line in text.splitlines() if line.startswith("| llama-server 3"))
     assert [cell.strip() for cell in server.strip("|").split("|")][-4:] == [""] * 4
     assert "different texts: 1" in text
+    assert "Our sides converted the head to Q4_0." in text
     assert "SYNTHETIC" not in text
 
 
@@ -234,18 +236,17 @@ def test_server_gets_a_rate_for_every_token(tmp_path: Path) -> None:
 
 def test_weights_read(tmp_path: Path) -> None:
     target, head = map(str, bundled_pair())
-    n_target, n_head = weights.weights_read(target, head)
     # the target's embedding is its output too; the head's d2t is not read
-    assert 0 < Path(target).stat().st_size - n_target < 200_000
-    assert 0 < Path(head).stat().st_size - n_head < 300_000
+    assert 0 < Path(target).stat().st_size - weights.weights_read(target) < 200_000
+    with closing(Eagle3Llama(target, draft_model_path=head, n_ctx=64, verbose=False)) as llm:
+        assert llm.drafter is not None
+        assert 0 < Path(head).stat().st_size - llm.drafter.n_bytes_read < 300_000
     target, _ = map(str, random_model.random_pair(tmp_path, "tiny-gpt-oss", "Q8_0", "Q8_0"))
-    n_target, n_head = weights.weights_read(target, None)
     shape = random_model.SHAPES["tiny-gpt-oss"]
     n_experts = shape.n_layer * 3 * shape.n_ff * shape.n_embd * 4
     n_attention = shape.n_layer * shape.n_embd * (2 * shape.n_embd + 2 * shape.n_head_kv * shape.head_dim)
     n_matrices = n_experts + n_attention + shape.n_vocab * shape.n_embd
-    assert n_target == pytest.approx(n_matrices * 34 / 32, rel=0.02)
-    assert n_head == 0
+    assert weights.weights_read(target) == pytest.approx(n_matrices * 34 / 32, rel=0.02)
 
 
 def test_bandwidth_is_measured() -> None:

@@ -257,6 +257,9 @@ void register_drafter(py::module_ & m) {
             "n_bytes_own", [](const py_drafter & self) { return self.impl.weights().n_bytes_own; },
             "of the head's tensors")
         .def_property_readonly(
+            "n_bytes_read", [](const py_drafter & self) { return self.impl.weights().n_bytes_read; },
+            "of the matrices that the first graph of a round reads, lm_head included")
+        .def_property_readonly(
             "n_bytes_shared", [](const py_drafter & self) { return self.impl.weights().n_bytes_shared; },
             "of the target's tensors that the head uses in place")
         .def_property_readonly("n_bytes_cache", [](const py_drafter & self) { return self.impl.n_bytes_cache(); })

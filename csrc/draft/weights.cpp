@@ -138,6 +138,7 @@ struct head_weights::loader {
             converted = convert_matrix(meta, data(name), tensor->type, n_threads);
             weights.n_bytes_own -= ggml_nbytes(meta) - ggml_nbytes(tensor);
         }
+        weights.n_bytes_read += ggml_nbytes(tensor);
         const uint8_t * src = converted.empty() ? data(name) : converted.data();
         if (repacks(tensor)) {
             return weights.upload(repack, tensor, src);
@@ -319,6 +320,7 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
         ggml_backend_tensor_get(tables.output, data.data(), 0, data.size());
         output = load.upload(ggml_dup_tensor(ctx_.get(), tables.output), data.data());
     }
+    n_bytes_read += hparams.has_output ? 0 : ggml_nbytes(output);
 
     if (hparams.has_tok_embd) {
         // rows are read by the host, so the table stays in the mapped file whatever the device

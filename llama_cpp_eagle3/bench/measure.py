@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import Eagle3Llama
-from . import machine, peer, weights
+from . import machine, peer
 from .figures import Spread
 from .runs import N_CTX, Peer, Run, load, run_own, run_peer, total
 from .server import Server
@@ -90,8 +90,8 @@ class Result:
     n_different: int
     """Prompts to which one of our sides wrote another text than plain decoding (or the first side)."""
     synthetic: list[float] | None
-    n_bytes: tuple[int, int]
-    """Weights read per row: of the target, of the head."""
+    draft_type: int | None = None
+    """The ggml type to which our sides converted the head's matrices; None = as in the file."""
 
     def side(self, name: str) -> Side:
         """By the name of its setting."""
@@ -109,7 +109,7 @@ class Result:
             "n_prompts": self.n_prompts,
             "n_predict": self.n_predict,
             "n_different": self.n_different,
-            "n_bytes_per_row": list(self.n_bytes),
+            "draft_type": self.draft_type,
             "sides": [side.as_dict() for side in self.sides],
         }
 
@@ -117,14 +117,13 @@ class Result:
     def from_dict(cls, data: dict[str, Any]) -> Result:
         """What `as_dict` gave."""
         sides = [Side.from_dict(side) for side in data["sides"]]
-        n_target, n_head = data["n_bytes_per_row"]
         return cls(
             sides,
             data["n_prompts"],
             data["n_predict"],
             data["n_different"],
             data["synthetic_acceptance"],
-            (n_target, n_head),
+            data["draft_type"],
         )
 
 
@@ -148,7 +147,9 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
     different = set()
     with ExitStack() as stack:
-        runners = _runners(config, stack, progress)
+        progress("loading")
+        drafted = _load_drafted(config, stack)
+        runners = _runners(config, drafted, stack, progress)
         for j in range(len(config.texts)):
             if j == 0:
                 for s in config.settings:  # to warm up
@@ -168,15 +169,15 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
                         if tokens != expected:
                             different.add(j)
     sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
-    n_bytes = weights.weights_read(config.model, config.draft)
-    return Result(sides, len(config.texts), config.n_predict, len(different), config.synthetic, n_bytes)
+    draft_type = None if drafted is None else drafted.draft_type
+    return Result(sides, len(config.texts), config.n_predict, len(different), config.synthetic, draft_type)
 
 
-def _runners(config: Config, stack: ExitStack, progress: Callable[[str], None]) -> dict[Setting, Runner]:
+def _runners(
+    config: Config, drafted: Eagle3Llama | None, stack: ExitStack, progress: Callable[[str], None]
+) -> dict[Setting, Runner]:
     """How to run each side. Engines and servers are closed with `stack`."""
     runners: dict[Setting, Runner] = {}
-    progress("loading")
-    drafted = _load_drafted(config, stack)
     plain = None
     if drafted is None or any(s.kind == "plain" for s in config.settings):
         plain = stack.enter_context(closing(_load(config, None)))
@@ -219,7 +220,10 @@ def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
     if not sides:
         return None
     largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.n_max))
-    return stack.enter_context(closing(_load(config, config.draft, **largest.load_options())))
+    llm = stack.enter_context(closing(_load(config, config.draft, **largest.load_options())))
+    if any(s.kind == "auto" for s in sides):
+        llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
+    return llm
 
 
 def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[list[int]]) -> Runner:

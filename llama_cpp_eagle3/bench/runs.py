@@ -163,7 +163,8 @@ def run_own(
     t_decode = perf_counter() - start
     stats = llm.last_stats
     t_verify, t_propose, t_process, t_graph = (b - a for a, b in zip(t_before, _clocks(llm), strict=True))
-    n_target, n_head = weights_read(llm.model_path, llm.draft_model_path)
+    n_target = weights_read(llm.model_path)
+    n_head = 0 if llm.drafter is None else llm.drafter.n_bytes_read
     run = Run(
         # the first token came with the prompt
         tokens=stats.tokens - 1,

@@ -56,7 +56,7 @@ def bytes_read(llm: CliLlama, stats: Stats, n_draft_steps: int) -> int:
     """Weights that one generation read."""
     n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.rounds
     drafter = llm._drafter
-    return n_target if drafter is None else n_target + (drafter.n_bytes_own + drafter.n_bytes_shared) * n_draft_steps
+    return n_target if drafter is None else n_target + drafter.n_bytes_read * n_draft_steps
 
 
 def show(figures: Figures, draft: str, baseline: Figures | None = None, file: TextIO | None = None) -> None:
