@@ -42,18 +42,16 @@ def markdown(result: Result, bandwidth: float = 0.0) -> str:
         f"{result.n_prompts} prompts, {result.n_predict} tokens each, greedy; medians of {n_runs} interleaved runs "
         "(lowest - highest). "
         + ("" if result.synthetic else f"Prompts to which our sides wrote different texts: {result.n_different}. ")
-        + (
-            f"Our sides converted the head to {_type_name(result.draft_type)}. "
-            if result.draft_type is not None
-            else ""
-        )
+        + _conversion(result)
         + (f"Memory is read at {bandwidth * 1e-9:.1f} GB/s here." if bandwidth else ""),
     ]
     return "\n\n".join(part.strip() for part in text if part)
 
 
-def _type_name(ggml_type: int) -> str:
-    return str(gguf.GGMLQuantizationType(ggml_type).name)
+def _conversion(result: Result) -> str:
+    if result.draft_type is None:
+        return ""
+    return f"Our sides converted the head to {gguf.GGMLQuantizationType(result.draft_type).name}. "
 
 
 def _row(side: Side, plain: Side | None, bandwidth: float) -> list[str]:
