@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,9 @@ def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
 
 
 def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for values that cannot work, or not together."""
+    """Raise ValueError for values that cannot work, or not together, TypeError for a path in place of a draft model."""
+    if isinstance(options.get("draft_model"), (str, os.PathLike)):
+        raise TypeError("draft_model takes a LlamaDraftModel of llama_cpp; the file of a head goes to draft_model_path")
     if draft.mode not in MODES:
         raise ValueError(f"expected draft to be one of {', '.join(MODES)}, found {draft.mode!r}")
     if not 0 <= draft.n_min <= draft.n_max or not 0.0 <= draft.p_min <= 1.0:

@@ -110,6 +110,7 @@ def test_too_many_or_wrong_layers(tiny_target: Any, tiny_head: Any) -> None:
         ({"vocab_only": True}, ValueError, "vocab_only and draft_model_path exclude each other"),
         ({"draft_model": lambda ids: ids}, ValueError, "draft_model and draft_model_path exclude each other"),
         ({"draft_type_k": 999}, ValueError, "999"),
+        ({"draft_model": "head.gguf", "draft_model_path": None}, TypeError, "draft_model_path"),
         ({"draft_type": 999}, ValueError, "999"),
         ({"draft_type": 1}, ValueError, "can be converted to"),
         ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing, or is no LoRA adapter"),
