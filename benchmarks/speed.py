@@ -72,6 +72,7 @@ PARTS = {
 PASSES, ALONE, SAMPLING = "passes", "alone", "sampling"
 _N_VOCAB, _N_ROWS, _N_ROUNDS = 128_000, 4, 200
 _N_PASS_ROWS, _N_PAST, _N_TIMES = 9, 200, 7
+_N_MAX_ALONE = 3
 TYPES = ("Q4_0", "F16", "Q8_0")
 
 
@@ -143,7 +144,7 @@ def run_alone(args: argparse.Namespace) -> dict[str, list[float]]:
     Texts and passes take turns: from minute to minute a shared machine changes by more than what is looked for.
     """
     path = args.results / f"{ALONE}.json"
-    n_max, n_texts, n_predict, n_runs = 3, 3, 32, 5
+    n_max, n_texts, n_predict, n_runs = _N_MAX_ALONE, 3, 32, 5
     wanted = {"n_max": n_max, "n_texts": n_texts, "n_predict": n_predict, "n_runs": n_runs, "threads": args.threads}
     kept = _read(path, wanted)
     if kept is not None and not args.again:
@@ -269,7 +270,7 @@ def goals(results: dict[str, Result], alone: dict[str, list[float]] | None, samp
             rows.append([f"auto / ideal, {ftype}", "at least 0.95", share.text(3)])
         if alone is not None:
             text = Spread.of(alone[ftype]).text(3)
-            rows.append([f"chain 3 / ideal by passes measured alone, {ftype}", "at least 0.95", text])
+            rows.append([f"chain {_N_MAX_ALONE} / ideal by passes measured alone, {ftype}", "at least 0.95", text])
     if sampling is not None:
         for name, goal in (("greedy", 0.15), ("default chain", 1.5)):
             text = Spread(**sampling[name]).text(3, 1e-3)

@@ -171,7 +171,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             if self._logits_all:
                 self.scores = np.ndarray((self._n_ctx, self._n_vocab), dtype=np.single)
 
-    def _make_drafter(self) -> Drafter:
+    def _make_drafter(self, draft_type: int | None) -> Drafter:
         draft = self._draft_options
         assert draft.model_path is not None
         return Drafter(
@@ -182,7 +182,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
             boundaries=draft.target_layers,
             device=self._draft_device,
             n_gpu_layers=draft.n_gpu_layers,
-            type=self._draft_type,
+            type=draft_type,
             type_k=draft.type_k,
             type_v=draft.type_v,
             n_threads=self.n_threads,
@@ -192,8 +192,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again, its matrices in another type. What it has seen is forgotten."""
         if draft_type != self._draft_type:
+            self._drafter = self._make_drafter(draft_type)
             self._draft_type = draft_type
-            self._drafter = self._make_drafter()
 
     def _load_draft(self, pair: Pair | None) -> None:
         draft = self._draft_options
@@ -203,7 +203,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
         self._pair_id = ("", "")
         if pair is None or pair.head is None or draft.model_path is None:
             return
-        self._drafter = self._make_drafter()
+        self._drafter = self._make_drafter(draft.type)
         self._pair_id = (fingerprint(self.model_path), fingerprint(draft.model_path))
         self._n_state_bytes = self._measure_state()
         if self.verbose and self._tap is not None:

@@ -36,9 +36,13 @@ class Drafting(DraftedContext):
         self.draft_tree_tokens = draft.tree_tokens
         super().__init__(model_path, draft, rpc_servers, options)
         if self.draft == "auto" and self._drafter is not None:
-            costs = load_costs(costs_key(self))
-            if costs is not None:
-                self.convert_draft(costs.draft_type)
+            try:
+                costs = load_costs(costs_key(self))
+                if costs is not None:
+                    self.convert_draft(costs.draft_type)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def planner(self) -> Planner | None:
