@@ -192,7 +192,7 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
         write_target(model, Shape(2, 64, 64, 2, 2, _N_VOCAB, 64, 64), "Q8_0")
     llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, verbose=False)
     found: dict[str, Any] = {}
-    for name, options in (("greedy", {"temp": 0.0}), ("default chain", {})):
+    for name, options in (("greedy", {"temperature": 0.0}), ("default chain", {})):
         found[name] = asdict(Spread.of(_sample_rounds(llm, options)))
     llm.close()
     _write(path, wanted, args, found)
@@ -201,14 +201,14 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
 
 def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
     """Seconds of each round's sampling, in the way that `generate` does it."""
-    draw = llm._make_draw(None, _sampling_options(**options))
+    chain = Chain(Sampling(**options), llm.engine.vocab)
     llm.target.truncate(0)
     llm.target.decode(list(range(_N_ROWS)), 0)
     times = []
     for _ in range(_N_ROUNDS):
         start = time.perf_counter()
         for row in range(_N_ROWS):
-            draw(row)
+            chain.draw(llm.target, row, ())
         times.append(time.perf_counter() - start)
     return times
 

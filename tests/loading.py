@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ import placement
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.draft import Draft
 
 # One thread each: tiny models gain nothing from more, and several test processes may share two cores.
 # A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.
@@ -51,6 +52,19 @@ def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) ->
     stream = llm.generate(list(prompt), **{"temp": 0.0} | options)
     with closing(stream):
         return list(islice(stream, n))
+
+
+class Drafts:
+    """A source of drafts in place of the head: `draft(id_last, n_room)` for the one sequence of a generation."""
+
+    def __init__(self, draft: Callable[[int, int], Draft]):
+        self.draft = draft
+
+    def propose(self, sequences: Sequence[Any], n_rooms: Sequence[int], n_rows_extra: int) -> list[Draft]:
+        return [self.draft(s.tokens[-1], n_room) for s, n_room in zip(sequences, n_rooms, strict=True)]
+
+    def observe(self, *args: Any) -> None:
+        pass
 
 
 def prompts(n: int, n_vocab: int = 256, length: tuple[int, int] = (3, 40), seed: int = 0) -> list[list[int]]:

@@ -84,6 +84,7 @@ class LowLevel:
         swa_full: bool = True,
         on_eval: Callable[[str], None] | None = None,
         kv_overrides: dict[str, int] | None = None,
+        n_seq: int = 0,
     ):
         llama_cpp.llama_backend_init()
         self.model = model if isinstance(model, int) else load_model(model, kv_overrides or {})
@@ -108,7 +109,15 @@ class LowLevel:
             params.cb_eval = self._on_eval
         self.ctx = llama_cpp.llama_init_from_model(self.model, params)
         assert self.ctx
-        self.target = _core.Target(self.ctx, self.model, self.tap)
+        self.target = _core.Target(self.ctx, self.model, self.tap, n_seq)
+
+    def decode_draft(self, tokens: list[int], n_past: int, seq_id: int = 0) -> None:
+        """Decode a chain of which `target.keep` will say what stays."""
+        self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens, logits="all", is_draft=True)])
+
+    def decode_tree(self, tokens: list[int], parents: list[int], n_past: int, seq_id: int = 0) -> None:
+        """Decode a tree."""
+        self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens, parents, "all")])
 
     def close(self) -> None:
         """Free the context and the model."""
@@ -121,3 +130,8 @@ class LowLevel:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def parts_of(*parts: tuple[int, int, list[int]], is_draft: bool = False) -> list[_core.BatchPart]:
+    """Parts of a batch from (seq_id, n_past, tokens), with logits of all rows."""
+    return [_core.BatchPart(*part, logits="all", is_draft=is_draft) for part in parts]

@@ -107,20 +107,18 @@ def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
     """Short prompts do not wait for long ones: the number of passes tells."""
     with closing(load(tiny_target, tiny_head, n_parallel=2, draft_n_max=0)) as llm:
         passes = []
-        decode = llm._target.decode_parts
+        target = llm.target
 
         class Counting:
             def __getattr__(self, name: str) -> Any:
                 return getattr(target, name)
 
-            def decode_parts(self, parts: Any, *args: Any) -> None:
+            def decode_parts(self, parts: Any) -> None:
                 passes.append(len(parts))
-                decode(parts, *args)
+                target.decode_parts(parts)
 
-        target = llm._target
-        llm._target = Counting()  # type: ignore[assignment]
+        llm.engine.target = Counting()  # type: ignore[assignment]
         llm.generate_batch(["long"] + ["short"] * 5, [{"max_tokens": 50}] + [{"max_tokens": 6}] * 5, temperature=0.0)
-        llm._target = target
         # 49 rounds of the long one, beside which the short ones run, and the reading of prompts
         assert sum(n == 2 for n in passes) >= 25
         assert len(passes) <= 52 + 6
@@ -149,8 +147,14 @@ def test_auto_and_tree_draft_chains(tiny_target: Any, perfect_pair: Any) -> None
 def test_errors_before_anything_is_evaluated(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, n_parallel=2, n_ctx=256, draft_n_max=3)) as llm:
         llm.eval([1, 2, 3])
-        with pytest.raises(ContextFullError, match=r"prompt 1: .* max_tokens=250 do not fit, 248 positions"):
-            llm.generate_batch(["a", "b"], [{}, {"max_tokens": 250}])
+        with pytest.raises(ContextFullError, match=r"prompt 1: .* max_tokens=256 do not fit, the context holds 256"):
+            llm.generate_batch(["a", "b"], [{}, {"max_tokens": 256}])
+        with pytest.raises(ContextFullError, match="prompt 0: 300 tokens do not fit"):
+            llm.generate_batch([[1] * 300])
+        with pytest.raises(ValueError, match="prompt 1: expected tokens in 0"):
+            llm.generate_batch([[1], [9999]])
+        with pytest.raises(ValueError, match="llama.cpp cannot parse the grammar"):
+            llm.generate_batch(["a", "b"], [{}, {"grammar": 'root ::= "a" ('}])
         with pytest.raises(ValueError, match="prompt 1: expected at least one token"):
             llm.generate_batch([[1], []])
         assert llm.n_tokens == 3
@@ -160,9 +164,10 @@ def test_errors_before_anything_is_evaluated(tiny_target: Any, tiny_head: Any) -
             llm.eval([1])
             return scores
 
-        with pytest.raises(BusyError):
-            llm.generate_batch(["a", "b"], logits_processor=llama_cpp.LogitsProcessorList([nested]))
-        assert llm.n_tokens == 0
+        nested_first = [{"logits_processor": [nested]}, {}, {}]
+        results = llm.generate_batch(["a", "b", "c"], nested_first, temperature=0.0, max_tokens=5)
+        assert [type(r.error) for r in results] == [BusyError, type(None), type(None)]
+        assert [r.finish_reason for r in results] == ["error", "length", "length"]
         assert len(llm.generate_batch(["a", "b", "c"], max_tokens=5, temperature=0.0)) == 3
     with pytest.raises(ValueError, match="room for 256 sequences, found n_parallel=300"):
         load(tiny_target, tiny_head, n_parallel=300)

@@ -14,6 +14,7 @@ from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench.inflate import inflate, layer_places, quantize_target
 from llama_cpp_eagle3.bench.random_model import Shape
 from llama_cpp_eagle3.convert import quantize
+from llama_cpp_eagle3.engine import Fixed, Plain
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 
 # everything grows: width, heads per K/V head, K/V heads, MLP, layers, both vocabularies
@@ -33,14 +34,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def watch(llm: Eagle3Llama) -> list[list[int]]:
     """What is drafted from now on."""
     found: list[list[int]] = []
-    draft = llm._draft
+    assert llm.drafter is not None
+    fixed = Fixed(llm.drafter, llm.target.n_leaves_max)
 
-    def watched(*args: Any) -> Any:
-        drafted = draft(*args)
-        found.append(list(drafted.tokens))
-        return drafted
+    class Watched(Plain):
+        def propose(self, *args: Any) -> Any:
+            drafts = fixed.propose(*args)
+            found.extend(list(draft.tokens) for draft in drafts)
+            return drafts
 
-    llm._draft = watched  # type: ignore[method-assign]
+    llm.engine.proposer = Watched()
     return found
 
 
@@ -80,7 +83,7 @@ def test_same_hidden_states_and_logits(pair: tuple[Path, Path, Path]) -> None:
     assert np.array_equal(added[:, :, 0], np.full_like(added[:, :, 0], 2.0**-5))
     assert not added[:, :, 1:].any()
 
-    logits = [np.array(llm._logits(llm._last_row())) for llm in (small, large)]
+    logits = [np.array(llm.target.logits(-1)) for llm in (small, large)]
     assert np.abs(logits[1][:N_VOCAB] - logits[0]).max() < 1e-2
     assert logits[1][N_VOCAB:].max() < logits[0].min() - 100
     small.close()

@@ -10,12 +10,12 @@ import numpy as np
 import placement
 import pytest
 from loading import is_tie, load, load_plain, prompts, take
-from lowlevel import LowLevel
+from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
 from rpc_counter import RpcCounter
 from tiny import write_target
 
-from llama_cpp_eagle3 import Eagle3Error, _core
+from llama_cpp_eagle3 import Eagle3Error
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -32,7 +32,6 @@ def test_chains(tmp_path: Path, arch: str) -> None:
     rng = np.random.default_rng(0)
     with context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as here, context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as there:
         text = rng.integers(0, N_VOCAB, 20).tolist()
-        rounds = [_core.RecurrentRound(low.target) for low in (here, there)]
         there.target.set_device_argmax(N_OUTPUTS)
         for low in (here, there):
             low.target.decode(text, 0, False)
@@ -40,10 +39,9 @@ def test_chains(tmp_path: Path, arch: str) -> None:
         for _ in range(20):
             tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_OUTPUTS + 1)).tolist()
             n_accepted = int(rng.integers(1, len(tokens) + 1))
-            for low, memory in zip((here, there), rounds, strict=True):
-                memory.begin(len(tokens))
-                low.target.decode(tokens, len(text))
-                memory.commit(n_accepted)
+            for low in (here, there):
+                low.decode_draft(tokens, len(text))
+                low.target.keep(0, list(range(n_accepted)))
             for row in range(len(tokens)):
                 assert there.target.argmax(row) == here.target.argmax(row)
             np.testing.assert_allclose(there.tap.rows, here.tap.rows, atol=1e-5)
@@ -51,18 +49,18 @@ def test_chains(tmp_path: Path, arch: str) -> None:
 
 
 def test_trees_and_several_sequences(tmp_path: Path) -> None:
-    with context(tmp_path, "llama", n_seq_max=4) as here, context(tmp_path, "llama", n_seq_max=4) as there:
+    with context(tmp_path, "llama", n_seq_max=6, n_seq=3) as here, context(tmp_path, "llama", n_seq_max=6, n_seq=3) as there:
         there.target.set_device_argmax(N_OUTPUTS)
         tokens, parents = [5, 6, 7, 8, 9, 10], [-1, 0, 0, 1, 2, 2]
         for low in (here, there):
             low.target.decode([1, 2, 3], 0, False)
-            low.target.decode_tree(tokens, parents, 3)
+            low.decode_tree(tokens, parents, 3)
         for row in range(len(tokens)):
             assert there.target.argmax(row) == here.target.argmax(row)
-        parts = [(2, 0, [3, 4, 5]), (0, 3, [6]), (1, 0, [7, 8])]
+        parts = [(2, 0, [3, 4, 5]), (0, 5, [6]), (1, 0, [7, 8])]
         for low in (here, there):
-            low.target.keep([0, 1])
-            low.target.decode_parts(parts)
+            low.target.keep(0, [0, 1])
+            low.target.decode_parts(parts_of(*parts))
         for row in range(6):
             assert there.target.argmax(row) == here.target.argmax(row)
 
@@ -124,12 +122,12 @@ def test_generations_switch_it_on_and_off(perfect_pair) -> None:
         expected = take(plain, prompt, 40)
         for _ in range(2):
             assert not is_tie(plain, prompt, expected, take(llm, prompt, 40))
-            assert llm._argmax_on_device == remote
+            assert llm.engine.argmax_on_device == remote
             # logits are needed again: by a sampler, a processor, stopping criteria, sample() and eval()
             plain.set_seed(1)
             llm.set_seed(1)
             assert take(llm, prompt, 20, temp=0.8) == take(plain, prompt, 20, temp=0.8)
-            assert not llm._argmax_on_device
+            assert not llm.engine.argmax_on_device
             take(llm, prompt, 10)
             assert llm.sample(temp=0.0) == expected[9]
             stop = llama_cpp.StoppingCriteriaList([lambda _, logits: int(np.argmax(logits)) == expected[5]])

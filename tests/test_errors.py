@@ -183,8 +183,8 @@ def test_criteria_that_raise(tiny_target: Any, tiny_head: Any, n: int) -> None:
 
         with pytest.raises(ZeroDivisionError):
             take(llm, [1, 2, 3], 20, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]))
-        assert llm._round is None
-        assert llm._drafter.n_past() == llm.n_tokens == 3 + n - 1
+        assert llm.engine.opened is None
+        assert llm.drafter.n_past() == llm.n_tokens == 3 + n - 1
 
 
 def test_bad_tokens(tiny_target: Any, tiny_head: Any) -> None:
@@ -197,7 +197,7 @@ def test_bad_tokens(tiny_target: Any, tiny_head: Any) -> None:
         assert take(llm, np.array([1, 2, 3]), 2) == take(llm, [1, 2, 3], 2)  # type: ignore[arg-type]
         stream = llm.generate([1, 2, 3])
         next(stream)
-        with pytest.raises(ValueError, match="9999: expected an id in 0"):
+        with pytest.raises(ValueError, match="token 9999 is not in the target's vocabulary"):
             stream.send([9999])
     check_good_call(tiny_target, tiny_head)
 

@@ -14,6 +14,7 @@ import pytest
 from loading import load, load_plain, path_of, prompts, take
 
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, _core
+from llama_cpp_eagle3.engine import Fixed
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
@@ -42,18 +43,18 @@ def plain(pair: Any) -> Iterator[llama_cpp.Llama]:
 
 def check(llm: Eagle3Llama) -> None:
     """Target memory, draft and token list describe the same prefix, and the draft is what a fresh one would be."""
-    assert llm._round is None
+    assert llm.engine.opened is None
     memory = llama_cpp.llama_get_memory(llm.ctx)
     assert llama_cpp.llama_memory_seq_pos_max(memory, 0) == llm.n_tokens - 1
-    assert llm._drafter is not None
-    assert llm._drafter.n_past() == llm.n_tokens
+    assert llm.drafter is not None
+    assert llm.drafter.n_past() == llm.n_tokens
     if llm.n_tokens == 0 or llm.n_tokens > 500:
         return
     fresh = load(llm.model_path, llm.draft_model_path)
     fresh.eval(llm._input_ids.tolist())
-    for drafter in (fresh._drafter, llm._drafter):
+    for drafter in (fresh.drafter, llm.drafter):
         drafter.propose(7, 3)
-    np.testing.assert_allclose(llm._drafter.draft_logits, fresh._drafter.draft_logits, atol=2e-4)
+    np.testing.assert_allclose(llm.drafter.draft_logits, fresh.drafter.draft_logits, atol=2e-4)
     fresh.close()
 
 
@@ -284,13 +285,12 @@ class Interrupting:
 @pytest.mark.parametrize(
     "method",
     [
-        "_target.decode",
-        "_target.truncate",
-        "_target.argmax",
-        "_rollback.begin",
-        "_rollback.commit",
-        "_drafter.process",
-        "_drafter.propose",
+        "target.decode_parts",
+        "target.truncate",
+        "target.argmax",
+        "target.keep",
+        "drafter.process",
+        "drafter.propose_batch",
     ],
 )
 def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n: int, after: bool) -> None:
@@ -299,8 +299,13 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
     prompt = prompts(1, length=(40, 41), seed=9)[0]
     expected = take(plain, prompt, 30)
     with closing(load(*pair, n_batch=16, n_ubatch=16)) as llm:
-        inner = getattr(llm, owner)
-        setattr(llm, owner, Interrupting(inner, name, n, after))
+        engine = llm.engine
+        target, drafter = engine.target, engine.memory.drafter
+        if owner == "target":
+            engine.target = engine.memory.target = Interrupting(target, name, n, after)
+        else:
+            engine.memory.drafter = Interrupting(drafter, name, n, after)
+            engine.proposer = Fixed(engine.memory.drafter, target.n_leaves_max)
         tokens: list[int] = []
         interrupted = False
         try:
@@ -309,7 +314,8 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
                     tokens.append(token)
         except KeyboardInterrupt:
             interrupted = True
-        setattr(llm, owner, inner)
+        engine.target = engine.memory.target = target
+        engine.memory.drafter, engine.proposer = drafter, None
         assert interrupted or name == "truncate"  # only used to go back, or to start over
         assert tokens == expected[: len(tokens)]
         context = llm._input_ids.tolist()
@@ -411,7 +417,7 @@ def test_features(tiny_target: Any, tiny_head: Any) -> None:
 
 def test_draft_target_layers_override_the_head_s(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, draft_target_layers=[0, 2, 4])) as llm:
-        assert llm._drafter.boundaries == [0, 2, 4]
+        assert llm.drafter.boundaries == [0, 2, 4]
         take(llm, [1, 2, 3], 9)
         check_rows = llm.features
         assert check_rows.boundaries == (0, 2, 4)

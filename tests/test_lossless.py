@@ -11,7 +11,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from loading import bundled_pair, is_tie, load, load_plain, prompts, take
+from loading import Drafts, bundled_pair, is_tie, load, load_plain, prompts, take
 from tiny import write_head, write_target
 
 from llama_cpp_eagle3 import Eagle3Llama
@@ -144,17 +144,17 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
 
         def draft(id_last: int, n_room: int, context: list[int] = context) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
-            llm._drafter.propose(id_last, n_max)  # its state must survive any outcome
+            llm.drafter.propose(id_last, n_max)  # its state must survive any outcome
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if rng.random() < rate else (t + 1) % 320 for t in right])
 
-        llm._draft = draft  # type: ignore[method-assign]
+        llm.engine.proposer = Drafts(draft)
         found = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], found)
-        assert llm._drafter.n_past() == llm.n_tokens
+        assert llm.drafter.n_past() == llm.n_tokens
     mean = sum(rate**i for i in range(1, 6)) / 5  # a draft counts up to its first error
     assert llm.stats.draft_acceptance_rate == pytest.approx(mean, abs=0.05)
-    del llm._draft
+    llm.engine.proposer = None
     llm.close()
     plain.close()
 
@@ -195,7 +195,7 @@ def test_counts_match_the_softmax(tiny_target: Any, tiny_head: Any) -> None:
     prompt, first = prompts(1, seed=11)[0], 65
     plain, llm = load_plain(tiny_target), load(tiny_target, tiny_head)
     llm.eval([*prompt])
-    drafted = llm._drafter.propose(first, 1)
+    drafted = llm.drafter.propose(first, 1)
     forced = [first, *drafted]  # what is drafted comes out, so that the third token is drawn from a drafted row
     plain.eval([*prompt, *forced])
     logits = llama_cpp.llama_get_logits_ith(plain.ctx, -1)
@@ -287,7 +287,7 @@ def test_nothing_drafted_at_n_max_0(tiny_target: Any, tiny_head: Any) -> None:
 def test_islice_leaves_no_round_open(tiny_target: Any, tiny_head: Any) -> None:
     llm = load(tiny_target, tiny_head)
     tokens = list(islice(llm.generate([5, 6, 7], temp=0.0), 9))
-    assert llm._round is None
+    assert llm.engine.opened is None
     assert llm.n_tokens == 3 + len(tokens) - 1
     llm.close()
 

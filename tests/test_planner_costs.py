@@ -14,13 +14,22 @@ import pytest
 from loading import load, path_of, prompts, take
 from test_recurrent import write_pair
 
-from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, planning
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.planning import Costs, cache_dir, costs_key, costs_of, load_costs, make_planner, measure
+from llama_cpp_eagle3.engine import Engine
+from llama_cpp_eagle3.planning import Costs, cache_dir, load_costs, make_planner
 from llama_cpp_eagle3.planning import save_costs as save
 from llama_cpp_eagle3.planning.cache import costs_path
 
 COSTS = Costs({1: 10.0, 4: 12.5}, {1: 1.0, 16: 2.0}, {1: 0.5})
+
+
+def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
+    return planning.measure(llm.engine, llm.draft_type, seconds)
+
+
+def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
+    return planning.costs_of(llm.engine, llm.head, llm.costs_key(), seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +111,7 @@ def test_no_trace_in_recurrent_states(arch: str, tmp_path: Path) -> None:
 
 def test_only_an_empty_context(llm: Eagle3Llama) -> None:
     llm.eval([1, 2, 3])
-    with pytest.raises(Eagle3Error, match="holds 3 tokens"):
+    with pytest.raises(Eagle3Error, match="costs are measured on an empty context, this one holds tokens"):
         measure(llm)
     assert llm.n_tokens == 3
 
@@ -112,17 +121,17 @@ def test_without_a_head(tiny_target: Any) -> None:
         costs = costs_of(llm, 0.1)
         assert costs.draft_begin == costs.draft_step == {}
         assert costs_of(llm) == costs
-        assert len(make_planner(llm, costs).propose(1, 10)) == 0
+        assert len(make_planner(llm.engine, costs).propose(1, 10)) == 0
 
 
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = costs_of(llm, 0.1)
     (file,) = cache.rglob("*.json")
-    assert file == costs_path(costs_key(llm))
+    assert file == costs_path(llm.costs_key())
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)
     llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
     assert costs_of(llm) == costs
-    planner = make_planner(llm, costs, n_max=4)
+    planner = make_planner(llm.engine, costs, n_max=4)
     assert len(planner.propose(4, 10)) <= 4
 
 
@@ -140,10 +149,10 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
         {"draft_target_layers": [0, 1, 3]},
     ):
         with closing(load(tiny_target, tiny_head, **options)) as llm:
-            keys.append(costs_path(costs_key(llm)))
-            assert costs_path(costs_key(llm)) == keys[-1]
+            keys.append(costs_path(llm.costs_key()))
+            assert costs_path(llm.costs_key()) == keys[-1]
     with closing(load(tiny_target)) as llm:
-        keys.append(costs_path(costs_key(llm)))
+        keys.append(costs_path(llm.costs_key()))
     assert len(set(keys)) == len(keys)
 
 
@@ -229,14 +238,18 @@ class TestHeadInFewerBits:
     def gain(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         """Make graphs of the converted head that many times as fast as those of the file's."""
 
-        def times(llm: Eagle3Llama, factor: float) -> tuple[dict[int, float], dict[int, float]]:
-            scale = 1.0 if llm.draft_type is None else 1.0 / factor
+        seen: list[int] = []
+
+        def times(engine: Engine, factor: float) -> tuple[dict[int, float], dict[int, float]]:
+            assert engine.drafter is not None
+            seen.append(engine.drafter.n_bytes_own)
+            scale = 1.0 if seen[-1] == max(seen) else 1.0 / factor
             return {1: 400.0 * scale}, {1: 400.0 * scale}
 
         def set_gain(factor: float) -> None:
             for module in ("setup", "timing"):
                 monkeypatch.setattr(
-                    f"llama_cpp_eagle3.planning.{module}.measure_draft", lambda llm, seconds: times(llm, factor)
+                    f"llama_cpp_eagle3.planning.{module}.measure_draft", lambda engine, seconds: times(engine, factor)
                 )
             monkeypatch.setattr(
                 "llama_cpp_eagle3.planning.timing._fastest",

@@ -11,11 +11,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from loading import is_tie, load, load_plain, prompts, take
+from loading import Drafts, is_tie, load, load_plain, prompts, take
 from random_arch import N_VOCAB, load_random_arch
 from tiny import write_head
 
-from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.draft import Draft
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
@@ -61,7 +61,7 @@ def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -
 
     def draft(id_last: int, n_room: int) -> Draft:
         n_max = min(llm.draft_n_max, n_room)
-        llm._drafter.propose(id_last, n_max)
+        llm.drafter.propose(id_last, n_max)
         right = context[llm.n_tokens + 1 :][:n_max]
         return Draft.chain([t if rng.random() < 0.7 else (t + 1) % N_VOCAB for t in right])
 
@@ -71,7 +71,7 @@ def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -
 def test_told_at_load(pair: Any, capfd: pytest.CaptureFixture[str]) -> None:
     arch, target, head = pair
     with closing(load(target, head, draft_n_max=5, verbose=True, **OPTIONS)) as llm:
-        assert llm._rollback.kind == KINDS[arch]
+        assert llm.target.rollback_kind == KINDS[arch]
         assert llm.n_state_bytes > 1000
         line = f"rejected tokens go by {KINDS[arch]}, {llm.n_state_bytes} bytes of state per sequence"
         assert line in capfd.readouterr().err
@@ -87,11 +87,11 @@ def test_lossless(models: Any) -> None:
     for prompt in prompts(6, N_VOCAB):
         expected = take(plain, prompt, 70)
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
-        assert llm.last_stats.drafted > 100 or llm._rollback.kind == "checkpoint"
-        llm._draft = some_right(llm, [*prompt, *expected], rng)
+        assert llm.last_stats.drafted > 100 or llm.target.rollback_kind == "checkpoint"
+        llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], rng))
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
         assert 0.2 < llm.last_stats.draft_acceptance_rate < 0.8
-        del llm._draft
+        llm.engine.proposer = None
     assert n_ties <= 2
 
 
@@ -115,7 +115,7 @@ def test_longer_than_the_snapshots(models: Any) -> None:
     """Raised after loading: an error before anything is evaluated."""
     _, llm = models
     llm.draft_n_max = 6
-    if llm._rollback.kind != "snapshots":
+    if llm.target.rollback_kind != "snapshots":
         assert len(take(llm, [1, 2, 3], 20)) == 20
         return
     with pytest.raises(ValueError, match="a draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"):
@@ -145,17 +145,17 @@ def test_states(models: Any, n_open: int) -> None:
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=4)[0]
     expected = take(plain, prompt, 40)
-    llm._draft = some_right(llm, [*prompt, *expected], np.random.default_rng(n_open))
+    llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
     stream = llm.generate(prompt, temp=0.0)
     tokens = [next(stream) for _ in range(n_open + 10)]
     assert tokens == expected[: n_open + 10]
     state = llm.save_state()
     assert [next(stream) for _ in range(5)] == expected[n_open + 10 : n_open + 15]
     stream.close()
-    del llm._draft
+    llm.engine.proposer = None
     take(llm, [3, 2, 1], 10)
     llm.load_state(state)
-    assert llm._drafter.n_past() == llm.n_tokens == state.n_tokens
+    assert llm.drafter.n_past() == llm.n_tokens == state.n_tokens
     # the last token was sampled but not evaluated: the prompt goes on where the state ends
     assert take(llm, [*prompt, *tokens], 10) == expected[n_open + 10 : n_open + 20]
     assert llm.last_stats.prompt_tokens <= 2
@@ -170,8 +170,7 @@ def test_interrupted_decode_is_mended(models: Any) -> None:
     stream = llm.generate(prompt, temp=0.0)
     tokens = [next(stream) for _ in range(8)]
     stream.close()
-    llm._rollback.begin(4)
-    llm._target.decode([1, 2, 3, 4], llm.n_tokens)
+    llm.target.decode_parts([_core.BatchPart(0, llm.n_tokens, [1, 2, 3, 4], is_draft=True)])
     llm.eval([tokens[-1]])
     assert take(llm, [*prompt, *tokens], 20) == expected[8:28]
 

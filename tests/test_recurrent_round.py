@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowlevel import LowLevel
+from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
 
-from llama_cpp_eagle3 import Eagle3Error, _core
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -34,13 +34,13 @@ def run_rounds(low: LowLevel, rng: np.random.Generator, n_rounds: int, seq_id: i
     """Random rounds, each of one token that is certain and up to N_MAX drafted ones; returns what was accepted."""
     text = rng.integers(0, N_VOCAB, 7).tolist()
     low.target.decode(text, 0, seq_id=seq_id)
-    memory = _core.RecurrentRound(low.target, seq_id)
     for _ in range(n_rounds):
         tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
-        memory.begin(len(tokens))
-        low.target.decode(tokens, len(text), seq_id=seq_id)
+        low.decode_draft(tokens, len(text), seq_id)
+        assert low.target.holds_draft(seq_id)
         n_accepted = int(rng.integers(1, len(tokens) + 1))
-        memory.commit(n_accepted)
+        low.target.keep(seq_id, list(range(n_accepted)))
+        assert not low.target.holds_draft(seq_id)
         text += tokens[:n_accepted]
         assert low.target.n_past(seq_id) == len(text)
     return text
@@ -51,7 +51,7 @@ def run_rounds(low: LowLevel, rng: np.random.Generator, n_rounds: int, seq_id: i
 def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: bool) -> None:
     rng = np.random.default_rng(1)
     with context(tmp_path, arch, swa_full=swa_full) as low, context(tmp_path, arch, swa_full=swa_full) as fresh:
-        assert _core.RecurrentRound(low.target).kind == KINDS[arch]
+        assert low.target.rollback_kind == KINDS[arch]
         text = run_rounds(low, rng, 25)
         for i in range(0, len(text), 50):
             fresh.target.decode(text[i : i + 50], i)
@@ -68,22 +68,19 @@ def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: boo
 def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
     """A replay in front of a batch is not seen: rows, logits, tokens and positions are those that were asked for."""
     with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
-        memory = _core.RecurrentRound(low.target)
         low.target.decode([1, 2, 3], 0)
-        memory.begin(4)
-        low.target.decode([4, 5, 6, 7], 3)
-        memory.commit(2)
-        assert memory.n_replay == (2 if KINDS[arch] == "checkpoint" else 0)
-        memory.begin(3)
-        low.target.decode([8, 9, 10], 5)
+        low.decode_draft([4, 5, 6, 7], 3)
+        low.target.keep(0, [0, 1])
+        assert low.target.n_replay() == (2 if KINDS[arch] == "checkpoint" else 0)
+        low.decode_draft([8, 9, 10], 5)
         fresh.target.decode([1, 2, 3, 4, 5, 8, 9, 10], 0)
         assert low.target.tokens.tolist() == [8, 9, 10]
         assert low.target.pos.tolist() == [5, 6, 7]
         assert low.tap.rows.shape[0] == 3
         np.testing.assert_allclose(low.tap.rows, fresh.tap.rows[5:], atol=1e-5)
         np.testing.assert_allclose(low.target.logits_all(3), fresh.target.logits_all(8)[5:], atol=1e-4)
-        memory.commit(3)
-        assert memory.n_replay == 0
+        low.target.keep(0, [0, 1, 2])
+        assert low.target.n_replay() == 0
 
 
 @pytest.mark.parametrize("arch", KINDS)
@@ -103,14 +100,9 @@ def test_one_pass_per_round(tmp_path: Path, arch: str) -> None:
 @pytest.mark.parametrize("arch", KINDS)
 def test_abort(tmp_path: Path, arch: str) -> None:
     with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
-        memory = _core.RecurrentRound(low.target)
         low.target.decode([1, 2, 3], 0)
-        memory.begin(3)
-        memory.abort()  # before anything was decoded
-        assert low.target.n_past() == 3
-        memory.begin(3)
-        low.target.decode([4, 5, 6], 3)
-        memory.abort()
+        low.decode_draft([4, 5, 6], 3)
+        low.target.keep(0, [])
         if KINDS[arch] == "snapshots":
             assert low.target.n_past() == 0  # the state before the batch is gone
             low.target.decode([1, 2, 3], 0)
@@ -152,15 +144,13 @@ def test_sequences(tmp_path: Path, arch: str) -> None:
     rng = np.random.default_rng(4)
     texts = [rng.integers(0, N_VOCAB, n).tolist() for n in (3, 9, 5)]
     with context(tmp_path, arch, n_seq_max=3) as low, context(tmp_path, arch) as fresh:
-        memories = [_core.RecurrentRound(low.target, s) for s in range(3)]
-        low.target.decode_parts([(s, 0, text) for s, text in enumerate(texts)])
+        low.target.decode_parts(parts_of(*((s, 0, text) for s, text in enumerate(texts))))
         for i in range(12):
             parts = []
             for s in [0, 2, 1][: 3 if i % 3 else 1] if i % 2 else [1, 0]:
                 tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
-                memories[s].begin(len(tokens))
                 parts.append((s, len(texts[s]), tokens))
-            low.target.decode_parts(parts)
+            low.target.decode_parts(parts_of(*parts, is_draft=True))
             assert low.target.tokens.tolist() == [t for _, _, tokens in parts for t in tokens]
             rows, logits = low.tap.rows, low.target.logits_all(len(low.target.tokens))
             first = 0
@@ -172,27 +162,83 @@ def test_sequences(tmp_path: Path, arch: str) -> None:
                 np.testing.assert_allclose(rows[first:last], fresh.tap.rows, atol=2e-4)
                 np.testing.assert_allclose(logits[first:last], fresh.target.logits_all(len(tokens)), atol=2e-4)
                 n_accepted = int(rng.integers(1, len(tokens) + 1))
-                memories[s].commit(n_accepted)
+                low.target.keep(s, list(range(n_accepted)))
                 texts[s] += tokens[:n_accepted]
                 first = last
 
 
 def test_errors(tmp_path: Path) -> None:
     with context(tmp_path, "qwen35") as low:
-        memory = _core.RecurrentRound(low.target)
         with pytest.raises(
             ValueError, match="draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"
         ):
-            memory.begin(7)
-        with pytest.raises(ValueError, match="at least one token"):
-            memory.begin(0)
-        with pytest.raises(Eagle3Error, match="no round is open"):
-            memory.commit(1)
-        memory.begin(2)
-        low.target.decode([1, 2], 0)
-        with pytest.raises(ValueError, match="3 tokens of the round are to be kept, it has 2"):
-            memory.commit(3)
+            low.decode_draft([1] * 7, 0)
+        with pytest.raises(Eagle3Error, match="sequence 0 has no draft to keep a path of"):
+            low.target.keep(0, [0])
+        low.decode_draft([1, 2], 0)
+        for path in ([0, 1, 2], [1], [0, 0]):
+            with pytest.raises(ValueError, match="does not go on from the path before it"):
+                low.target.keep(0, path)
         with pytest.raises(ValueError, match="sequence id 1 is out of range: the context has n_seq_max = 1"):
-            _core.RecurrentRound(low.target, 1)
+            low.target.n_past(1)
         with pytest.raises(ValueError, match="keeps a recurrent state: draft chains"):
-            low.target.decode_tree([1, 2, 3], [-1, 0, 0], 2)
+            low.decode_tree([1, 2, 3], [-1, 0, 0], 2)
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_states(tmp_path: Path, arch: str) -> None:
+    """What a sequence holds goes to another place and comes back: replay, saved states, windows and all."""
+    rng = np.random.default_rng(6)
+    with context(tmp_path, arch, n_seq_max=2) as low, context(tmp_path, arch) as fresh:
+        other = rng.integers(0, N_VOCAB, 20).tolist()
+        low.target.decode(other, 0, seq_id=0)
+        text = run_rounds(low, rng, 8, seq_id=1)
+        low.target.save(1)
+        low.decode_draft([3, 4, 5], len(text), 1)
+        low.target.keep(1, [0, 1])
+        text += [3, 4]
+        state = low.target.state_get(1)
+        low.target.truncate(0, 0)
+        low.target.truncate(0, 1)
+        low.target.state_set(0, state)
+        assert low.target.n_past(0) == len(text)
+        low.target.decode([7, 8], len(text), seq_id=0)
+        fresh.target.decode([*text, 7, 8], 0)
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(len(text) + 1), atol=2e-4)
+        for broken in (b"", state[:-1], state + b"x", b"x" * 40):
+            with pytest.raises(ValueError, match="not a state of a sequence"):
+                low.target.state_set(1, broken)
+            assert low.target.n_past(1) == 0
+
+
+def test_no_room_for_a_state(tmp_path: Path) -> None:
+    with context(tmp_path, "llama", n_seq_max=2) as low:
+        for i in range(0, 200, 50):
+            low.target.decode([1] * 50, i)
+        state = low.target.state_get(0)
+        with pytest.raises(ContextFullError, match="no room in the context for the 200 tokens"):
+            low.target.state_set(1, state)
+        assert low.target.n_past(1) == 0
+        assert low.target.n_past(0) == 200
+
+
+@pytest.mark.parametrize("arch", KINDS)
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
+    """A prefix that two sequences share; or the copy is refused."""
+    rng = np.random.default_rng(7)
+    text = rng.integers(0, N_VOCAB, 60).tolist()
+    with context(tmp_path, arch, n_seq_max=2, swa_full=swa_full) as low, context(tmp_path, arch) as fresh:
+        low.target.decode(text[:50], 0)
+        low.target.decode([9] * 5, 0, seq_id=1)
+        n_past = low.target.copy(0, 1, 40)
+        assert n_past == low.target.n_past(1) == (40 if KINDS[arch] == "trim" else 0)
+        if n_past == 0:
+            return
+        low.target.decode([3, 4], 40, seq_id=1)
+        fresh.target.decode([*text[:40], 3, 4], 0)
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(41), atol=2e-4)
+        low.target.decode(text[50:], 50)
+        fresh.target.truncate(0)
+        fresh.target.decode(text, 0)
+        np.testing.assert_allclose(low.target.logits(9), fresh.target.logits(59), atol=2e-4)

@@ -8,7 +8,7 @@ from time import sleep
 from typing import Any
 
 import pytest
-from loading import load, take
+from loading import Drafts, load, take
 
 from llama_cpp_eagle3 import Stats
 from llama_cpp_eagle3.draft import Draft
@@ -49,10 +49,8 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         expected = take(llm, [1, 2, 3], 60)
         context = [1, 2, 3, *expected]
         # the first two of four are right
-        llm._draft = (
-            lambda _, __: Draft.chain(  # type: ignore[method-assign]
-                [t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:4])]
-            )
+        llm.engine.proposer = Drafts(
+            lambda _, __: Draft.chain([t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:4])])
         )
         take(llm, [1, 2, 3], 31)
         stats = llm.last_stats
@@ -60,7 +58,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         assert stats.accepted_per_position == [10, 10, 0, 0]
         assert stats.acceptance_rate_per_position == [1.0, 1.0, 0.0, 0.0]
         assert stats.mean_acceptance_length == 3.0
-        del llm._draft
+        llm.engine.proposer = None
 
 
 def test_since_creation_and_last(tiny_target: Any, tiny_head: Any) -> None:

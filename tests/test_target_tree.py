@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 from lowlevel import LowLevel
 from random_arch import N_VOCAB, load_random_arch
 
-from llama_cpp_eagle3 import Eagle3Error, _core
+from llama_cpp_eagle3 import Eagle3Error
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
@@ -18,7 +19,7 @@ ARCHS = ["llama", "gemma3", "llama4", "gpt-oss", "qwen3", "deepseek2"]
 
 
 def context(folder: Path, arch: str, n_seq_max: int = N_LEAVES, **params) -> LowLevel:
-    return LowLevel(load_random_arch(folder, arch), [0, 1], "callback", n_seq_max=n_seq_max, **params)
+    return LowLevel(load_random_arch(folder, arch), [0, 1], "callback", n_seq_max=n_seq_max, n_seq=1, **params)
 
 
 def random_tree(rng: np.random.Generator) -> list[int]:
@@ -50,7 +51,7 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
         for _ in range(25):
             parents = random_tree(rng)
             tokens = rng.integers(0, N_VOCAB, len(parents)).tolist()
-            low.target.decode_tree(tokens, parents, len(text))
+            low.decode_tree(tokens, parents, len(text))
             rows, logits = low.tap.rows, low.target.logits_all(len(tokens))
             n_trees += max(parents, default=0) >= 0 and parents != list(range(-1, len(tokens) - 1))
             for node in range(len(tokens)):
@@ -60,7 +61,7 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
                 np.testing.assert_allclose(rows[path], fresh.tap.rows, atol=1e-3)
                 assert low.target.pos[node] == len(text) + len(path) - 1
             path = path_to(int(rng.integers(0, len(tokens))), parents)
-            low.target.keep(path)
+            low.target.keep(0, path)
             text += [tokens[i] for i in path]
             assert low.target.n_past() == len(text)
             if rng.random() < 0.3:  # chains and going back in between
@@ -73,8 +74,9 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
                 fresh.target.decode(text[i : i + 50], i)
         assert n_trees > 5
         low.target.settle()
+        memory = llama_cpp.llama_get_memory(low.ctx)
         for s in range(1, N_LEAVES):
-            assert low.target.n_past(s) == 0
+            assert llama_cpp.llama_memory_seq_pos_max(memory, s) == -1
         low.target.decode([3], len(text))
         fresh.target.decode([3], len(text))
         np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=1e-3)
@@ -85,8 +87,8 @@ def test_cells_of_rejected_nodes_are_free_again(tmp_path: Path) -> None:
     with context(tmp_path, "llama", n_ctx=256) as low:
         low.target.decode([1], 0)
         for i in range(200):
-            low.target.decode_tree([2, 3, 4, 5, 6, 7], [-1, 0, 0, 0, 1, 2], 1 + i)
-            low.target.keep([0])
+            low.decode_tree([2, 3, 4, 5, 6, 7], [-1, 0, 0, 0, 1, 2], 1 + i)
+            low.target.keep(0, [0])
         assert low.target.n_past() == 201
 
 
@@ -101,20 +103,19 @@ def test_errors(tmp_path: Path) -> None:
             ([999], [-1], "token 999 is not in the target's vocabulary"),
         ):
             with pytest.raises(ValueError, match=message):
-                low.target.decode_tree(tokens, parents, 2)
-        with pytest.raises(Eagle3Error, match="no tree to keep a path of"):
-            low.target.keep([0])
-        low.target.decode_tree([1, 2, 3], [-1, 0, 0], 2)
+                low.decode_tree(tokens, parents, 2)
+        with pytest.raises(Eagle3Error, match="no draft to keep a path of"):
+            low.target.keep(0, [0])
+        low.decode_tree([1, 2, 3], [-1, 0, 0], 2)
         for rows in ([1], [0, 5], [0, 1, 2]):
             with pytest.raises(ValueError, match="does not go on from the path before it"):
-                low.target.keep(rows)
-        low.target.keep([])
+                low.target.keep(0, rows)
+        low.target.keep(0, [])
         assert low.target.n_past() == 2
-        low.target.decode([5], 0, seq_id=2)
-        with pytest.raises(Eagle3Error, match="sequence 2 is in use: a tree needs it"):
-            low.target.decode_tree([1, 2, 3, 4], [-1, 0, 0, 0], 2)
+        with pytest.raises(ValueError, match="sequence id 2 is out of range: .* for leaves of trees"):
+            low.target.decode([5], 0, seq_id=2)
     with context(tmp_path, "llama", kv_unified=False) as low:
         assert low.target.n_leaves_max == 1
     with context(tmp_path, "qwen35") as low:
         assert low.target.n_leaves_max == 1
-        assert _core.RecurrentRound(low.target).kind == "checkpoint"
+        assert low.target.rollback_kind == "checkpoint"

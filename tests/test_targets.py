@@ -16,7 +16,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from arch_keys import OTHERS, ROWS, TARGETS, Arch
-from loading import is_tie, load, load_plain, take
+from loading import Drafts, is_tie, load, load_plain, take
 from lowlevel import LowLevel
 from random_arch import all_archs, load_random_arch, random_tensors, write_random_arch
 from targets_doc import Found, check_document
@@ -77,7 +77,7 @@ class Case:
 
         def draft(id_last: int, n_room: int) -> Draft:
             n_max = min(llm.draft_n_max, n_room)
-            llm._drafter.propose(id_last, n_max)
+            llm.drafter.propose(id_last, n_max)
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if self.rng.random() < rate else (t + 1) % 256 for t in right])
 
@@ -87,7 +87,7 @@ class Case:
         """The same with two tokens behind each right one: a wrong one first, then mostly the next right one."""
 
         def draft(id_last: int, n_room: int) -> Draft:
-            llm._drafter.propose_tree(id_last, 2, 2, min(4, n_room))
+            llm.drafter.propose_tree(id_last, 2, 2, min(4, n_room))
             tokens, parents, last = [], [], -1
             for t in context[llm.n_tokens + 1 :][: min(TREE["draft_tree_depth"], n_room // 2)]:
                 tokens += [(t + 1) % 256, t if self.rng.random() < rate else (t + 2) % 256]
@@ -179,10 +179,10 @@ def test_lossless(case: Case) -> None:
         n_drafted, n_accepted = llm.stats.drafted, llm.stats.accepted
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.drafted > n_drafted
-        llm._draft = case.now_and_then(llm, [*prompt, *expected], rate=0.6)  # type: ignore[method-assign]
+        llm.engine.proposer = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.6))
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.accepted > n_accepted
-        del llm._draft
+        llm.engine.proposer = None
     found(case).lossless = True
 
 
@@ -211,10 +211,10 @@ def check_no_trace(case: Case, llm: Eagle3Llama, draft: Callable[..., Any]) -> N
     """After rounds with rejections, the logits of 64 tokens are those of a context that has seen nothing else."""
     prompt = case.tokens(30)
     expected = take(case.plain, prompt, N_TOKENS + N_MAX + 1)
-    llm._draft = draft(llm, [*prompt, *expected], rate=0.5)  # type: ignore[method-assign]
+    llm.engine.proposer = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
     n_rejected = llm.stats.drafted - llm.stats.accepted
     text = take(llm, prompt, N_TOKENS)
-    del llm._draft
+    llm.engine.proposer = None
     assert not is_tie(case.plain, prompt, expected[:N_TOKENS], text)
     assert llm.stats.drafted - llm.stats.accepted >= n_rejected + 3
 
@@ -236,7 +236,7 @@ def test_no_trace(case: Case) -> None:
     if llama_cpp.llama_model_n_swa(case.llm._model.model) > 0:
         with closing(case.load(draft_n_max=N_MAX, swa_full=False, n_ubatch=8)) as llm:
             check_no_trace(case, llm, case.now_and_then)
-    found(case).rollback = case.llm._rollback.kind
+    found(case).rollback = case.llm.target.rollback_kind
     found(case).no_trace = True
 
 
@@ -245,7 +245,7 @@ def test_trees(case: Case) -> None:
     with closing(case.load(**TREE)) as llm:
         assert llm.draft == "tree"
         if llm.target.n_leaves_max == 1:
-            assert llm._rollback.kind != "trim"
+            assert llm.target.rollback_kind != "trim"
             found(case).draft = "chain"
             return
         prompt = case.tokens(20)
@@ -264,7 +264,7 @@ def test_llama4_from_one_chunk_into_the_next(tmp_path: Path) -> None:
     options = {"n_ctx": 8448, "n_batch": 512}
     with closing(load_plain(case.path, **options)) as plain, closing(case.load(draft_n_max=N_MAX, **options)) as llm:
         expected = take(plain, prompt, N_TOKENS + N_MAX + 1)
-        llm._draft = case.now_and_then(llm, [*prompt, *expected], rate=0.7)  # type: ignore[method-assign]
+        llm.engine.proposer = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.7))
         text = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], text)
         assert 0 < llm.stats.accepted < llm.stats.drafted

@@ -37,6 +37,9 @@ class recurrent_round {
 
     bool open() const { return open_; }
 
+    // throws std::invalid_argument if a batch of n_tokens, not counting the replay, cannot be taken back in parts
+    void check(int32_t n_tokens) const;
+
     // a batch of n_tokens, not counting the replay, is about to be decoded and may be taken back in parts. A round that
     // was left open is aborted
     void begin(int32_t n_tokens);
@@ -58,6 +61,14 @@ class recurrent_round {
     // keep the present state for truncate(); does nothing for memories that can be trimmed anywhere
     void save();
 
+    // whether the memory can go back there without a saved state
+    bool can_trim(int32_t n_past) const;
+
+    // All that the sequence holds: its memory, the replay, the saved states. state_set() is for an empty sequence and
+    // throws context_full_error if there is no room, std::invalid_argument for bytes that are no such state
+    std::vector<uint8_t> state_get();
+    void                 state_set(const std::vector<uint8_t> & state);
+
   private:
     struct saved_state {
         int32_t              n_past = 0; // without a replay
@@ -65,7 +76,6 @@ class recurrent_round {
     };
 
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
-    bool    can_trim(int32_t n_past) const;
     void    store(saved_state & state, uint32_t flags);
     bool    restore(const saved_state & state, uint32_t flags);
     void    forget();
