@@ -26,6 +26,7 @@ from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.bench.runs import load, run_own, total
 from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.engine import Chain, Sampling
 
 BEST = "best"
 """In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
@@ -211,14 +212,6 @@ def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
             chain.draw(llm.target, row, ())
         times.append(time.perf_counter() - start)
     return times
-
-
-def _sampling_options(**changes: float) -> dict[str, Any]:
-    """What `generate` gives to its sampler if nobody says anything."""
-    options: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1.0, "temp": 0.8}
-    options |= {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "tfs_z": 1.0}
-    options |= {"mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "penalize_nl": True, "grammar": None}
-    return options | changes
 
 
 def _read(path: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:

@@ -241,4 +241,3 @@ class Context:
         sequence.tokens = generation.tokens.copy()
         sequence.n_prompt = min(sequence.n_prompt, len(sequence.tokens) - 1)
         self._n_mirrored = min(self._n_mirrored, sequence.n_past)
-

@@ -24,13 +24,11 @@ from .head import Head
 from .hub import download
 from .loading import Loading
 from .options import DraftOptions, check_names, check_values, draft_mode
-from .planning import Costs, costs_of, is_idle, load_costs, make_planner
+from .planning import have_planner, load_costs
 from .state import Eagle3State, check_state
 from .stats import Stats
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
-_N_NODES_AUTO = 32
-_TOPK_AUTO = 4
 
 DRAFT_SETTINGS = (
     "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
@@ -51,6 +49,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # what Llama keeps of the context
     _seed: int
+    _sampler: Chain | None
     n_batch: int
     verbose: bool
 
@@ -105,12 +104,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
             n_parallel: how many sequences the engine advances together.
-            kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft trees,
-                share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx / n_parallel:
-                passes over many sequences are faster, since none looks at the others' cells. Default: False, or True for
-                draft="tree".
-            n_prompt_rows: tokens of a prompt that join a pass in which other sequences generate. Default: as many as take
-                as long again as their rows alone.
+            kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
+                trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
+                n_parallel: passes over many sequences are faster, since none looks at the others' cells. Default:
+                False, or True for draft="tree".
+            n_prompt_rows: tokens of a prompt that join a pass in which other sequences generate. Default: as many as
+                take as long again as their rows alone.
             prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
@@ -155,7 +154,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.draft_n_max, self.draft_n_min, self.draft_p_min = draft_options.n_max, draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
-        self._engine_options = {"n_prompt_rows": n_prompt_rows, "n_host_bytes": prefix_cache_bytes}
+        self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         path = os.fspath(model_path)
@@ -188,7 +187,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
         if loading.has_head:
             self._head = Head(
-                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type), self.draft_type_asked
+                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type),
+                self.draft_type_asked,
             )
         self._engine = context.engine = Engine(
             target,
@@ -201,7 +201,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             n_rs_seq=self.context_params.n_rs_seq,
             before_pass=loading.check_servers,
             log=_print_log if self.verbose else _no_log,
-            **self._engine_options,
+            n_prompt_rows=self._n_prompt_rows,
+            n_host_bytes=self._n_host_bytes,
         )
         if self._head is None:
             return
@@ -374,35 +375,15 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            if self._head is not None and self.planner is None:
-                self._plan(costs_of(self.engine, self._head, self.costs_key(), log=self._log))
-
-    def _plan(self, costs: Costs) -> None:
-        n_leaves = self.target.n_leaves_max
-        self.engine.planner = make_planner(
-            self.engine,
-            costs,
-            n_max=_N_NODES_AUTO,
-            n_nodes_max=min(_N_NODES_AUTO, self.n_batch - 1),
-            top_k=_TOPK_AUTO if n_leaves > 1 else 1,
-            n_leaves_max=n_leaves,
-            n_seq_max=self.n_parallel,
-            uniform=not self.target.is_pooled,
-        )
+            if self._head is not None:
+                have_planner(self.engine, self._head, self.costs_key, self._log, must=True)
 
     def _begin_text(self) -> DraftSettings:
         """Check what may have been changed since loading; have a planner, if one is wanted."""
         settings = self.draft_settings
         self.engine.check_draft(settings)
-        if self.draft == "auto" and self._head is not None and self.planner is None:
-            # on a context that is not empty nothing can be measured: later
-            key = self.costs_key()
-            if is_idle(self.engine):
-                costs: Costs | None = costs_of(self.engine, self._head, key, log=self._log)
-            else:
-                costs = load_costs(key)
-            if costs is not None and costs.draft_type == self._head.type:
-                self._plan(costs)
+        if self.draft == "auto" and self._head is not None:
+            have_planner(self.engine, self._head, self.costs_key, self._log)
         return settings
 
     # generating
@@ -477,25 +458,28 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                         context.stats.total_ns += perf_counter_ns() - start
                 sent = yield token
         finally:
-            if generation is not None and self._guard.try_acquire():  # else somebody is at it, who has settled the round
+            # else somebody is at it, who has settled the round
+            if generation is not None and self._guard.try_acquire():
                 try:
                     context.end(generation)
                 finally:
                     self._guard.release()
 
     def _sampling(
-        self, *, logits_processor: Sequence[Any] | None, grammar: LlamaGrammar | str | None, seed: int | None = None, **options: Any
+        self,
+        *,
+        logits_processor: Sequence[Any] | None,
+        grammar: LlamaGrammar | None,
+        seed: int | None = None,
+        **options: Any,
     ) -> Sampling:
         """Llama's sampling options as the engine's."""
-        root = "root"
-        if isinstance(grammar, LlamaGrammar):
-            grammar, root = grammar._grammar, grammar._root
+        if grammar is not None:  # llama_cpp has no other way to its text
+            options |= {"grammar": grammar._grammar, "grammar_root": grammar._root}
         return Sampling(
             seed=self._seed if seed is None else seed,
             penalty_last_n=self.last_n_tokens_size,
             logits_processors=list(logits_processor or ()),
-            grammar=grammar,
-            grammar_root=root,
             **options,
         )
 
@@ -601,7 +585,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
                 merged.pop("tfs_z")
                 merged["logit_bias"] = merged["logit_bias"] or {}
-                requests.append(make_request(i, self._prompt_tokens(prompt), self._sampling(**merged), **own, engine=self.engine))
+                tokens, sampling = self._prompt_tokens(prompt), self._sampling(**merged)
+                requests.append(make_request(i, tokens, sampling, **own, engine=self.engine))
             settings = self._begin_text()
             self._begin_stats()
             run = BatchRun(self.engine, requests, settings)
@@ -813,7 +798,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             if loading is not None:
                 loading.prepare_free()
             # the draft borrows the model's tables, the context calls the tap: free them in this order
-            engine, self._engine, self._head, self._sampler = self._engine, None, None, None
+            engine, self._engine, self._head = self._engine, None, None
+            self._sampler = None
             self._context.engine = None
             if engine is not None:
                 engine.close()
@@ -830,8 +816,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             **super().__getstate__(),
             **draft,
             **{name: getattr(self, name) for name in DRAFT_SETTINGS},
-            "n_prompt_rows": self._engine_options["n_prompt_rows"],
-            "prefix_cache_bytes": self._engine_options["n_host_bytes"],
+            "n_prompt_rows": self._n_prompt_rows,
+            "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
         }
 

@@ -49,7 +49,8 @@ def test_chains(tmp_path: Path, arch: str) -> None:
 
 
 def test_trees_and_several_sequences(tmp_path: Path) -> None:
-    with context(tmp_path, "llama", n_seq_max=6, n_seq=3) as here, context(tmp_path, "llama", n_seq_max=6, n_seq=3) as there:
+    ids = {"n_seq_max": 6, "n_seq": 3}
+    with context(tmp_path, "llama", **ids) as here, context(tmp_path, "llama", **ids) as there:
         there.target.set_device_argmax(N_OUTPUTS)
         tokens, parents = [5, 6, 7, 8, 9, 10], [-1, 0, 0, 1, 2, 2]
         for low in (here, there):

@@ -302,7 +302,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
         engine = llm.engine
         target, drafter = engine.target, engine.memory.drafter
         if owner == "target":
-            engine.target = engine.memory.target = Interrupting(target, name, n, after)
+            engine.memory.target = Interrupting(target, name, n, after)
         else:
             engine.memory.drafter = Interrupting(drafter, name, n, after)
             engine.proposer = Fixed(engine.memory.drafter, target.n_leaves_max)
@@ -314,7 +314,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
                     tokens.append(token)
         except KeyboardInterrupt:
             interrupted = True
-        engine.target = engine.memory.target = target
+        engine.memory.target = target
         engine.memory.drafter, engine.proposer = drafter, None
         assert interrupted or name == "truncate"  # only used to go back, or to start over
         assert tokens == expected[: len(tokens)]

@@ -112,7 +112,7 @@ def test_errors(tmp_path: Path) -> None:
                 low.target.keep(0, rows)
         low.target.keep(0, [])
         assert low.target.n_past() == 2
-        with pytest.raises(ValueError, match="sequence id 2 is out of range: .* for leaves of trees"):
+        with pytest.raises(ValueError, match=r"sequence id 2 is out of range: .* for leaves of trees"):
             low.target.decode([5], 0, seq_id=2)
     with context(tmp_path, "llama", kv_unified=False) as low:
         assert low.target.n_leaves_max == 1

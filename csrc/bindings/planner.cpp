@@ -215,7 +215,8 @@ void register_planner(py::module_ & m) {
         )pbdoc")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
-             "The same for sequences that share one pass of the target: one Draft for each. n_max: tokens that may follow "
+             "The same for sequences that share one pass of the target: one Draft for each. n_max: tokens that may "
+             "follow "
              "each other, for each; else the planner's own n_max.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(

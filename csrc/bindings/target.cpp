@@ -123,13 +123,13 @@ void register_target(py::module_ & m) {
         logits: of which rows: "none", "last" or "all".
         is_draft: `Target.keep` will say which tokens stay, as it will of every tree.
     )pbdoc")
-        .def(py::init([](llama_seq_id seq_id, int32_t n_past, tokens_t tokens, std::vector<int32_t> parents,
-                         const std::string & logits, bool is_draft) {
-                 return batch_part{ seq_id,   n_past, std::move(tokens), std::move(parents), logits_of(logits),
-                                    is_draft };
-             }),
-             py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("parents") = std::vector<int32_t>(),
-             py::arg("logits") = "last", py::arg("is_draft") = false)
+        .def(
+            py::init([](llama_seq_id seq_id, int32_t n_past, tokens_t tokens, std::vector<int32_t> parents,
+                        const std::string & logits, bool is_draft) {
+                return batch_part{ seq_id, n_past, std::move(tokens), std::move(parents), logits_of(logits), is_draft };
+            }),
+            py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("parents") = std::vector<int32_t>(),
+            py::arg("logits") = "last", py::arg("is_draft") = false)
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
         .def_readonly("tokens", &batch_part::tokens)
@@ -278,12 +278,13 @@ void register_target(py::module_ & m) {
             kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
             in front of the next one, so that there is never a pass for them alone.
         )pbdoc")
-        .def_property_readonly("n_ctx", [](const py_target & self) { return self.impl.n_ctx_seq(); },
-                               "positions of a sequence")
-        .def_property_readonly("is_pooled", [](const py_target & self) { return self.impl.is_pooled(); },
-                               "whether the sequences share their cells, rather than having as many each")
-        .def_property_readonly("n_seq", [](const py_target & self) { return self.impl.n_seqs(); },
-                               "sequences of the caller")
+        .def_property_readonly(
+            "n_ctx", [](const py_target & self) { return self.impl.n_ctx_seq(); }, "positions of a sequence")
+        .def_property_readonly(
+            "is_pooled", [](const py_target & self) { return self.impl.is_pooled(); },
+            "whether the sequences share their cells, rather than having as many each")
+        .def_property_readonly(
+            "n_seq", [](const py_target & self) { return self.impl.n_seqs(); }, "sequences of the caller")
         .def_property_readonly(
             "n_leaves_max", [](const py_target & self) { return self.impl.n_leaves_max(); },
             "leaves that a tree may have; 1 where only chains can be verified")

@@ -139,8 +139,8 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
         plans_[i].tokens.clear();
         plans_[i].parents.clear();
         plans_[i].probs.clear();
-        const auto seq_id   = static_cast<size_t>(seq_ids[i]);
-        request_of_[seq_id] = i;
+        const auto seq_id      = static_cast<size_t>(seq_ids[i]);
+        request_of_[seq_id]    = i;
         const int32_t n_levels = std::min(params_.n_max, n_max.empty() ? params_.n_max : n_max[i]);
         n_max_all              = std::max(n_max_all, n_levels);
         requests_.push_back({ seq_ids[i], std::max(n_rooms[i], 0), std::max(0, std::min(n_rooms[i], n_levels)) });
@@ -315,7 +315,7 @@ float planner::choose() {
     chosen_.clear();
     cums_.clear();
     node_index_.assign(nodes.size(), -1); // children that are chosen, -1 = not chosen itself
-    int32_t n_leaves = 1; // the first one of each sequence is its own
+    int32_t n_leaves = 1;                 // the first one of each sequence is its own
     for (request & r : requests_) {
         r.n_chosen = r.n_first = 0;
     }
@@ -357,8 +357,7 @@ void planner::order_by_depth() {
     };
     std::stable_sort(chosen_.begin(), chosen_.end(), [&](int32_t a, int32_t b) { return depth(a) < depth(b); });
     size_t n_whole = 0;
-    while (n_whole + stride() <= chosen_.size() &&
-           depth(chosen_[n_whole]) == depth(chosen_[n_whole + stride() - 1])) {
+    while (n_whole + stride() <= chosen_.size() && depth(chosen_[n_whole]) == depth(chosen_[n_whole + stride() - 1])) {
         n_whole += stride();
     }
     chosen_.resize(n_whole);

@@ -72,7 +72,9 @@ class planner {
     void reset(llama_seq_id seq_id);
 
     // Could a head that is always right save time, with so many sequences at once? If not, it is never asked.
-    bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const { return can_pay(n_seqs, n_rows_extra, params_.n_max); }
+    bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const {
+        return can_pay(n_seqs, n_rows_extra, params_.n_max);
+    }
 
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
@@ -149,10 +151,10 @@ class planner {
     // this round
     struct request {
         llama_seq_id   seq_id;
-        int32_t        n_room;        // tokens that fit
-        int32_t        n_levels;      // that fit, 0 = not drafted for
-        int32_t        n_chosen = 0;  // nodes
-        int32_t        n_first  = 0;  // of them, without a parent
+        int32_t        n_room;       // tokens that fit
+        int32_t        n_levels;     // that fit, 0 = not drafted for
+        int32_t        n_chosen = 0; // nodes
+        int32_t        n_first  = 0; // of them, without a parent
         outlook::table ahead    = {};
     };
 

@@ -210,7 +210,7 @@ std::vector<uint8_t> recurrent_round::state_get() {
     saved_state now;
     store(now, LLAMA_STATE_SEQ_FLAGS_NONE);
     std::vector<uint8_t> bytes;
-    const int32_t        header[] = { static_cast<int32_t>(state_magic), static_cast<int32_t>(saved_.size()), now.n_past };
+    const int32_t header[] = { static_cast<int32_t>(state_magic), static_cast<int32_t>(saved_.size()), now.n_past };
     put(bytes, header, 3);
     put(bytes, replay_.data(), replay_.size());
     put(bytes, now.data.data(), now.data.size());

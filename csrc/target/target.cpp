@@ -33,15 +33,15 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
         this->n_seq = n_seq_max;
     }
 
-    unified                       = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
+    unified                    = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
     // images take fewer positions than tokens there, and more than cells
-    const llama_rope_type rope    = llama_model_rope_type(model);
-    may_leave_gaps                = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
+    const llama_rope_type rope = llama_model_rope_type(model);
+    may_leave_gaps             = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
     for (llama_seq_id s = 0; s < n_seq_max; ++s) {
         rounds.emplace_back(ctx, s);
     }
-    is_remote = eagle3::logits_are_remote(model);
-    can_share = unified && rounds[0].kind() == rollback_kind::trim;
+    is_remote  = eagle3::logits_are_remote(model);
+    can_share  = unified && rounds[0].kind() == rollback_kind::trim;
     has_window = llama_model_n_swa(model) > 0;
     drafts.resize(n_seq_max);
     loans.resize(n_seq_max);
@@ -78,7 +78,8 @@ void target::check_seq(llama_seq_id seq_id) const {
     check_open();
     if (seq_id < 0 || seq_id >= n_seq) {
         throw std::invalid_argument(format("sequence id %d is out of range: the context has n_seq_max = %d%s", seq_id,
-                                           n_seq_max, n_seq < n_seq_max ? ", the last of them for leaves of trees" : ""));
+                                           n_seq_max,
+                                           n_seq < n_seq_max ? ", the last of them for leaves of trees" : ""));
     }
 }
 
@@ -118,11 +119,10 @@ int32_t target::check_part(const batch_part & part) const {
     }
     const auto n_leaf = static_cast<int32_t>(std::count(is_leaf.begin(), is_leaf.end(), true));
     if (n_leaf > n_leaves_max()) {
-        throw std::invalid_argument(format("the tree has %d leaves, the target's context allows %d%s", n_leaf,
-                                           n_leaves_max(),
-                                           rounds[0].kind() == rollback_kind::trim
-                                               ? ": load it with a larger draft_tree_tokens"
-                                               : ", for it keeps a recurrent state: draft chains"));
+        throw std::invalid_argument(
+            format("the tree has %d leaves, the target's context allows %d%s", n_leaf, n_leaves_max(),
+                   rounds[0].kind() == rollback_kind::trim ? ": load it with a larger draft_tree_tokens"
+                                                           : ", for it keeps a recurrent state: draft chains"));
     }
     return n_leaf - 1;
 }
@@ -186,7 +186,8 @@ void target::add_chain(const batch_part & part) {
 llama_seq_id target::take_leaf(llama_seq_id owner, int32_t n_past) {
     llama_seq_id best = -1;
     for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
-        if (!loans[s].busy && (best < 0 || loans[s].owner == owner || (loans[s].owner < 0 && loans[best].owner != owner))) {
+        if (!loans[s].busy &&
+            (best < 0 || loans[s].owner == owner || (loans[s].owner < 0 && loans[best].owner != owner))) {
             best = s;
             if (loans[s].owner == owner) {
                 break;
@@ -264,7 +265,8 @@ void target::decode(const std::vector<batch_part> & parts) {
         n += rounds[part.seq_id].replay().size();
     }
     check_fits(n);
-    const auto n_free = std::count_if(loans.begin() + n_seq, loans.end(), [](const leaf_loan & loan) { return !loan.busy; });
+    const auto n_free =
+        std::count_if(loans.begin() + n_seq, loans.end(), [](const leaf_loan & loan) { return !loan.busy; });
     if (n_leaf > n_free) {
         throw std::invalid_argument(format("the trees of this batch need %d sequence ids for their leaves, %d are free",
                                            n_leaf, static_cast<int>(n_free)));

@@ -30,8 +30,8 @@ struct batch_part {
 // Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
 //
 // Trees. A drafted tree is decoded as a part in which a node belongs to the sequences of all leaves below it, in a
-// cache that the sequences share. Leaf 0 is the sequence itself; the others are taken from a pool of sequence ids, borrow
-// its prefix, and give up what was rejected. Of sequence 0 in a context with the ids 8 and 9 in the pool:
+// cache that the sequences share. Leaf 0 is the sequence itself; the others are taken from a pool of sequence ids,
+// borrow its prefix, and give up what was rejected. Of sequence 0 in a context with the ids 8 and 9 in the pool:
 //
 //   sequence 0   prefix  root  a  b        leaf 0 = b
 //   sequence 8   prefix  root  a  c        leaf 1 = c: shares root and a with leaf 0

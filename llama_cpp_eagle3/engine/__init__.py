@@ -3,9 +3,10 @@
 `Engine` knows a target, a draft and llama.cpp's samplers, and neither `llama_cpp.Llama` nor files nor HTTP.
 """
 
-from .engine import N_ROWS_ARGMAX, Engine, Output, check_prompt
+from .engine import Engine, Output, check_prompt
 from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
+from .rounds import N_ROWS_ARGMAX
 from .sampling import Chain, LogitsProcessor, Sampling
 from .sequence import DraftSettings, Part, Round, Sequence, State, TokenLogprob
 from .text import Text

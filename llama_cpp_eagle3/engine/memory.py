@@ -65,7 +65,8 @@ class HostStore:
 
     def find(self, tokens: SequenceOf[int]) -> tuple[tuple[int, ...], int]:
         """The prefix that shares the most tokens, and how many; ((), 0) if none does."""
-        best, n_best = (), 0
+        best: tuple[int, ...] = ()
+        n_best = 0
         for key in self._entries:
             n = n_common(key, tokens)
             if n > n_best:
@@ -101,7 +102,7 @@ class Memory:
         n_host_bytes: int = 0,
         log: Callable[[str], None] = lambda text: None,
     ):
-        """n_host_bytes: limit of the host memory for prefixes that lost their place. log: told what users should know."""
+        """n_host_bytes: limit of host memory for prefixes that lost their place. log: told what users should know."""
         self.target, self.drafter, self.tap = target, drafter, tap
         self.places = [Place(seq_id) for seq_id in range(target.n_seq)]
         self.host = HostStore(n_host_bytes)
@@ -164,7 +165,8 @@ class Memory:
         """Have a free place hold the first tokens of another one too; False if it cannot go back there."""
         self._vacate(place)
         n = self.target.copy(source.seq_id, place.seq_id, n_past)
-        if n == 0 and n_past >= _N_WORTH_KEEPING:  # no cells to share: all that the other holds is copied, and taken back as far as need be
+        if n == 0 and n_past >= _N_WORTH_KEEPING:
+            # no cells to share: all that the other holds is copied, and taken back as far as need be
             try:
                 self.target.state_set(place.seq_id, self.target.state_get(source.seq_id))
             except ContextFullError:
@@ -313,8 +315,8 @@ class Memory:
     def go_back(self, sequence: Sequence, n_past: int, same_next: bool = False) -> None:
         """Keep the first tokens of a sequence; what must be evaluated again is pending then.
 
-        That is more where the memory can only go back to a saved state, or where the draft needs the row before once more
-        because another token is to follow it; with `same_next` it is the same one.
+        That is more where the memory can only go back to a saved state, or where the draft needs the row before once
+        more because another token is to follow it; with `same_next` it is the same one.
         """
         drafter, seq_id = self.drafter, sequence.seq_id
         start = n_past

@@ -104,8 +104,8 @@ class Sequence:
         """Tokens that target and draft have taken in; while a round is open, those of it that were accepted too."""
         self.part: Part | None = None
         self.rows: list[int] = []
-        """Rows of the target's last decode that belong to the last of tokens[:n_past], for as long as they are there; -1
-        is the last one of a decode that was not the engine's."""
+        """Rows of the target's last decode that belong to the last of tokens[:n_past], while they are there; -1 is the
+        last one of a decode that was not the engine's."""
         self.saved: tuple[bytes, bytes] | None = None
         """What target and draft held when it was put aside."""
         self.is_dirty = False
@@ -161,7 +161,7 @@ class Part:
     """Row of the pass that says what follows the pending tokens; those of the draft come next."""
     draft: Draft = NO_DRAFT
     path: list[int] = field(default_factory=list)
-    """Rows of accepted tokens, counted from the part's first one: those of `tokens`, then 1 + i for token i of the draft."""
+    """Rows of accepted tokens, counted from the part's first one: those of `tokens`, 1 + i for token i of the draft."""
     said: list[int] = field(default_factory=list)
     """What the target said: the drafted tokens that were accepted, and the one behind them."""
     row: int = -1

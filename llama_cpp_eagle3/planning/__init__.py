@@ -6,13 +6,14 @@
 
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, machine
-from .setup import costs_of, make_planner, measure_types
+from .setup import costs_of, have_planner, make_planner, measure_types
 from .timing import is_idle, measure
 
 __all__ = [
     "Costs",
     "cache_dir",
     "costs_of",
+    "have_planner",
     "is_idle",
     "load_costs",
     "machine",

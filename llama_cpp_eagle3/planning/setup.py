@@ -19,6 +19,37 @@ _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
 _N_MAX = 8
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
+_N_NODES = 32  # drafted tokens of a round
+_TOPK = 4
+
+
+def have_planner(
+    engine: Engine, head: Head, key: Callable[[], dict[str, Any]], log: Callable[[str], None], must: bool = False
+) -> None:
+    """Give an engine its planner, if it has none, from costs that are known or can be measured now.
+
+    key: what costs depend on. Where something runs nothing can be measured: then costs that are known must do, and
+    without them the engine gets its planner later.
+
+    Raises:
+        Eagle3Error: with `must`, if nothing is known and nothing can be measured.
+    """
+    if engine.planner is not None:
+        return
+    costs = costs_of(engine, head, key(), log=log) if must or is_idle(engine) else load_costs(key())
+    if costs is None or costs.draft_type != head.type:
+        return
+    n_leaves = engine.target.n_leaves_max
+    engine.planner = make_planner(
+        engine,
+        costs,
+        n_max=_N_NODES,
+        n_nodes_max=min(_N_NODES, engine.n_batch - 1),
+        top_k=_TOPK if n_leaves > 1 else 1,
+        n_leaves_max=n_leaves,
+        n_seq_max=engine.target.n_seq,
+        uniform=not engine.target.is_pooled,
+    )
 
 
 def costs_of(

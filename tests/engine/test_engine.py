@@ -187,11 +187,11 @@ def test_a_pass_that_fails_is_taken_back(llm: Eagle3Llama, reference: Reference)
     for i in range(60):
         if i % 3 == 1:
             kind = KeyboardInterrupt if i % 2 else Eagle3Error
-            engine.target = engine.memory.target = Failing(kind, i % 4 == 0)  # type: ignore[assignment]
+            engine.memory.target = Failing(kind, i % 4 == 0)  # type: ignore[assignment]
             if engine.has_work:
                 with pytest.raises(kind):
                     engine.step()
-            engine.target = engine.memory.target = target
+            engine.memory.target = target
         engine.step()
     run(engine)
     assert sum(reference.check(s) for s in sequences) <= 1
@@ -396,7 +396,10 @@ def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
 def test_stream_and_logprobs(perfect_pair: Any) -> None:
     target, head = perfect_pair
     texts = ["abc", "the", "x"]
-    with closing(load(target, head, n_parallel=2, draft_n_max=4)) as llm, closing(load_plain(target, logits_all=True)) as plain:
+    with (
+        closing(load(target, head, n_parallel=2, draft_n_max=4)) as llm,
+        closing(load_plain(target, logits_all=True)) as plain,
+    ):
         whole = llm.generate_batch(texts, temperature=0.0, max_tokens=N, logprobs=3)
         pieces: dict[int, str] = {}
         tokens: dict[int, list[int]] = {}
@@ -410,7 +413,8 @@ def test_stream_and_logprobs(perfect_pair: Any) -> None:
             assert tokens[i][:n] == result.tokens
             assert result.logprobs is not None
             assert [entry.token for entry in result.logprobs] == result.tokens
-            expected = plain.create_completion(text, temperature=0.0, max_tokens=n, logprobs=3)["choices"][0]["logprobs"]
+            answer = plain.create_completion(text, temperature=0.0, max_tokens=n, logprobs=3)
+            expected = answer["choices"][0]["logprobs"]
             found = [entry.logprob for entry in result.logprobs]
             np.testing.assert_allclose(found, expected["token_logprobs"][: len(found)], atol=1e-3)
             assert all(len(entry.top) == 3 and max(entry.top.values()) >= entry.logprob for entry in result.logprobs)
