@@ -424,7 +424,8 @@ class Drafter:
     def n_bytes_shared(self) -> int:
         """Of the target's tensors that the head uses in place."""
     @property
-    def n_bytes_cache(self) -> int: ...
+    def n_bytes_cache(self) -> int:
+        """Of the K/V cache as of now: it grows and shrinks with what is held."""
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32 (n_vocab_dft,), of the last drafted token."""
