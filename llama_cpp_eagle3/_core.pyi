@@ -387,6 +387,12 @@ class Drafter:
         """
     def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
+    def copy(self, src: int, dst: int, n_past: int) -> int:
+        """Make positions before n_past of one sequence those of another one too, which forgets its own.
+
+        Returns the position from which rows of `dst` must be processed: what truncate(n_past) would return for `src`,
+        which stays as it is. Raises ValueError if `src` has not come to n_past.
+        """
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:

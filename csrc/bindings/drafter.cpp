@@ -199,6 +199,16 @@ void register_drafter(py::module_ & m) {
             "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
             "again.")
         .def(
+            "copy",
+            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.copy(src, dst, n_past);
+            },
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), nogil,
+            "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
+            "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
+            "is.")
+        .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);

@@ -206,6 +206,13 @@ void draft_cache::release(llama_seq_id seq_id) {
     }
 }
 
+void draft_cache::copy(llama_seq_id src, llama_seq_id dst, int32_t first, int32_t n) {
+    for (int32_t il = 0; n > 0 && il < n_layer_; ++il) {
+        copy_rows(k(il), row(src, first), k(il), row(dst, first), n);
+        copy_rows(v(il), row(src, first), v(il), row(dst, first), n);
+    }
+}
+
 size_t draft_cache::state_size(int32_t n) const {
     size_t size = 0;
     for (int32_t il = 0; il < n_layer_; ++il) {

@@ -50,6 +50,9 @@ class draft_cache {
     ggml_tensor * v(int32_t il) const { return pool_.v[il]; }
     int64_t       version() const { return version_; }
 
+    // n slots from the first one on, of one sequence to another
+    void copy(llama_seq_id src, llama_seq_id dst, int32_t first, int32_t n);
+
     // raw bytes of n slots from the first one on, for saved states
     size_t state_size(int32_t n) const;
     void   state_get(llama_seq_id seq_id, int32_t first, int32_t n, uint8_t * dst) const;

@@ -458,6 +458,29 @@ int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     return n_past;
 }
 
+int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+    const draft_sequence & from = sequence(src);
+    draft_sequence &       to   = sequence(dst);
+    if (src == dst) {
+        throw std::invalid_argument(format("sequence %d cannot be copied to itself", src));
+    }
+    if (n_past < 0 || n_past > from.n_past()) {
+        throw std::invalid_argument(
+            format("expected a position of sequence %d, in 0..%d, found %d", src, from.n_past(), n_past));
+    }
+    leave();
+    restart(0, dst);
+    draft_sequence prefix = from.prefix(n_past);
+    const int32_t  n      = prefix.n_slots() - prefix.pos_start();
+    if (n > 0) {
+        cache_.request(dst, prefix.n_slots() + draft_cache::n_scratch);
+        cache_.provide();
+        cache_.copy(src, dst, prefix.pos_start(), n);
+    }
+    to = std::move(prefix);
+    return to.n_past();
+}
+
 void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     draft_sequence & seq = sequence(seq_id);
     if (n_past < 0 || n_past > n_ctx()) {
