@@ -24,6 +24,8 @@ DEFAULT_TESTS = [
     "tests/test_drafter.py",
     "tests/test_drafter_files.py",
     "tests/test_drafter_batch.py",
+    "tests/test_drafter_cache.py",
+    "tests/test_drafter_copy.py",
     "tests/test_drafter_tree.py",
     "tests/test_drafter_unroll.py",
     "tests/test_drafter_variants.py",

@@ -369,6 +369,8 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
         lambda: drafter.propose(1, 2),
         lambda: drafter.process_rows(rows[:1], [1], drafter.n_past()),
         lambda: drafter.truncate(5),
+        lambda: drafter.copy(0, 0, 5),
+        lambda: drafter.n_bytes_cache,
         drafter.reset,
         drafter.state_get,
         lambda: drafter.draft_logits,

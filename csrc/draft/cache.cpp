@@ -61,7 +61,8 @@ int32_t draft_cache::size_for(const extent & e) const {
 bool draft_cache::is_loose() const {
     int64_t n_rows_max = n_loose;
     for (const extent & e : extents_) {
-        n_rows_max += e.n_needed > 0 ? 2 * size_for(e) : size_for(e);
+        const int64_t size = size_for(e);
+        n_rows_max += e.n_needed > 0 ? 2 * size : size;
     }
     return pool_.n_rows > n_rows_max;
 }
@@ -125,11 +126,12 @@ bool draft_cache::rebuild() {
     return true;
 }
 
-// the shortest free extent that is long enough, unless even that is far too long
+// Take the shortest free extent that is long enough, unless even that is far too long. False if there is none.
 bool draft_cache::move_to_free(extent & e) {
-    auto best = free_.end();
+    const int64_t size_max = 2 * static_cast<int64_t>(size_for(e));
+    auto          best     = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
-        if (it->size >= e.n_needed && it->size <= 2 * size_for(e) && (best == free_.end() || it->size < best->size)) {
+        if (it->size >= e.n_needed && it->size <= size_max && (best == free_.end() || it->size < best->size)) {
             best = it;
         }
     }

@@ -31,8 +31,8 @@ class draft_cache {
     int32_t n_ctx() const { return n_ctx_; }
     int32_t n_seq_max() const { return static_cast<int32_t>(extents_.size()); }
 
-    // Slots 0..n - 1 of a sequence are needed, or as many of them as it can have; what they hold stays. They are there
-    // after provide(), which throws error if the device has no memory: then nothing was lost.
+    // Slots 0..n - 1 of a sequence are needed, or as many of them as it can have; what they hold stays. provide() makes
+    // room for all that was requested. It throws error if the device has no memory: what is held stays then too.
     void request(llama_seq_id seq_id, int32_t n);
     void provide();
 

@@ -44,7 +44,7 @@ struct draft_node {
 // above: they are never valid, and the next proposal overwrites them before anything attends to them.
 class drafter {
   public:
-    // ctx-independent: model_tgt only lends its tables. n_ctx: positions of each sequence.
+    // ctx-independent: model_tgt only lends its tables. n_ctx: positions that each sequence may have.
     // Throws model_file_error, incompatible_draft_error.
     drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params);
 
