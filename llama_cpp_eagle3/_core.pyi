@@ -90,9 +90,9 @@ class FeatureTap:
 class BatchPart:
     """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
 
-    parents: a tree, in which token i follows token parents[i] < i; the first one is the root, its parent is not looked
-    at. Empty: each token follows the one before. logits: of which rows: "none", "last" or "all". is_draft:
-    `Target.keep` will say which tokens stay, as it will of every tree.
+    draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted token,
+    the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only. Empty: each
+    follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
     """
 
     def __init__(
@@ -100,20 +100,17 @@ class BatchPart:
         seq_id: int,
         n_past: int,
         tokens: Sequence[int],
+        draft: Sequence[int] = (),
         parents: Sequence[int] = (),
         logits: str = "last",
-        is_draft: bool = False,
     ) -> None: ...
     @property
     def seq_id(self) -> int: ...
     @property
     def n_past(self) -> int: ...
     @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def parents(self) -> list[int]: ...
-    @property
-    def logits(self) -> str: ...
+    def tokens(self) -> list[int]:
+        """With the draft."""
     @property
     def is_draft(self) -> bool: ...
 

@@ -139,7 +139,7 @@ class Context:
             if part.ended:
                 engine.commit()  # more of the prompt is to come
                 continue
-            for token in engine.accept(sequence):
+            while (token := engine.next(sequence)) is not None:
                 self._mirror(part)
                 if generation.stop is not None and generation.stop(
                     self.input_ids[: sequence.n_past], engine.target.logits(part.row)

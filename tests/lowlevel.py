@@ -112,12 +112,13 @@ class LowLevel:
         self.target = _core.Target(self.ctx, self.model, self.tap, n_seq)
 
     def decode_draft(self, tokens: list[int], n_past: int, seq_id: int = 0) -> None:
-        """Decode a chain of which `target.keep` will say what stays."""
-        self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens, logits="all", is_draft=True)])
+        """Decode a token and a chain behind it of which `target.keep` will say what stays."""
+        self.target.decode_parts(parts_of((seq_id, n_past, tokens), is_draft=True))
 
     def decode_tree(self, tokens: list[int], parents: list[int], n_past: int, seq_id: int = 0) -> None:
-        """Decode a tree."""
-        self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens, parents, "all")])
+        """Decode a tree; its root comes first, whose parent is not looked at."""
+        shifted = [parent - 1 for parent in parents[1:]]
+        self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens[:1], tokens[1:], shifted, "all")])
 
     def close(self) -> None:
         """Free the context and the model."""
@@ -134,4 +135,7 @@ class LowLevel:
 
 def parts_of(*parts: tuple[int, int, list[int]], is_draft: bool = False) -> list[_core.BatchPart]:
     """Parts of a batch from (seq_id, n_past, tokens), with logits of all rows."""
-    return [_core.BatchPart(*part, logits="all", is_draft=is_draft) for part in parts]
+    return [
+        _core.BatchPart(seq_id, n_past, *([tokens[:1], tokens[1:]] if is_draft else [tokens]), logits="all")
+        for seq_id, n_past, tokens in parts
+    ]

@@ -41,7 +41,8 @@ def test_chains(tmp_path: Path, arch: str) -> None:
             n_accepted = int(rng.integers(1, len(tokens) + 1))
             for low in (here, there):
                 low.decode_draft(tokens, len(text))
-                low.target.keep(0, list(range(n_accepted)))
+                if len(tokens) > 1:
+                    low.target.keep(0, list(range(n_accepted)))
             for row in range(len(tokens)):
                 assert there.target.argmax(row) == here.target.argmax(row)
             np.testing.assert_allclose(there.tap.rows, here.tap.rows, atol=1e-5)

@@ -170,7 +170,7 @@ def test_interrupted_decode_is_mended(models: Any) -> None:
     stream = llm.generate(prompt, temp=0.0)
     tokens = [next(stream) for _ in range(8)]
     stream.close()
-    llm.target.decode_parts([_core.BatchPart(0, llm.n_tokens, [1, 2, 3, 4], is_draft=True)])
+    llm.target.decode_parts([_core.BatchPart(0, llm.n_tokens, [1], [2, 3, 4])])
     llm.eval([tokens[-1]])
     assert take(llm, [*prompt, *tokens], 20) == expected[8:28]
 

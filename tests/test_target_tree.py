@@ -61,7 +61,8 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
                 np.testing.assert_allclose(rows[path], fresh.tap.rows, atol=1e-3)
                 assert low.target.pos[node] == len(text) + len(path) - 1
             path = path_to(int(rng.integers(0, len(tokens))), parents)
-            low.target.keep(0, path)
+            if len(tokens) > 1:
+                low.target.keep(0, path)
             text += [tokens[i] for i in path]
             assert low.target.n_past() == len(text)
             if rng.random() < 0.3:  # chains and going back in between
@@ -96,9 +97,9 @@ def test_errors(tmp_path: Path) -> None:
     with context(tmp_path, "llama") as low:
         low.target.decode([1, 2], 0)
         for tokens, parents, message in (
-            ([1, 2], [-1], "2 tokens, but 1 parents"),
-            ([1, 2], [-1, 1], "node 1 of the tree: expected a parent before it, found 1"),
-            ([1, 2], [-1, -1], "node 1 of the tree: expected a parent before it, found -1"),
+            ([1, 2, 3], [-1, 0], "2 drafted tokens, but 1 parents"),
+            ([1, 2], [-1, 1], "drafted token 0: expected a parent before it, found 0"),
+            ([1, 2], [-1, -1], "drafted token 0: expected a parent before it, found -2"),
             ([1] * 8, [-1] + [0] * 7, "the tree has 7 leaves, the target's context allows 6: .*draft_tree_tokens"),
             ([999], [-1], "token 999 is not in the target's vocabulary"),
         ):

@@ -35,8 +35,32 @@ part_logits logits_of(const std::string & name) {
     return name == "none" ? part_logits::none : name == "last" ? part_logits::last : part_logits::all;
 }
 
-const char * name_of(part_logits logits) {
-    return logits == part_logits::none ? "none" : logits == part_logits::last ? "last" : "all";
+batch_part make_part(llama_seq_id seq_id, int32_t n_past, tokens_t tokens, const tokens_t & draft,
+                     const std::vector<int32_t> & parents, const std::string & logits) {
+    batch_part part{ seq_id, n_past, std::move(tokens), {}, logits_of(logits), !draft.empty() };
+    if (draft.empty()) {
+        return part;
+    }
+    const size_t n = part.tokens.size();
+    if (!parents.empty() && parents.size() != draft.size()) {
+        throw std::invalid_argument(format("%zu drafted tokens, but %zu parents", draft.size(), parents.size()));
+    }
+    bool is_chain = true;
+    for (size_t i = 0; i < parents.size(); ++i) {
+        is_chain = is_chain && parents[i] == static_cast<int32_t>(i) - 1;
+    }
+    part.tokens.insert(part.tokens.end(), draft.begin(), draft.end());
+    part.logits = part_logits::all;
+    if (!is_chain) {
+        if (n != 1) {
+            throw std::invalid_argument(format("a tree stands behind one token, not behind %zu", n));
+        }
+        part.parents = { -1 };
+        for (const int32_t parent : parents) {
+            part.parents.push_back(parent + 1);
+        }
+    }
+    return part;
 }
 
 void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logits_all, llama_seq_id seq_id) {
@@ -118,23 +142,16 @@ void register_target(py::module_ & m) {
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
         Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
 
-        parents: a tree, in which token i follows token parents[i] < i; the first one is the root, its parent is not looked
-        at. Empty: each token follows the one before.
-        logits: of which rows: "none", "last" or "all".
-        is_draft: `Target.keep` will say which tokens stay, as it will of every tree.
+        draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted
+        token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only.
+        Empty: each follows the one before.
+        logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
     )pbdoc")
-        .def(
-            py::init([](llama_seq_id seq_id, int32_t n_past, tokens_t tokens, std::vector<int32_t> parents,
-                        const std::string & logits, bool is_draft) {
-                return batch_part{ seq_id, n_past, std::move(tokens), std::move(parents), logits_of(logits), is_draft };
-            }),
-            py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("parents") = std::vector<int32_t>(),
-            py::arg("logits") = "last", py::arg("is_draft") = false)
+        .def(py::init(&make_part), py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"),
+             py::arg("draft") = tokens_t(), py::arg("parents") = std::vector<int32_t>(), py::arg("logits") = "last")
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
-        .def_readonly("tokens", &batch_part::tokens)
-        .def_readonly("parents", &batch_part::parents)
-        .def_property_readonly("logits", [](const batch_part & self) { return name_of(self.logits); })
+        .def_readonly("tokens", &batch_part::tokens, "with the draft")
         .def_readonly("is_draft", &batch_part::is_draft);
 
     py::class_<py_target>(m, "Target", R"pbdoc(

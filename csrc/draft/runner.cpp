@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 namespace eagle3 {
@@ -201,14 +200,23 @@ void draft_runner::find_streams(const draft_pass & pass) {
         return; // nothing attends
     }
     // whose extents are equally long see equally many slots: one attention can serve them
-    std::map<int32_t, int32_t> n_kv;
+    n_kv_of_.clear();
+    const auto n_kv = [&](const draft_pass::row & row) -> int32_t & {
+        const int32_t size = cache.n_slots(row.seq_id);
+        for (auto & [other, n] : n_kv_of_) {
+            if (other == size) {
+                return n;
+            }
+        }
+        return n_kv_of_.emplace_back(size, 0).second;
+    };
     for (const auto & row : pass.rows) {
-        int32_t & n = n_kv[cache.n_slots(row.seq_id)];
+        int32_t & n = n_kv(row);
         n           = std::max(n, pad(row.slot + pass.n_steps, draft_cache::n_pad));
     }
     for (const auto & row : pass.rows) {
         const int64_t base = cache.row(row.seq_id, 0);
-        n_kv_.push_back(n_kv[cache.n_slots(row.seq_id)]);
+        n_kv_.push_back(n_kv(row));
         if (shape_.streams.empty() || shape_.streams.back().base != base) {
             shape_.streams.push_back({ base, n_kv_.back(), 0, 0 });
         }

@@ -4,6 +4,7 @@
 #include "ggml-alloc.h"
 
 #include <deque>
+#include <utility>
 #include <vector>
 
 namespace eagle3 {
@@ -103,11 +104,12 @@ class draft_runner {
     draft_shape shape_; // scratch of compute
 
     // scratch of set_inputs; the device may read it until the graph is done
-    std::vector<int32_t>     out_rows_, n_kv_;
-    std::vector<float>       embd_;
-    std::vector<int32_t>     pos_, pos_out_, state_in_, step_pos_;
-    std::vector<int64_t>     row_, state_out_, step_row_;
-    std::vector<ggml_fp16_t> mask_, mask_out_, step_mask_;
+    std::vector<int32_t>                     out_rows_, n_kv_;
+    std::vector<std::pair<int32_t, int32_t>> n_kv_of_; // scratch: slots of an extent -> those that are seen
+    std::vector<float>                       embd_;
+    std::vector<int32_t>                     pos_, pos_out_, state_in_, step_pos_;
+    std::vector<int64_t>                     row_, state_out_, step_row_;
+    std::vector<ggml_fp16_t>                 mask_, mask_out_, step_mask_;
 
     // of the last pass, by step and row
     std::vector<int32_t>         ids_;

@@ -113,7 +113,7 @@ int32_t target::check_part(const batch_part & part) const {
     for (int32_t i = 1; i < n; ++i) {
         if (part.parents[i] < 0 || part.parents[i] >= i) {
             throw std::invalid_argument(
-                format("node %d of the tree: expected a parent before it, found %d", i, part.parents[i]));
+                format("drafted token %d: expected a parent before it, found %d", i - 1, part.parents[i] - 1));
         }
         is_leaf[part.parents[i]] = false;
     }

@@ -251,12 +251,13 @@ class Engine:
 
     def accept(self, sequence: Sequence) -> Iterator[int]:
         """Sample a sequence's rows of the open pass, one by one, for as long as its draft says the same."""
-        while True:
-            with self._guard:
-                token = self._rounds.next(sequence)
-            if token is None:
-                return
+        while (token := self.next(sequence)) is not None:
             yield token
+
+    def next(self, sequence: Sequence) -> int | None:
+        """The next token that `accept` would yield; None if the round has no more to say."""
+        with self._guard:
+            return self._rounds.next(sequence)
 
     def commit(self) -> None:
         """Make target and draft hold what was accepted of the open pass. Does nothing without one."""

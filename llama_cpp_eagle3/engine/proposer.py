@@ -10,7 +10,7 @@ import numpy as np
 
 from .._core import Drafter, Planner
 from ..draft import Draft
-from .sequence import NO_DRAFT, Part, Round, Sequence
+from .sequence import NO_DRAFT, DraftSettings, Part, Round, Sequence
 
 _N_MAX_UNMEASURED = 3
 
@@ -57,6 +57,8 @@ class Fixed(Plain):
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """Chains with one graph per step for all that have the same p_min; trees one by one."""
+        if len(sequences) == 1 and (sequences[0].draft.mode == "chain" or self.n_leaves_max == 1):
+            return [self._chain(sequences[0], n_rooms[0])]
         drafts = [NO_DRAFT] * len(sequences)
         chains: dict[float, list[tuple[int, int]]] = {}
         n_leaves = self.n_leaves_max
@@ -69,8 +71,7 @@ class Fixed(Plain):
                     drafts[i] = self.drafter.propose_tree(s.tokens[-1], depth, settings.tree_topk, n_tokens, s.seq_id)
                     n_leaves -= max(0, drafts[i].n_leaves - 1)
                 continue
-            # "auto" without a planner: nothing was measured
-            n_max = min(settings.depth, n_room, _N_MAX_UNMEASURED if settings.mode == "auto" else n_room)
+            n_max = self._n_max(settings, n_room)
             if 0 < n_max >= settings.n_min:
                 chains.setdefault(settings.p_min, []).append((i, n_max))
         for p_min, group in chains.items():
@@ -81,6 +82,21 @@ class Fixed(Plain):
                 if len(tokens) >= sequences[i].draft.n_min:
                     drafts[i] = Draft.chain(tokens)
         return drafts
+
+    def _chain(self, s: Sequence, n_room: int) -> Draft:
+        """For one sequence alone, the usual case, without lists of lists."""
+        settings = s.draft
+        n_max = self._n_max(settings, n_room)
+        if not 0 < n_max >= settings.n_min:
+            return NO_DRAFT
+        tokens = self.drafter.propose(s.tokens[-1], n_max, settings.p_min, s.seq_id)
+        return Draft.chain(tokens) if len(tokens) >= settings.n_min else NO_DRAFT
+
+    @staticmethod
+    def _n_max(settings: DraftSettings, n_room: int) -> int:
+        """How long a chain may be. "auto" without a planner: nothing was measured."""
+        n_max = min(settings.depth, n_room)
+        return min(n_max, _N_MAX_UNMEASURED) if settings.mode == "auto" else n_max
 
 
 class Planned:

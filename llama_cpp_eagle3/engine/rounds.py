@@ -53,6 +53,8 @@ class Rounds:
         self.argmax_on_device = False
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
         self._can_replay = target.rollback_kind == "checkpoint"
+        self._n_draft_max = n_rs_seq if target.rollback_kind == "snapshots" else n_batch
+        self._n_ctx = target.n_ctx
         self._live: list[Sequence] = []  # whose rows may still be those of the last decode
         self._plain = Plain()
         self._guess = None if draft_model is None else Guess(draft_model)
@@ -112,7 +114,10 @@ class Rounds:
         n_prompt = min(n_room, self.pace.n_rows) if parts and reading else n_room
         n_prompt_rows = 0
         for s in reading:
-            n = n_prompt - n_prompt_rows - (self.target.n_replay(s.seq_id) if self._can_replay else 0)
+            n = n_prompt - n_prompt_rows
+            if self._can_replay:
+                n -= self.target.n_replay(s.seq_id)
+                n_room -= self.target.n_replay(s.seq_id)
             if n <= 0:
                 break
             n_end = min(len(s.tokens), s.n_past + n)
@@ -120,46 +125,47 @@ class Rounds:
                 n_end = s.n_save
             parts.append(Part(s, s.n_past, s.tokens[s.n_past : n_end], True))
             n_prompt_rows += n_end - s.n_past
-        parts.sort(key=lambda part: part.sequence.seq_id)
-        return Round(parts, by_hand, n_prompt_rows=n_prompt_rows) if parts else None
+        if not parts:
+            return None
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part.sequence.seq_id)
+        return Round(parts, by_hand, self.n_batch - n_room + n_prompt_rows, n_prompt_rows)
 
     def propose(self, opened: Round) -> None:
         """Draft for those that can be drafted for."""
+        start = perf_counter_ns()
         groups: dict[Proposer, list[Part]] = {}
-        n_rows = n_drafting = 0
+        n_rows = opened.n_rows
         for part in opened.parts:
             s = part.sequence
-            n_rows += len(part.tokens)
-            if self._can_replay:
-                n_replay = self.target.n_replay(s.seq_id)
-                n_rows += n_replay
-                if n_replay > N_REPLAY_MAX:
-                    continue
             if part.reads or s.draft.mode == "off":
+                continue
+            if self._can_replay and self.target.n_replay(s.seq_id) > N_REPLAY_MAX:
                 continue
             proposer = self.proposer or self._proposer_of(s)
             if proposer is self._plain or (proposer is not self._guess and self._head_is_behind(s)):
                 continue
-            groups.setdefault(proposer, []).append(part)
-            n_drafting += 1
-        if not n_drafting:
+            if proposer in groups:
+                groups[proposer].append(part)
+            else:
+                groups[proposer] = [part]
+        n_drafting = sum(map(len, groups.values()))
+        if n_drafting == 0:
             return
-        start = perf_counter_ns()
-        n_each = (self.n_batch - n_rows) // n_drafting
+        n_each = min((self.n_batch - n_rows) // n_drafting, self._n_draft_max)
         if self.argmax_on_device:
             n_each = min(n_each, N_ROWS_ARGMAX - 1)
-        if self.target.rollback_kind == "snapshots":
-            n_each = min(n_each, self.n_rs_seq)
         for proposer, parts in groups.items():
             sequences = [part.sequence for part in parts]
             n_rooms = [
-                max(0, min(n_each, self.target.n_ctx - s.n_past - 1, s.max_tokens - (len(s.tokens) - s.n_prompt) - 1))
+                max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - (len(s.tokens) - s.n_prompt) - 1))
                 for s in sequences
             ]
             drafts = proposer.propose(sequences, n_rooms, n_rows - len(parts))
             for part, draft in zip(parts, drafts, strict=True):
                 part.draft = draft
                 n_rows += len(draft.tokens)
+        opened.n_rows = n_rows
         opened.draft_ns = perf_counter_ns() - start
 
     def _proposer_of(self, s: Sequence) -> Proposer:
@@ -176,53 +182,42 @@ class Rounds:
     def verify(self, opened: Round) -> None:
         """The pass of the target."""
         start = perf_counter_ns()
-        batch, n_rows = [], 0
+        batch, row = [], 0
         for part in opened.parts:
-            s, draft, tokens = part.sequence, part.draft.tokens, part.tokens
+            s, draft, tokens = part.sequence, part.draft, part.tokens
             if not tokens:
                 continue
             s.is_dirty = True
-            part.root = n_rows + len(tokens) - 1
-            n_rows += len(tokens) + len(draft)
-            if draft:
-                parents = [] if part.draft.is_chain else [-1, *(parent + 1 for parent in part.draft.parents)]
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens + draft, parents, "all", True))
+            part.root = row + len(tokens) - 1
+            row += len(tokens) + len(draft.tokens)
+            if draft.tokens:
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
             else:
                 is_end = part.n_past + len(tokens) == len(s.tokens)
                 logits = "all" if s.logits_all else "last" if is_end else "none"
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens, [], logits))
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
         if batch:
             for s in self._live:
                 s.rows = []
-            opened.n_rows = n_rows + self._n_replay(opened)
             self.target.decode_parts(batch)
         opened.verify_ns = perf_counter_ns() - start
         self.opened = opened
         for part in opened.parts:
             s, n = part.sequence, len(part.tokens)
-            part.path = list(range(n))
-            part.ended = part.n_past + n < len(s.tokens) or s.chain is None
-            s.n_past = part.n_past + n
             if n:
-                s.n_own = s.n_past
-            self._count(opened, part)
+                part.path = [0] if n == 1 else list(range(n))
+                s.n_past = s.n_own = part.n_past + n
+                self._count(part, opened, (n + len(part.draft.tokens)) / row)
+            part.ended = s.n_past < len(s.tokens) or s.chain is None
             s.part = part
         if batch:
-            self.pace.observe(n_rows, opened.n_prompt_rows, opened.verify_ns)
+            self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
 
-    def _n_replay(self, opened: Round) -> int:
-        if not self._can_replay:
-            return 0
-        return sum(self.target.n_replay(part.sequence.seq_id) for part in opened.parts)
-
-    def _count(self, opened: Round, part: Part) -> None:
-        """A sequence's share of the pass goes by its rows."""
-        stats, n_rows = part.sequence.stats, part.n_rows
-        if n_rows == 0:
-            return
-        share = n_rows / sum(p.n_rows for p in opened.parts) if len(opened.parts) > 1 else 1.0
+    def _count(self, part: Part, opened: Round, share: float) -> None:
+        """A sequence's share of the pass, by rows."""
+        stats = part.sequence.stats
         if part.reads:
-            stats.prompt_tokens += n_rows
+            stats.prompt_tokens += len(part.tokens)
             stats.prefill_ns += int(share * opened.verify_ns)
             return
         stats.rounds += 1
@@ -230,7 +225,7 @@ class Rounds:
         stats.draft_ns += int(share * opened.draft_ns)
         if part.draft.tokens:
             stats.drafts += 1
-            stats.extend_positions(part.draft.depth)
+            stats.extend_positions(part.draft)
 
     def take_argmax_on_device(self, sequences: SequenceOf[Sequence]) -> None:
         """All greedy, on an accelerator: have it take the argmax of each row, so that rows of logits never travel."""
@@ -307,14 +302,13 @@ class Rounds:
         self._live = [part.sequence for part in opened.parts]
         self.opened = None
         commit_ns = perf_counter_ns() - start
-        n_rows = sum(part.n_rows for part in opened.parts)
+        n_rows = max(1, sum(part.n_rows for part in opened.parts))
         for part in opened.parts:
-            if part.tokens:
-                share = int(commit_ns * part.n_rows / n_rows)
-                if part.reads:
-                    part.sequence.stats.prefill_ns += share
-                else:
-                    part.sequence.stats.draft_ns += share
+            stats, share_ns = part.sequence.stats, commit_ns * part.n_rows // n_rows
+            if part.reads:
+                stats.prefill_ns += share_ns
+            else:
+                stats.draft_ns += share_ns
         self._observe(opened, commit_ns)
 
     def _observe(self, opened: Round, commit_ns: int) -> None:

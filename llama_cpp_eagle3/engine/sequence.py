@@ -190,9 +190,9 @@ class Round:
     parts: list[Part]
     by_hand: bool
     """Whether it is for a held sequence alone."""
-    n_rows: int = 0
-    """Of the pass, with tokens that it evaluated once more."""
-    n_prompt_rows: int = 0
+    n_rows: int
+    """Of the pass, with tokens that it evaluates once more."""
+    n_prompt_rows: int
     """Of them, of prompts."""
     draft_ns: int = 0
     verify_ns: int = 0
