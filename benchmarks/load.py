@@ -12,7 +12,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter, process_time
 
 import common
 
@@ -82,13 +84,14 @@ def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack
 
 def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int) -> Point:
     """All sides with this number of prompts at once."""
-
-    def start(n_max: int) -> Server:
-        tools = peer.get_tools(args.tools)
-        other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
-        return Server(other, n_max, n_parallel=n_parallel, flash_attn=args.flash_attn)
-
     with ExitStack() as stack:
+
+        def start(n_max: int) -> Side:
+            tools = peer.get_tools(args.tools)
+            other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
+            server = stack.enter_context(Server(other, n_max, n_parallel=n_parallel, flash_attn=args.flash_attn))
+            return partial(server.run_many, clock=server.process_time if args.cpu_time else perf_counter)
+
         engines = own(args, files, n_parallel, stack)
         texts = common.prompts(args) if args.n_prompts else common.prompts(args)[: max(4, 2 * n_parallel)]
         prompts = [engines[PLAIN].tokenize(text.encode(), special=True) for text in texts]
@@ -96,26 +99,21 @@ def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int) -
         def show(what: str) -> None:
             common.progress(f"{n_parallel} at once: {what}")
 
-        drafting = {n: stack.enter_context(start(n)) for n in args.n_max}
-        for n, server in drafting.items():
+        drafting = {n: start(n) for n in args.n_max}
+        for n, side in drafting.items():
             show(f"warming up n_max {n}")
-            server.run_many(prompts[:n_parallel], 8)
+            side(prompts[:1], 8)
         sweep = {}
-        for n, server in drafting.items():
+        for n, side in drafting.items():
             show(f"n_max {n}")
-            sweep[n] = server.run_many(prompts, args.n_predict)
+            sweep[n] = side(prompts, args.n_predict)
         n_max = max(sweep, key=lambda n: sweep[n].tokens_per_second)
-        for n, server in drafting.items():
-            if n != n_max:
-                server.close()
-        sides: dict[str, Side] = {
-            **{name: lambda prompts, n, llm=llm: load_own(llm, prompts, n) for name, llm in engines.items()},
-            SERVER: stack.enter_context(start(0)).run_many,
-            DRAFTED: drafting[n_max].run_many,
-        }
+        clock = process_time if args.cpu_time else perf_counter
+        sides: dict[str, Side] = {name: partial(load_own, llm, clock=clock) for name, llm in engines.items()}
+        sides |= {SERVER: start(0), DRAFTED: drafting[n_max]}
         for name, side in sides.items():
             show(f"warming up {name}")
-            side(prompts[:n_parallel], 8)
+            side(prompts[:1], 8)
         runs: dict[str, list[tuple[Load, Load]]] = {name: [] for name in SIDES}
         for i in range(args.runs):
             for k in range(len(SIDES)):
@@ -161,6 +159,11 @@ def main() -> None:
     )
     p.add_argument("--head", choices=HEADS, default="Q8_0", help="type of the head, or one of Q8_0 that knows nothing")
     p.add_argument("--flash-attn", choices=("on", "off"), default="off", help="on all sides")
+    p.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the processor's time instead of the wall's: with one thread, what else runs does not matter",
+    )
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     files = common.pair(args) if args.model else inflated_files(args)
@@ -175,7 +178,8 @@ def main() -> None:
         acceptance(points),
         f"{args.n_predict} tokens for each prompt, greedy; medians of {args.runs} interleaved runs (lowest - highest), "
         f"ratios run by run. Flash attention {args.flash_attn}, {args.ctx_size} positions for each prompt, batches of "
-        f"{N_BATCH}. llama-server's n_max is the one that was fastest in one run before.",
+        f"{N_BATCH}. llama-server's n_max is the one that was fastest in one run before."
+        + (" Times are of the processor, not of the wall." if args.cpu_time else ""),
     ]
     if args.publish:
         panels = [
