@@ -15,6 +15,8 @@ from loading import bundled_pair, load_plain, take
 
 from llama_cpp_eagle3 import Eagle3Llama, cli
 from llama_cpp_eagle3.bench import machine, random_model, report, runs, settings, synthetic, weights
+from llama_cpp_eagle3.bench.figures import Spread
+from llama_cpp_eagle3.bench.load import Load, load_own
 from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.server import Server
 from llama_cpp_eagle3.bench.settings import Setting
@@ -49,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert asked["prompt"] == [1, 2, 3] and asked["n_predict"] == 12
         times = {{"predicted_n": 12, "predicted_ms": 500.0, "prompt_ms": 20.0 if asked["cache_prompt"] else 40.0}}
-        self.answer(json.dumps({{"timings": times}}))
+        self.answer(json.dumps({{"timings": times, "stop_type": "eos" if n_asked % 2 else "limit"}}))
 
     def answer(self, text):
         self.send_response(200)
@@ -219,6 +221,52 @@ def test_server(server: Server) -> None:
     server.close()
     with pytest.raises(Eagle3Error, match="does not answer"):
         server.run([1, 2, 3], 12)
+
+
+def test_server_with_many_clients(server: Server) -> None:
+    server.n_parallel = 2
+    found = server.run_many([[1, 2, 3]] * 4, 12)
+    assert (found.tokens, found.drafted, found.accepted) == (2 * 12 + 2 * 11, 4 * 12, 4 * 5)
+    assert found.seconds > 0
+    server.close()
+    with pytest.raises(Eagle3Error, match="does not answer"):
+        server.run_many([[1, 2, 3]], 12)
+
+
+def test_plain_server_with_slots(tmp_path: Path) -> None:
+    peer = runs.Peer(tmp_path, None, "t.gguf", "h.gguf", 2, n_ctx=256)
+    command = Server.command(peer, 0, 1234, None, 4, "on")
+    assert not {"-md", "--spec-type", "-ngld"} & set(command)
+    values = [command[command.index(flag) + 1] for flag in ("-c", "-b", "-np", "-fa")]
+    assert values == ["1024", "2048", "4", "on"]
+
+
+def test_load_without_its_prompts() -> None:
+    after = Load(10.0, 50, 40, 20).after(Load(2.0, 10))
+    assert after == Load(8.0, 40, 40, 20)
+    assert after.tokens_per_second == 5.0
+    assert after.acceptance_length == 2.0
+
+
+def test_own_load() -> None:
+    target, head = map(str, bundled_pair())
+    with closing(
+        Eagle3Llama(target, draft_model_path=head, n_ctx=256, n_parallel=2, draft_n_max=3, verbose=False)
+    ) as llm:
+        prompts = [llm.tokenize(text) for text in (b"def f(x):", b"class A", b"import")]
+        found = load_own(llm, prompts, 12)
+    assert found.tokens == 36
+    assert 0 < found.accepted < found.drafted
+    assert found.acceptance_length > 1
+
+
+def test_lines_are_plotted(tmp_path: Path) -> None:
+    lines = {
+        name: [(1, Spread(10.0, 9.0, 11.0, 3)), (4, Spread(20.0, 20.0, 20.0, 3))] for name in ("auto", "llama-server")
+    }
+    report.plot_lines(tmp_path / "lines.svg", [("one", lines), ("other", lines)], "prompts at once")
+    text = (tmp_path / "lines.svg").read_text()
+    assert all(word in text for word in ("auto", "llama-server", "other", "prompts at once"))
 
 
 def test_server_that_ends(tmp_path: Path) -> None:
