@@ -42,7 +42,8 @@ def load_own(
     n_predict: int,
     clock: Callable[[], float] = perf_counter,
 ) -> Load:
-    """Complete prompts greedily in our engine, n_parallel at a time."""
+    """Complete prompts greedily in our engine, n_parallel at a time; nothing of them is there before."""
+    llm.reset()
     start = clock()
     results = llm.generate_batch(prompts, max_tokens=n_predict, temperature=0.0, progress=False)
     seconds = clock() - start
