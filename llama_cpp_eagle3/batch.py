@@ -32,6 +32,10 @@ class BatchResult:
     """Of each token, if they were asked for."""
 
 
+BatchStream = Generator[tuple[int, int | None, str], None, list[BatchResult]]
+"""(number of the prompt, token, text that is new) as they come; the results in the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A prompt and its arguments, checked."""

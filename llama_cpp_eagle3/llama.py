@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from ._core import Drafter, FeatureTap, Planner, Target
-from .batch import BatchResult, BatchRun, make_request, progress_bar
+from .batch import BatchResult, BatchRun, BatchStream, make_request, progress_bar
 from .context import Context, Generation
 from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
 from .errors import Eagle3Error, ModelFileError
@@ -483,6 +483,24 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             **options,
         )
 
+    @overload
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[False] = False,
+        **common: Any,
+    ) -> list[BatchResult]: ...
+    @overload
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[True],
+        **common: Any,
+    ) -> BatchStream: ...
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
@@ -510,7 +528,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         logprobs: int | None = None,
         stream: bool = False,
         progress: bool | None = None,
-    ) -> list[BatchResult] | Generator[tuple[int, int | None, str], None, list[BatchResult]]:
+    ) -> list[BatchResult] | BatchStream:
         """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
 
         Each prompt gets what `create_completion` would give it alone, and its own error, if that is what it ends with.
@@ -573,7 +591,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         options: Sequence[Mapping[str, Any]] | None,
         common: Mapping[str, Any],
         progress: bool | None,
-    ) -> Generator[tuple[int, int | None, str], None, list[BatchResult]]:
+    ) -> BatchStream:
         """`generate_batch`, step by step."""
         if options is not None and len(options) != len(prompts):
             raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")

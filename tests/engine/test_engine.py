@@ -10,11 +10,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from loading import is_tie, load, load_plain, prompts, take
-from test_recurrent import write_pair
 
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3.engine import DraftSettings, Engine, Sampling, Sequence
+from loading import is_tie, load, load_plain, prompts, take
+from recurrent_pairs import write_pair
 
 GREEDY = Sampling(temperature=0.0)
 N = 20
