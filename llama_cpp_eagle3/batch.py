@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any

@@ -501,7 +501,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         stream: Literal[True],
         **common: Any,
     ) -> BatchStream: ...
-    def generate_batch(
+    def generate_batch(  # type: ignore[misc]  # the overloads leave out what both have in common
         self,
         prompts: Sequence[str | Sequence[int]],
         options: Sequence[Mapping[str, Any]] | None = None,
