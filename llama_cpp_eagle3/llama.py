@@ -86,7 +86,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
-                "auto". On targets with a recurrent state trees become chains.
+                "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
             draft_n_min: shorter chains are dropped.
             draft_p_min: a chain ends before a token that is less likely than this.

@@ -89,8 +89,9 @@ class Loading:
         if draft.model_path is not None:
             if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
                 params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
-            elif draft.is_pooled:
-                # the ids behind n_parallel are for the leaves of trees
+            elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
+                # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
+                # frees no cell that a leaf borrows: the cache would run full, so that there are only chains
                 n_seq = min(n_seq + draft.n_leaves - 1, max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
         if n_seq > 1:
             params.n_seq_max = n_seq

@@ -42,7 +42,6 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     }
     is_remote  = eagle3::logits_are_remote(model);
     can_share  = unified && rounds[0].kind() == rollback_kind::trim;
-    has_window = llama_model_n_swa(model) > 0;
     drafts.resize(n_seq_max);
     loans.resize(n_seq_max);
     if (tap) {
@@ -336,9 +335,8 @@ void target::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
     drop_leaves(seq_id, draft.n_past);
 }
 
-// the leaves of a sequence keep what they borrow before n_past, unless that would keep a window from moving on
+// the leaves of a sequence keep what they borrow before n_past
 void target::drop_leaves(llama_seq_id owner, int32_t n_past) {
-    n_past = has_window ? 0 : n_past;
     for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
         leaf_loan & loan = loans[s];
         if (loan.owner == owner && (loan.busy || loan.n_lent > n_past)) {

@@ -156,7 +156,6 @@ class target {
     int32_t         n_seq;
     bool            unified;
     bool            can_share;      // cells
-    bool            has_window;     // of attention: cells behind it are free only if no other sequence holds them
     bool            may_leave_gaps; // between positions
 
     // by sequence id

@@ -256,6 +256,18 @@ def test_trees(case: Case) -> None:
     found(case).draft = "tree"
 
 
+@pytest.mark.parametrize("arch", ["gemma3", "cohere2", "gpt-oss"])
+def test_trees_do_not_fill_a_window_s_cache(tmp_path: Path, arch: str) -> None:
+    """Leaves would keep cells that the window has left behind: trees become chains."""
+    case = Case(tmp_path, arch)
+    with closing(case.load(**TREE, swa_full=False, n_ubatch=16, n_ctx=1024)) as llm:
+        prompt = case.tokens(20)
+        assert len(take(llm, prompt, 1000, ignore_eos=True)) == 1000
+        assert llm.target.n_leaves_max == 1
+        assert llm.last_stats.drafted > 1000
+    case.close()
+
+
 def test_llama4_from_one_chunk_into_the_next(tmp_path: Path) -> None:
     """Llama 4 attends within chunks of 8192 tokens in three of four layers: rounds begin in one and end in the next."""
     case = Case(tmp_path, "llama4")

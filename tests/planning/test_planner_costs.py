@@ -265,6 +265,11 @@ class TestHeadInFewerBits:
         gain(factor)
         costs = costs_of(llm, 0.1)
         assert costs.draft_type == llm.draft_type == draft_type
+        # who drafts is who is loaded, not the one that was there before
+        assert llm.engine.drafter is llm.drafter
+        llm.calibrate()
+        assert llm.planner is not None
+        assert llm.engine.drafter is llm.drafter
         assert costs.draft_step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
 
     def test_the_same_text(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
