@@ -290,7 +290,7 @@ class Interrupting:
         "target.argmax",
         "target.keep",
         "drafter.process",
-        "drafter.propose_batch",
+        "drafter.propose",
     ],
 )
 def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n: int, after: bool) -> None:
