@@ -231,6 +231,9 @@ class Target:
     @property
     def n_vocab(self) -> int: ...
     @property
+    def n_batches(self) -> int:
+        """Batches that were begun; rows are those of the last one."""
+    @property
     def t_decode_us(self) -> int:
         """Microseconds in llama_decode and synchronize."""
 

@@ -6,7 +6,8 @@ takes it over; the generator then goes on only if what it stands on is still the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,7 @@ class Context:
         self.last_token_drafted = False
         self._driver: Generation | None = None
         self._n_mirrored = 0
+        self._is_being_filled = False
 
     @property
     def n_tokens(self) -> int:
@@ -53,16 +55,16 @@ class Context:
     def set_n_tokens(self, n: int) -> None:
         """What users of Llama do: fewer goes back, more says that they have decoded something themselves."""
         sequence, engine = self.sequence, self.engine
-        if engine is None or n == sequence.n_past:
+        if engine is None or self._is_being_filled or n == sequence.n_past:
             return
         self._begin()
-        engine.hold(sequence, _SEQ_ID)
-        n_past = sequence.n_past
-        sequence.tokens = self.input_ids[:n].tolist()
-        if n > n_past:
-            engine.decoded_elsewhere(sequence, n)
+        if n > sequence.n_past:
+            sequence.tokens = self.input_ids[:n].tolist()
+            engine.decoded_elsewhere(sequence, n, _SEQ_ID)
         else:
-            sequence.n_past, sequence.rows, sequence.is_dirty = n, [], True
+            del sequence.tokens[n:]
+            sequence.n_past, sequence.n_own = n, min(n, sequence.n_own)
+            sequence.rows, sequence.is_dirty = [], True
         self._n_mirrored = n
 
     @property
@@ -172,6 +174,15 @@ class Context:
             self.engine.clear()
         self.sequence.tokens = []
         self.sequence.n_past = self._n_mirrored = 0
+
+    @contextmanager
+    def being_filled(self) -> Iterator[None]:
+        """Somebody fills the empty context from a saved state, and sets `input_ids` and `n_tokens` on the way."""
+        self._is_being_filled = True
+        try:
+            yield
+        finally:
+            self._is_being_filled = False
 
     def adopt(self, n_tokens: int) -> None:
         """The context was filled from a saved state; input_ids says with what."""

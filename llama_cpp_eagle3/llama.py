@@ -705,7 +705,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         with self._guard:
             self._context.eval([])
             self._loading.check_servers()
-            self.target.settle()
+            self.engine.flush()
             draft_state = b"" if self.drafter is None else self.drafter.state_get()
             return Eagle3State(super().save_state(), draft_state, self._loading.pair_id)
 
@@ -721,7 +721,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._context.forget()
             self.engine.vacate()
             try:
-                super().load_state(state)
+                with self._context.being_filled():
+                    super().load_state(state)
                 self._context.adopt(int(state.n_tokens))
                 draft_state = getattr(state, "draft_state", b"")
                 if self.drafter is not None and draft_state:

@@ -318,6 +318,9 @@ void register_target(py::module_ & m) {
             "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "positions of the last batch")
         .def_property_readonly("n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
         .def_property_readonly(
+            "n_batches", [](const py_target & self) { return self.impl.n_batches(); },
+            "batches that were begun; rows are those of the last one")
+        .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
             "microseconds in llama_decode and synchronize");
 

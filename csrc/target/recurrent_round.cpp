@@ -88,7 +88,7 @@ void recurrent_round::commit(int32_t n_accepted) {
         return; // nothing was decoded
     }
     if (n_tokens_ == 1 || !restore(before_, round_flags_)) {
-        forget();
+        reset();
         return;
     }
     if (n_tokens_ > 0) {
@@ -100,6 +100,15 @@ void recurrent_round::commit(int32_t n_accepted) {
 void recurrent_round::abort() {
     if (open_) {
         commit(0);
+    }
+}
+
+void recurrent_round::failed(llama_pos first) {
+    n_back_ = 0; // the snapshots may be those of the batch that failed
+    if (open_) {
+        abort();
+    } else if (!llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, first, -1)) {
+        reset();
     }
 }
 
@@ -121,6 +130,10 @@ bool recurrent_round::can_trim(int32_t n_past) const {
 int32_t recurrent_round::truncate(int32_t n_past) {
     open_                = false;
     const int32_t n_have = memory_end();
+    if (n_past == 0) {
+        reset();
+        return 0;
+    }
     if (n_past >= n_have) {
         replay_.resize(std::min<size_t>(replay_.size(), n_past - n_have));
         return this->n_past();
@@ -237,9 +250,7 @@ void recurrent_round::state_set(const std::vector<uint8_t> & state) {
     if (!in.at_end()) {
         throw std::invalid_argument("not a state of a sequence: it is longer than it says");
     }
-    forget();
-    open_ = false;
-    replay_.clear();
+    reset();
     if (!restore(now, LLAMA_STATE_SEQ_FLAGS_NONE)) {
         forget();
         throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", now.n_past));
@@ -272,10 +283,17 @@ bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
            llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, state.n_past, -1);
 }
 
+// what the memory holds, and what it could go back to
 void recurrent_round::forget() {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
     n_back_ = 0;
     saved_.clear();
+}
+
+void recurrent_round::reset() {
+    forget();
+    replay_.clear();
+    open_ = false;
 }
 
 } // namespace eagle3

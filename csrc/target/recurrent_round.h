@@ -54,6 +54,10 @@ class recurrent_round {
     // forgotten altogether: n_past() is 0 then
     void abort();
 
+    // A batch that begins at this position, the replay included, has failed: take back what is in the memory of it. The
+    // state before begin(), or, where that is lost, nothing at all
+    void failed(llama_pos first);
+
     // keep the first n_past positions. Returns the position from which tokens must be decoded again: n_past, or less if
     // the memory cannot go back there but to a saved state, or to the beginning
     int32_t truncate(int32_t n_past);
@@ -79,6 +83,7 @@ class recurrent_round {
     void    store(saved_state & state, uint32_t flags);
     bool    restore(const saved_state & state, uint32_t flags);
     void    forget();
+    void    reset();
 
     llama_context * ctx_;
     llama_seq_id    seq_id_;

@@ -40,8 +40,8 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     for (llama_seq_id s = 0; s < n_seq_max; ++s) {
         rounds.emplace_back(ctx, s);
     }
-    is_remote  = eagle3::logits_are_remote(model);
-    can_share  = unified && rounds[0].kind() == rollback_kind::trim;
+    is_remote = eagle3::logits_are_remote(model);
+    can_share = unified && rounds[0].kind() == rollback_kind::trim;
     drafts.resize(n_seq_max);
     loans.resize(n_seq_max);
     if (tap) {
@@ -145,6 +145,7 @@ void target::begin_part(const batch_part & part) {
 
 void target::clear_batch() {
     decoded = false;
+    batch_count++;
     batch_tokens.clear();
     batch_pos.clear();
     batch_n_seq.clear();
@@ -461,13 +462,8 @@ void target::take_back_batch() {
             it->second    = std::min(it->second, batch_pos[i]);
         }
     }
-    llama_memory_t mem = llama_get_memory(ctx);
     for (const auto & [seq, pos] : first) {
-        if (rounds[seq].open()) {
-            rounds[seq].abort();
-        } else if (!llama_memory_seq_rm(mem, seq, pos, -1)) {
-            llama_memory_seq_rm(mem, seq, 0, -1);
-        }
+        rounds[seq].failed(pos);
         drafts[seq].n_tokens = 0;
         loans[seq].busy      = false;
     }

@@ -110,7 +110,8 @@ class target {
     const std::vector<llama_pos> &   pos() const { return row_pos; }
     const feature_tap *              tap() const { return tap_ptr; }
     int32_t                          n_vocab() const { return n_vocab_tgt; }
-    int64_t                          t_decode_us() const { return t_decode; } // in llama_decode and synchronize
+    int64_t                          n_batches() const { return batch_count; } // so far, those that failed too
+    int64_t                          t_decode_us() const { return t_decode; }  // in llama_decode and synchronize
 
   private:
     // a draft that was decoded
@@ -170,7 +171,8 @@ class target {
     std::vector<llama_seq_id>   batch_seq_ids; // of all tokens, one after the other
     std::vector<llama_seq_id *> batch_seq;
     std::vector<int8_t>         batch_logits;
-    bool                        decoded = false;
+    bool                        decoded     = false;
+    int64_t                     batch_count = 0;
 
     // what the caller gave: batch index, token and position by row
     std::vector<int32_t>     row_idxs;

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .._core import Drafter, FeatureTap, Planner, Target
-from ..errors import ContextFullError
+from ..errors import ContextFullError, Eagle3Error
 from ..guard import Guard
 from .memory import Memory
 from .proposer import Proposer
@@ -107,7 +107,9 @@ class Engine:
 
     def set_drafter(self, drafter: Drafter | None) -> None:
         """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
-        self._rounds.set_drafter(drafter)
+        with self._guard:
+            self._begin()
+            self._rounds.set_drafter(drafter)
 
     @property
     def planner(self) -> Planner | None:
@@ -158,8 +160,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-        return bool(self._running or self._waiting)
+        """Whether `step` has something to do, or to tell."""
+        return bool(self._running or self._waiting or self._outputs)
 
     # sequences
 
@@ -226,11 +228,11 @@ class Engine:
         """One pass for all running sequences; returns what came of it.
 
         Raises:
-            Eagle3Error: the pass failed; the sequences are where they were before it.
+            Eagle3Error: the pass failed; the sequences go on from where they are with the next one, which also returns
+                what had come of this one.
         """
         with self._guard:
-            self._outputs = []
-            self._rounds.commit()
+            self._begin()
             self._end_cancelled()
             opened = self._open()
             for part in opened.parts if opened is not None else ():
@@ -239,7 +241,8 @@ class Engine:
                     self._advance(sequence, token)
             self._rounds.commit()
             self._retire()
-            return self._outputs
+            outputs, self._outputs = self._outputs, []
+            return outputs
 
     def open(self, only: Sequence | None = None) -> Round | None:
         """Begin a pass: draft and verify. None if nothing is to be done.
@@ -247,6 +250,7 @@ class Engine:
         only: for this sequence, which was not added but is `held`; else for all that run.
         """
         with self._guard:
+            self._begin()
             return self._open(only)
 
     def accept(self, sequence: Sequence) -> Iterator[int]:
@@ -268,12 +272,18 @@ class Engine:
         """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
         return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
 
+    def _begin(self) -> None:
+        """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
+        self._rounds.commit()
+        self._retire()
+        self.memory.tidy()
+
     # a sequence that somebody drives by hand
 
     def hold(self, sequence: Sequence, seq_id: int) -> None:
         """Give a place to a sequence that `open(sequence)` will run; others may take it while nothing runs."""
         with self._guard:
-            self._rounds.commit()
+            self._begin()
             if sequence.seq_id < 0:
                 self._hold(sequence, seq_id)
 
@@ -287,12 +297,12 @@ class Engine:
     def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Have a held sequence go on with other tokens, as far as they begin alike; the rest of them is pending."""
         with self._guard:
-            self._rounds.commit()
+            self._begin()
             if sequence.seq_id < 0:
                 sequence.tokens = tokens
                 self._hold(sequence, seq_id)
             else:
-                self.memory.settle(sequence)
+                self.memory.settle(sequence)  # what is lost was not to be gone on from
                 self.memory.resume(sequence, tokens)
             sequence.n_prompt = len(tokens)
             sequence.n_save = self.n_save(len(tokens))
@@ -301,60 +311,79 @@ class Engine:
     def settle(self, sequence: Sequence) -> None:
         """Have target and draft hold the first n_past tokens of a held sequence, whatever happened meanwhile."""
         with self._guard:
-            self._rounds.commit()
-            if sequence.seq_id >= 0:
-                self.memory.settle(sequence)
+            self._begin()
+            if sequence.seq_id >= 0 and not self.memory.settle(sequence):
+                raise _lost()
 
     def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Somebody has filled the empty context: a sequence holds these tokens there, and nothing else is there."""
         with self._guard:
-            if sequence.seq_id < 0:
-                sequence.state = State.HELD
-                self.memory.place(sequence, seq_id)
-            self.memory.adopt(sequence, tokens)
+            sequence.state = State.HELD
+            self.memory.adopt(sequence, tokens, seq_id)
 
-    def decoded_elsewhere(self, sequence: Sequence, n_past: int) -> None:
-        """Somebody else has decoded into a held sequence, up to n_past; the last row of that says what follows."""
+    def decoded_elsewhere(self, sequence: Sequence, n_past: int, seq_id: int) -> None:
+        """Somebody else has decoded into a held sequence, up to n_past; the last row of that says what follows.
+
+        Raises:
+            Eagle3Error: another sequence runs there.
+        """
         with self._guard:
-            self._rounds.commit()
-            sequence.n_past = n_past
+            self._begin()
+            if sequence.seq_id < 0:
+                user = self.memory.places[seq_id].user
+                if user is not None and user.state is State.RUNNING:
+                    user.is_dirty = True
+                    raise Eagle3Error(
+                        f"somebody has decoded into sequence {seq_id}, where another text is being generated: "
+                        "let the engine come to an end before, or evaluate at least one token with `eval`"
+                    )
+                sequence.state = State.HELD
+                self.memory.take_over(sequence, seq_id)
+            self.memory.decoded_elsewhere(sequence, n_past)
             self._rounds.decoded_elsewhere(sequence)
 
     def go_back(self, sequence: Sequence, n_past: int) -> None:
         """Keep exactly the first tokens of a held sequence; what cannot be kept of them is pending again."""
         with self._guard:
-            self._rounds.commit()
-            self.memory.settle(sequence)
+            self._begin()
+            if not self.memory.settle(sequence):
+                raise _lost()
             self.memory.go_back(sequence, n_past)
 
     def clear(self) -> None:
         """Forget all that no running sequence holds."""
         with self._guard:
-            self._rounds.commit()
+            self._begin()
             self.memory.clear()
 
     def vacate(self) -> None:
         """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
         with self._guard:
-            self._rounds.commit()
+            self._begin()
             for sequence in reversed(self._running.copy()):
                 self._put_aside(sequence)
             self.memory.clear()
 
-    def drop(self, sequences: SequenceOf[Sequence]) -> None:
-        """End sequences now, as `cancel` does with the next step."""
+    def flush(self) -> None:
+        """Have the target's memory hold exactly what the sequences have taken in: somebody is about to copy it."""
         with self._guard:
-            self._outputs = []
+            self._begin()
+            self.memory.flush()
+
+    def drop(self, sequences: SequenceOf[Sequence]) -> None:
+        """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
+        with self._guard:
             for sequence in sequences:
                 sequence.is_cancelled = True
-            self._rounds.commit()
+            self._begin()
             self._end_cancelled()
+            self._outputs = [output for output in self._outputs if output.sequence not in sequences]
 
     def close(self) -> None:
         """The context is about to be freed: every later call raises."""
         with self._guard:
             self._guard.closed = True
-            self.set_drafter(None)
+            self._rounds.set_drafter(None)
             self.target.close()
 
     # who runs
@@ -365,7 +394,7 @@ class Engine:
             self._end(sequence, "cancelled")
             self._finish(sequence)
         for sequence in self._running:
-            if sequence.is_cancelled:
+            if sequence.is_cancelled and not sequence.finish_reason:
                 self._end(sequence, "cancelled")
         self._retire()
 
@@ -381,9 +410,13 @@ class Engine:
                 if not self.memory.make_room():
                     return
             self._waiting.popleft()
-            sequence.state = State.RUNNING
-            self._running.append(sequence)
-            self._rounds.begin_text(sequence)
+            self._run(sequence, len(self._running))
+
+    def _run(self, sequence: Sequence, i: int) -> None:
+        """A sequence that was waiting has a place now."""
+        sequence.state = State.RUNNING
+        self._running.insert(i, sequence)
+        self._rounds.begin_text(sequence)
 
     def _close_ranks(self) -> None:
         """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
@@ -395,9 +428,12 @@ class Engine:
             hole = next((i for i in range(last.seq_id) if i not in taken), None)
             if hole is None or last.max_tokens - (len(last.tokens) - last.n_prompt) < _N_WORTH_MOVING:
                 return
-            self.memory.put_aside(last)
-            self.memory.place(last, hole)
-            self._rounds.begin_text(last)
+            i = self._running.index(last)
+            self._put_aside(last)
+            if not self.memory.place(last, hole):
+                return
+            self._waiting.popleft()
+            self._run(last, i)
 
     def _put_aside(self, sequence: Sequence) -> None:
         """Take a running sequence's place away; it comes back by itself, before all that were never there."""
@@ -405,6 +441,7 @@ class Engine:
         self._running.remove(sequence)
         sequence.state = State.WAITING
         self._waiting.appendleft(sequence)
+        self.memory.tidy()
 
     def _end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
         sequence.finish_reason = reason
@@ -431,22 +468,27 @@ class Engine:
     # open
 
     def _open(self, only: Sequence | None = None) -> Round | None:
-        self._rounds.commit()
         self._before_pass()
         if only is None:
             self._admit()
             self._close_ranks()
-        else:
-            only.state = State.RUNNING
+            return self._pass(self._running, by_hand=False)
+        only.state = State.RUNNING  # nobody may take its place now
+        try:
+            return self._pass([only], by_hand=True)
+        finally:
+            if self._rounds.opened is None:
+                only.state = State.HELD
+
+    def _pass(self, sequences: list[Sequence], by_hand: bool) -> Round | None:
         with_drafts = True
         while True:
-            sequences = self._running if only is None else [only]
+            self._settle_all(sequences)
             for sequence in sequences:
-                if sequence.is_dirty:
-                    self.memory.settle(sequence)
-                if len(sequence.tokens) > self.n_ctx:
-                    self._full(sequence, by_hand=only is not None)
-            opened = self._rounds.plan([s for s in sequences if not s.finish_reason], by_hand=only is not None)
+                if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
+                    self._full(sequence, by_hand)
+            going = [s for s in sequences if not s.finish_reason]
+            opened = self._rounds.plan(going, by_hand)
             if opened is None:
                 return None
             if with_drafts:
@@ -458,15 +500,22 @@ class Engine:
                     continue
                 if any(part.draft.tokens for part in opened.parts):
                     with_drafts = False
-                elif only is not None:
+                elif by_hand:
                     raise
-                elif len(sequences) > 1:
-                    self._put_aside(sequences[-1])
+                elif len(going) > 1:
+                    self._put_aside(going[-1])
                 else:
-                    self._fail(sequences[0], e)
+                    self._fail(going[0], e)
                     return None
             else:
                 return opened
+
+    def _settle_all(self, sequences: SequenceOf[Sequence]) -> None:
+        """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
+        for place in self.memory.places:
+            user = place.user
+            if user is not None and user.is_dirty and not self.memory.settle(user) and user in sequences:
+                raise _lost()
 
     def _full(self, sequence: Sequence, by_hand: bool) -> None:
         if by_hand:
@@ -506,6 +555,10 @@ class Engine:
         self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason))))
 
     # commit
+
+
+def _lost() -> Eagle3Error:
+    return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
 
 
 def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int) -> None:

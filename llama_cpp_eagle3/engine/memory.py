@@ -7,13 +7,14 @@ with them, until the place or its cells are needed; what goes then may stay in h
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .._core import Drafter, FeatureTap, Target
-from ..errors import ContextFullError, Eagle3Error
-from .sequence import Part, Sequence, State
+from ..errors import ContextFullError
+from .sequence import Part, Saved, Sequence, State
 
 _N_WORTH_KEEPING = 32
 """Prefixes shorter than this are neither kept in host memory nor copied: to read them again is as quick."""
@@ -29,6 +30,8 @@ class Place:
     user: Sequence | None = None
     kept: list[int] = field(default_factory=list)
     """Tokens of a prefix that nobody uses."""
+    is_dirty: bool = False
+    """Nobody uses it, and what target and draft hold there is to be forgotten."""
     used_at: int = 0
 
     @property
@@ -48,18 +51,17 @@ class HostStore:
     def __init__(self, n_bytes_max: int):
         self.n_bytes_max = n_bytes_max
         self.n_bytes = 0
-        self._entries: OrderedDict[tuple[int, ...], tuple[bytes, bytes]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, ...], Saved] = OrderedDict()
 
-    def put(self, tokens: SequenceOf[int], state: tuple[bytes, bytes]) -> None:
+    def put(self, tokens: SequenceOf[int], state: Saved) -> None:
         """Keep a prefix; those that it begins with are dropped."""
         key = tuple(tokens)
-        size = _n_bytes(state)
-        if size > self.n_bytes_max:
+        if state.n_bytes > self.n_bytes_max:
             return
         for other in [other for other in self._entries if key[: len(other)] == other]:
             self._drop(other)
         self._entries[key] = state
-        self.n_bytes += size
+        self.n_bytes += state.n_bytes
         while self.n_bytes > self.n_bytes_max:
             self._drop(next(iter(self._entries)))
 
@@ -73,7 +75,7 @@ class HostStore:
                 best, n_best = key, n
         return best, n_best
 
-    def take(self, key: tuple[int, ...]) -> tuple[bytes, bytes]:
+    def take(self, key: tuple[int, ...]) -> Saved:
         """Take a prefix out."""
         state = self._entries[key]
         self._drop(key)
@@ -85,7 +87,7 @@ class HostStore:
         self.n_bytes = 0
 
     def _drop(self, key: tuple[int, ...]) -> None:
-        self.n_bytes -= _n_bytes(self._entries.pop(key))
+        self.n_bytes -= self._entries.pop(key).n_bytes
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -104,10 +106,23 @@ class Memory:
     ):
         """n_host_bytes: limit of host memory for prefixes that lost their place. log: told what users should know."""
         self.target, self.drafter, self.tap = target, drafter, tap
+        self._n_heads = 1
         self.places = [Place(seq_id) for seq_id in range(target.n_seq)]
         self.host = HostStore(n_host_bytes)
         self._log = log
         self._clock = 0
+
+    def set_drafter(self, drafter: Drafter | None) -> None:
+        """Have another draft, which has seen nothing of what the target holds."""
+        self.drafter = drafter
+        self._n_heads += 1
+        for place in self.places:
+            self._draft_from(place.seq_id, len(place.tokens))
+
+    def _draft_from(self, seq_id: int, n_past: int) -> None:
+        """Have the draft go on at a position, without what lies before."""
+        if self.drafter is not None:
+            self.drafter.restart(n_past, seq_id)
 
     # places
 
@@ -120,12 +135,13 @@ class Memory:
         if not free:
             return False
         if sequence.saved is not None:
-            place = self._emptiest(free)
+            place, n_past = self._emptiest(free), sequence.n_past
             self._vacate(place)
-            if not self._load(place.seq_id, sequence.saved):
-                return False
+            with self._changing(place):
+                if not self._load(place.seq_id, sequence.saved):
+                    return False
             sequence.saved = None
-            self._occupy(place, sequence, sequence.n_past)
+            self._occupy(place, sequence, n_past)
             return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
         source, n_source = self._best(sequence.tokens, n_wanted, free)
@@ -133,8 +149,7 @@ class Memory:
         if n_host > n_source:
             place = self._emptiest(free)
             self._vacate(place)
-            state = self.host.take(key)
-            place.kept = list(key) if self._load(place.seq_id, state) else []
+            self._bring_back(place, key)
             self._go_on_in(place, sequence, n_host)
         elif source is None:
             self._start_in(self._emptiest(free), sequence)
@@ -147,38 +162,58 @@ class Memory:
                 self._start_in(self._emptiest(free), sequence)
         return True
 
+    @contextmanager
+    def _changing(self, place: Place) -> Iterator[None]:
+        """Change what a free place holds; whoever comes after an error or interrupt in the middle forgets all of it."""
+        if place.user is not None:
+            self._detach(place.user)
+        place.kept, place.is_dirty = [], True
+        yield
+        place.is_dirty = False
+
     def _start_in(self, place: Place, sequence: Sequence) -> None:
         self._vacate(place)
         self._occupy(place, sequence, 0)
 
+    def _bring_back(self, place: Place, key: tuple[int, ...]) -> None:
+        """Load a prefix from host memory into an empty place, if there is room."""
+        with self._changing(place):
+            is_there = self._load(place.seq_id, self.host.take(key))
+        place.kept = list(key) if is_there else []
+
     def _go_on_in(self, place: Place, sequence: Sequence, n_past: int) -> None:
         """Take a free place over with the first n_past tokens that it holds, or fewer."""
         held = place.tokens
-        if place.user is not None:
-            self._dismiss(place.user)
-        self._occupy(place, sequence, len(held))
         n_past = min(n_past, len(held))
         same_next = n_past < len(held) and held[n_past] == sequence.tokens[n_past]
-        self.go_back(sequence, n_past, same_next)
+        with self._changing(place):
+            n_past = self._truncate(place.seq_id, n_past, same_next)
+        self._occupy(place, sequence, n_past)
 
     def _copy_to(self, place: Place, source: Place, sequence: Sequence, n_past: int) -> bool:
         """Have a free place hold the first tokens of another one too; False if it cannot go back there."""
         self._vacate(place)
-        n = self.target.copy(source.seq_id, place.seq_id, n_past)
+        with self._changing(place):
+            n_past = self._copy(source.seq_id, place.seq_id, n_past)
+            if n_past > 0 and self.drafter is not None:
+                n_past = self.target.truncate(self.drafter.copy(source.seq_id, place.seq_id, n_past), place.seq_id)
+        if n_past == 0:
+            self._forget(place)
+            return False
+        self._occupy(place, sequence, n_past)
+        return True
+
+    def _copy(self, source: int, seq_id: int, n_past: int) -> int:
+        """Have the target hold the first n_past tokens of a sequence in an empty one too, or fewer."""
+        n = self.target.copy(source, seq_id, n_past)
         if n == 0 and n_past >= _N_WORTH_KEEPING:
             # no cells to share: all that the other holds is copied, and taken back as far as need be
             try:
-                self.target.state_set(place.seq_id, self.target.state_get(source.seq_id))
+                self.target.state_set(seq_id, self.target.state_get(source))
             except ContextFullError:
-                return False
-            n = self.target.truncate(n_past, place.seq_id)
-        if n == 0:
-            self._forget(place.seq_id)
-            return False
-        self._occupy(place, sequence, n)
-        if self.drafter is not None:
-            self.go_back(sequence, self.drafter.copy(source.seq_id, place.seq_id, n))
-        return True
+                return 0
+            n = self.target.truncate(n_past, seq_id)
+        return n
 
     def resume(self, sequence: Sequence, tokens: list[int]) -> None:
         """Have a sequence that is held in its place go on with other tokens, as far as they begin alike."""
@@ -207,56 +242,69 @@ class Memory:
             return
         place = self.places[sequence.seq_id]
         if sequence.is_dirty or sequence.n_foreign > 0:
-            self._forget(place.seq_id)
-            place.kept = []
+            place.is_dirty = True
         else:
             place.kept = sequence.tokens[: sequence.n_past]
-        place.user = None
         place.used_at = self._tick()
-        sequence.seq_id = -1
-        sequence.rows = []
+        self._detach(sequence)
 
     def put_aside(self, sequence: Sequence) -> None:
         """Take a sequence's place and cells away; `place` brings it back as it was."""
-        place = self.places[sequence.seq_id]
+        if sequence.is_dirty:
+            self.settle(sequence)
+        place, n_past = self.places[sequence.seq_id], sequence.n_past
         sequence.saved = self._save(place.seq_id)
-        place.user, place.kept = None, []
-        self._forget(place.seq_id)
-        sequence.seq_id = -1
-        sequence.rows = []
+        place.is_dirty = True
+        self._detach(sequence)
+        sequence.n_past = n_past
+
+    def tidy(self) -> None:
+        """Forget what nobody uses and nobody can go on from."""
+        for place in self.places:
+            if place.is_dirty:
+                self._forget(place)
 
     def make_room(self) -> bool:
         """Let the least recently used prefix go that nobody uses; False if there is none."""
+        if any(place.is_dirty for place in self.places):
+            self.tidy()
+            return True
         kept = [p for p in self.places if p.is_free and p.tokens]
         if not kept:
             return False
         self._vacate(min(kept, key=lambda p: p.used_at))
         return True
 
-    def adopt(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Somebody has filled the context anew: a held sequence has these tokens, and nothing else is there."""
+    def take_over(self, sequence: Sequence, seq_id: int) -> None:
+        """Somebody has filled a free place: it is this sequence's, which has not taken in anything yet."""
+        place = self.places[seq_id]
+        if place.user is not None:
+            self._detach(place.user)
+        place.is_dirty = False
+        self._occupy(place, sequence, 0)
+
+    def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
+        """Somebody has filled the context anew: a sequence has these tokens, and nothing else is there."""
         for place in self.places:
-            if place.seq_id != sequence.seq_id:
-                self.target.truncate(0, place.seq_id)
+            if place.seq_id != seq_id:
+                self._forget(place)
+        self._draft_from(seq_id, len(tokens))
+        self.take_over(sequence, seq_id)
         sequence.tokens = tokens
         sequence.n_past = sequence.n_own = sequence.n_prompt = len(tokens)
-        sequence.n_foreign, sequence.rows, sequence.is_dirty = 0, [], False
 
     def clear(self) -> None:
         """Forget everything that no running sequence holds, host memory included."""
+        self.host.clear()
         for place in self.places:
             if place.is_free:
-                if place.user is not None:
-                    self._dismiss(place.user)
-                place.kept = []
-                self._forget(place.seq_id)
-        self.host.clear()
+                self._forget(place)
 
     def _best(self, tokens: SequenceOf[int], n_wanted: int, free: SequenceOf[Place]) -> tuple[Place | None, int]:
         """The place that shares the most tokens with a prompt, of equal ones a free one; and how many."""
         best, n_best = None, 0
         for place in self.places:
-            if place.user is not None and place.user.n_foreign > 0:
+            if place.user is not None and (place.user.is_dirty or place.user.n_foreign > 0):
                 continue
             n = min(n_common(place.tokens, tokens), n_wanted)
             if n > n_best or (n == n_best > 0 and best not in free and place in free):
@@ -272,6 +320,12 @@ class Memory:
         sequence.seq_id, sequence.n_past, sequence.n_own = place.seq_id, n_past, n_past
         sequence.rows = []
 
+    def _detach(self, sequence: Sequence) -> None:
+        """A sequence has no place any more; what is there is the caller's business."""
+        self.places[sequence.seq_id].user = None
+        sequence.seq_id, sequence.n_past, sequence.n_own, sequence.n_foreign = -1, 0, 0, 0
+        sequence.rows, sequence.is_dirty = [], False
+
     def _vacate(self, place: Place) -> None:
         """Make a free place empty. A prefix that is worth it goes to host memory."""
         tokens = place.tokens
@@ -279,31 +333,36 @@ class Memory:
             intact = place.user is None or (not place.user.is_dirty and place.user.n_foreign == 0)
             if intact:
                 self.host.put(tokens, self._save(place.seq_id))
-        if place.user is not None:
-            self._dismiss(place.user)
-        place.kept = []
-        self._forget(place.seq_id)
+        self._forget(place)
 
-    def _dismiss(self, held: Sequence) -> None:
-        """The place of a sequence that nothing runs in goes to others."""
-        self.places[held.seq_id].user = None
-        held.seq_id, held.n_past, held.n_own, held.n_foreign, held.rows = -1, 0, 0, 0, []
+    def _forget(self, place: Place) -> None:
+        """Make a free place empty."""
+        with self._changing(place):
+            self._reset(place.seq_id)
 
-    def _forget(self, seq_id: int) -> None:
+    def _reset(self, seq_id: int) -> None:
         self.target.truncate(0, seq_id)
         if self.drafter is not None:
             self.drafter.reset(seq_id)
 
-    def _save(self, seq_id: int) -> tuple[bytes, bytes]:
-        return self.target.state_get(seq_id), b"" if self.drafter is None else self.drafter.state_get(seq_id)
+    def _save(self, seq_id: int) -> Saved:
+        target, drafter = self.target, self.drafter
+        n_past = target.n_past(seq_id)
+        return Saved(
+            target.state_get(seq_id), b"" if drafter is None else drafter.state_get(seq_id), n_past, self._n_heads
+        )
 
-    def _load(self, seq_id: int, state: tuple[bytes, bytes]) -> bool:
+    def _load(self, seq_id: int, state: Saved) -> bool:
+        """Load into an empty place; False if there is no room."""
         try:
-            self.target.state_set(seq_id, state[0])
+            self.target.state_set(seq_id, state.target)
         except ContextFullError:
             return False
-        if self.drafter is not None and state[1]:
-            self.drafter.state_set(state[1], seq_id)
+        if self.drafter is not None:
+            if state.n_heads == self._n_heads:
+                self.drafter.state_set(state.draft, seq_id)
+            else:
+                self.drafter.restart(state.n_past, seq_id)
         return True
 
     def _tick(self) -> int:
@@ -318,43 +377,63 @@ class Memory:
         That is more where the memory can only go back to a saved state, or where the draft needs the row before once
         more because another token is to follow it; with `same_next` it is the same one.
         """
-        drafter, seq_id = self.drafter, sequence.seq_id
-        start = n_past
-        if drafter is not None and drafter.n_past(seq_id) > n_past:
-            start = drafter.truncate(n_past, seq_id, same_next)
-        start = self.target.truncate(start, seq_id)
-        sequence.n_past = sequence.n_own = start
-        sequence.rows = []
+        sequence.is_dirty, sequence.rows = True, []
+        sequence.n_past = sequence.n_own = self._truncate(sequence.seq_id, n_past, same_next)
         sequence.is_dirty = False
 
-    def settle(self, sequence: Sequence) -> None:
+    def _truncate(self, seq_id: int, n_past: int, same_next: bool) -> int:
+        if self.drafter is not None and self.drafter.n_past(seq_id) > n_past:
+            n_past = self.drafter.truncate(n_past, seq_id, same_next)
+        return self.target.truncate(n_past, seq_id)
+
+    def settle(self, sequence: Sequence) -> bool:
         """Make target and draft end where the sequence does; what must be evaluated again for that is pending then.
 
-        Raises:
-            Eagle3Error: what others decoded into it is gone; it is empty now.
+        False if what others decoded into it is gone; it is empty now.
         """
-        n_past, seq_id = sequence.n_past, sequence.seq_id
+        n_past, seq_id, target, drafter = sequence.n_past, sequence.seq_id, self.target, self.drafter
+        n_target = target.n_past(seq_id)
+        # where somebody else has decoded, such as an image, positions may be fewer than tokens
+        is_there = n_target == n_past or n_target < n_past > sequence.n_own
+        # after an interrupt the draft may have gone back already
+        n_seen = n_past if drafter is None else drafter.n_past(seq_id)
+        if not is_there or target.holds_draft(seq_id) or n_seen != n_past:
+            self.go_back(sequence, min(n_past, n_seen))
+            if sequence.n_past < min(sequence.n_foreign, n_past):
+                self.empty(sequence)
+                return False
         sequence.is_dirty = False
-        if n_past > sequence.n_own:
-            return  # somebody else has decoded, such as an image
-        if self.target.n_past(seq_id) == n_past and not self.target.holds_draft(seq_id):
-            drafter = self.drafter
-            if drafter is None or drafter.n_past(seq_id) <= n_past:
-                return
-        self.go_back(sequence, n_past)
-        if sequence.n_past < min(sequence.n_foreign, n_past):
-            self.empty(sequence)
-            raise Eagle3Error(f"the target's memory cannot go back to its first {n_past} tokens: it was reset")
+        return True
+
+    def flush(self) -> None:
+        """Have the target evaluate all tokens that it has put off, and give up what leaves of trees share."""
+        behind = [place for place in self.places if self.target.n_replay(place.seq_id) > 0]
+        owners: list[Place | Sequence] = [place.user or place for place in behind]
+        owners = [owner for owner in owners if not owner.is_dirty]
+        for owner in owners:
+            owner.is_dirty = True
+        self.target.settle()
+        for owner in owners:
+            owner.is_dirty = False
 
     def empty(self, sequence: Sequence) -> None:
         """Forget all that target and draft hold of a sequence."""
-        self._forget(sequence.seq_id)
+        sequence.is_dirty, sequence.rows = True, []
         sequence.n_past = sequence.n_own = sequence.n_foreign = 0
-        sequence.rows = []
+        self._reset(sequence.seq_id)
         sequence.is_dirty = False
 
-    def keep(self, part: Part) -> None:
-        """After a pass: keep the accepted tokens of a part, and show their rows to the draft.
+    def decoded_elsewhere(self, sequence: Sequence, n_past: int) -> None:
+        """Somebody else has decoded into a sequence, up to n_past."""
+        sequence.n_past = sequence.n_foreign = n_past
+        drafter = self.drafter
+        if drafter is not None and (n_seen := drafter.n_past(sequence.seq_id)) < n_past:
+            self._draft_from(sequence.seq_id, n_past)
+            positions = f"positions {n_seen} to {n_past - 1}"
+            self._log(f"{positions} were decoded behind the draft's back; it goes on without them")
+
+    def keep(self, part: Part, has_rows: bool) -> None:
+        """After a pass: keep the accepted tokens of a part, and show their rows to the draft if they are still there.
 
         Whoever comes back after an interrupt finds some of this done.
         """
@@ -362,15 +441,11 @@ class Memory:
         if target.holds_draft(sequence.seq_id):
             target.keep(sequence.seq_id, part.path)
         drafter, tap = self.drafter, self.tap
-        if drafter is None or tap is None:
+        if drafter is None or tap is None or not has_rows:
             return
         n_seen = drafter.n_past(sequence.seq_id)
-        if n_seen < part.n_past:
-            sequence.n_foreign = part.n_past
-            drafter.restart(part.n_past, sequence.seq_id)
-            self._log(
-                f"positions {n_seen} to {part.n_past - 1} were decoded behind the draft's back; it goes on without them"
-            )
+        if n_seen < part.n_past:  # somebody has used it
+            self._draft_from(sequence.seq_id, part.n_past)
         first = max(0, n_seen - part.n_past)
         rows = [part.first_row + row for row in part.path[first:]]
         if rows:
@@ -388,7 +463,3 @@ def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
     if list(a[:n]) == list(b[:n]):
         return n
     return next(i for i in range(n) if a[i] != b[i])
-
-
-def _n_bytes(state: tuple[bytes, bytes]) -> int:
-    return len(state[0]) + len(state[1])

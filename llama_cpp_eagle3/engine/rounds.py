@@ -56,6 +56,7 @@ class Rounds:
         self._n_draft_max = n_rs_seq if target.rollback_kind == "snapshots" else n_batch
         self._n_ctx = target.n_ctx
         self._live: list[Sequence] = []  # whose rows may still be those of the last decode
+        self._n_batches = target.n_batches  # with that one
         self._plain = Plain()
         self._guess = None if draft_model is None else Guess(draft_model)
         self._fixed: Proposer = self._plain
@@ -69,7 +70,8 @@ class Rounds:
 
     def set_drafter(self, drafter: Drafter | None) -> None:
         """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
-        self.memory.drafter = drafter
+        if drafter is not self.memory.drafter:
+            self.memory.set_drafter(drafter)
         self._fixed = self._plain if drafter is None else Fixed(drafter, self.target.n_leaves_max)
         self._planned = None
 
@@ -89,35 +91,49 @@ class Rounds:
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
         """Somebody else has decoded; the last row of that says what follows in this sequence."""
+        self._forget_rows()
         sequence.rows = [-1]
-        self._live.append(sequence)
+        self._live = [sequence]
+
+    def _forget_rows(self) -> None:
+        for s in self._live:
+            s.rows = []
+        self._live = []
+        self._n_batches = self.target.n_batches
 
     # open
 
     def plan(self, sequences: SequenceOf[Sequence], by_hand: bool) -> Round | None:
         """Who takes part in the pass: rows of those that generate first, then pieces of prompts."""
         self.take_argmax_on_device(sequences)
-        parts: list[Part] = []
-        reading = []
-        n_room = self.n_batch
+        again = []
         for s in sequences:
             if s.n_past == len(s.tokens):
                 if s.rows:
-                    parts.append(Part(s, s.n_past, [], True, root=s.rows[-1]))
-                    continue
-                self.memory.go_back(s, s.n_past - 1, same_next=True)
-            if s.n_past >= s.n_prompt and len(s.tokens) == s.n_past + 1:
-                n_room -= 1 + (self.target.n_replay(s.seq_id) if self._can_replay else 0)
-                parts.append(Part(s, s.n_past, s.tokens[-1:], False))
-            else:
+                    again.append(Part(s, s.n_past, [], True, root=s.rows[-1]))
+                else:
+                    self.memory.go_back(s, s.n_past - 1, same_next=True)
+        if again:  # first, for another pass would overwrite their rows
+            return Round(again, by_hand, n_rows=0, n_prompt_rows=0)
+        parts: list[Part] = []
+        reading = []
+        n_room = self.n_batch
+        is_crowded = False
+        for s in sequences:
+            if s.n_past < s.n_prompt or len(s.tokens) > s.n_past + 1:
                 reading.append(s)
-        n_prompt = min(n_room, self.pace.n_rows) if parts and reading else n_room
+                continue
+            n = 1 + self._n_replay(s)
+            if n > n_room:
+                is_crowded = True
+                continue
+            n_room -= n
+            parts.append(Part(s, s.n_past, s.tokens[-1:], False))
         n_prompt_rows = 0
+        n_prompt_max = self.pace.n_rows if parts and reading else n_room
         for s in reading:
-            n = n_prompt - n_prompt_rows
-            if self._can_replay:
-                n -= self.target.n_replay(s.seq_id)
-                n_room -= self.target.n_replay(s.seq_id)
+            n_replay = self._n_replay(s)
+            n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
             if n <= 0:
                 break
             n_end = min(len(s.tokens), s.n_past + n)
@@ -125,11 +141,16 @@ class Rounds:
                 n_end = s.n_save
             parts.append(Part(s, s.n_past, s.tokens[s.n_past : n_end], True))
             n_prompt_rows += n_end - s.n_past
+            n_room -= n_replay + n_end - s.n_past
         if not parts:
             return None
         if len(parts) > 1:
             parts.sort(key=lambda part: part.sequence.seq_id)
-        return Round(parts, by_hand, self.n_batch - n_room + n_prompt_rows, n_prompt_rows)
+        # without drafts nobody has tokens to evaluate again after this pass: the next one has room for all
+        return Round(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, n_prompt_rows)
+
+    def _n_replay(self, s: Sequence) -> int:
+        return self.target.n_replay(s.seq_id) if self._can_replay else 0
 
     def propose(self, opened: Round) -> None:
         """Draft for those that can be drafted for."""
@@ -140,7 +161,7 @@ class Rounds:
             s = part.sequence
             if part.reads or s.draft.mode == "off":
                 continue
-            if self._can_replay and self.target.n_replay(s.seq_id) > N_REPLAY_MAX:
+            if self._n_replay(s) > N_REPLAY_MAX:
                 continue
             proposer = self.proposer or self._proposer_of(s)
             if proposer is self._plain or (proposer is not self._guess and self._head_is_behind(s)):
@@ -195,11 +216,12 @@ class Rounds:
             else:
                 is_end = part.n_past + len(tokens) == len(s.tokens)
                 logits = "all" if s.logits_all else "last" if is_end else "none"
+                part.has_logits = logits != "none"
                 batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
         if batch:
-            for s in self._live:
-                s.rows = []
+            self._forget_rows()
             self.target.decode_parts(batch)
+            self._n_batches = self.target.n_batches
         opened.verify_ns = perf_counter_ns() - start
         self.opened = opened
         for part in opened.parts:
@@ -241,8 +263,7 @@ class Rounds:
             return
         self.argmax_on_device = wanted
         if not wanted:
-            for s in self._live:
-                s.rows = []  # the last logits stayed there
+            self._forget_rows()  # the last logits stayed there
 
     # accept
 
@@ -282,22 +303,26 @@ class Rounds:
     def commit(self) -> None:
         """Make target and draft hold what was accepted of the open pass. Does nothing without one."""
         opened = self.opened
+        has_rows = self.target.n_batches == self._n_batches
+        if not has_rows:
+            self._forget_rows()  # somebody has decoded another batch
         if opened is None:
             return
         start = perf_counter_ns()
         # whoever comes back after an interrupt finds some of this done
         for part in opened.parts:
             s = part.sequence
+            if opened.by_hand:
+                s.state = State.HELD
             if s.part is not part:
                 continue
             if part.tokens:
-                self.memory.keep(part)
-                s.rows = [part.first_row + row for row in part.path]
-                if s.n_past == s.n_save:
-                    self.memory.save(s)
-                s.is_dirty = False
-            if opened.by_hand:
-                s.state = State.HELD
+                self.memory.keep(part, has_rows)
+                if has_rows:
+                    s.rows = [part.first_row + row for row in part.path] if part.has_logits else []
+                    if s.n_past == s.n_save:
+                        self.memory.save(s)
+                    s.is_dirty = False
             s.part = None
         self._live = [part.sequence for part in opened.parts]
         self.opened = None

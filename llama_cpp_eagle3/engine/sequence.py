@@ -50,6 +50,23 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """What target and draft hold of a sequence, in host memory."""
+
+    target: bytes
+    draft: bytes
+    """Empty without a head."""
+    n_past: int
+    n_heads: int
+    """Which head it was, counted from the first one that was loaded."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Of both sides."""
+        return len(self.target) + len(self.draft)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log-probabilities behind one token, of the target's logits as they are."""
 
@@ -106,7 +123,7 @@ class Sequence:
         self.rows: list[int] = []
         """Rows of the target's last decode that belong to the last of tokens[:n_past], while they are there; -1 is the
         last one of a decode that was not the engine's."""
-        self.saved: tuple[bytes, bytes] | None = None
+        self.saved: Saved | None = None
         """What target and draft held when it was put aside."""
         self.is_dirty = False
         """A pass was begun and not settled: what target and draft hold has to be looked at."""
@@ -164,6 +181,8 @@ class Part:
     """Rows of accepted tokens, counted from the part's first one: those of `tokens`, 1 + i for token i of the draft."""
     said: list[int] = field(default_factory=list)
     """What the target said: the drafted tokens that were accepted, and the one behind them."""
+    has_logits: bool = True
+    """Whether its last row has logits: that of a piece of a prompt has none."""
     row: int = -1
     """Row that was sampled last."""
     node: int = -1

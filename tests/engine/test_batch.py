@@ -154,7 +154,7 @@ def test_errors_before_anything_is_evaluated(tiny_target: Any, tiny_head: Any) -
         with pytest.raises(ValueError, match="prompt 1: expected tokens in 0"):
             llm.generate_batch([[1], [9999]])
         with pytest.raises(ValueError, match="cannot parse the grammar"):
-            llm.generate_batch(["a", "b"], [{}, {"grammar": 'root ::= "a" ('}])
+            llm.generate_batch(["a", "b"], [{}, {"grammar": llama_cpp.LlamaGrammar.from_string('root ::= "a" (')}])
         with pytest.raises(ValueError, match="prompt 1: expected at least one token"):
             llm.generate_batch([[1], []])
         assert llm.n_tokens == 3
