@@ -41,7 +41,7 @@ SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
 UNSETTLED = pytest.mark.skipif(
-    "EAGLE3_STATEFUL_ALL" not in os.environ, reason="sequences of calls are known that fail; EAGLE3_STATEFUL_ALL=1 runs it"
+    "EAGLE3_STATEFUL_ALL" not in os.environ, reason="calls in some orders are known to fail (EAGLE3_STATEFUL_ALL=1)"
 )
 KINDS = (
     *("random", "perfect-row", "perfect-token", "gemma3", "mamba2"),
