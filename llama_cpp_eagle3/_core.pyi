@@ -170,7 +170,7 @@ class Target:
     def argmax(self, row: int) -> int:
         """Return the first of the most probable tokens of a row."""
     def logits(self, row: int) -> npt.NDArray[np.float32]:
-        """Copy the logits of a row: float32, (n_vocab,)."""
+        """Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one, whoever decoded it."""
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
     def truncate(self, n_past: int, seq_id: int = 0) -> int:

@@ -123,14 +123,17 @@ def test_bad_batch(low, batch, error, message):
 def test_bad_rows(low):
     with pytest.raises(Eagle3Error, match="nothing was decoded"):
         low.target.argmax(0)
+    with pytest.raises(Eagle3Error, match="llama.cpp has no logits for row -1"):
+        low.target.logits(-1)
     low.target.decode([1, 2, 3], 0)
-    for row in (-1, 3, 1000):
+    for row in (-2, 3, 1000):
         with pytest.raises(ValueError, match=f"row {row} is out of range"):
             low.target.logits(row)
     with pytest.raises(ValueError, match="sampler must not be null"):
         low.target.sample(0, 0)
     with pytest.raises(ValueError, match="4 rows were asked for, the last batch had 3"):
         low.target.logits_all(4)
+    np.testing.assert_array_equal(low.target.logits(-1), low.target.logits(2))
 
 
 def test_full_context(path):
