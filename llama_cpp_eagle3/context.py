@@ -106,9 +106,10 @@ class Context:
         if self.sequence.n_past == 0:
             raise ValueError("expected at least one token to go on from, found none")
         self.eval([])
-        if not self.sequence.rows:
+        engine = self._begin()
+        while not self.sequence.rows:  # in several passes where memory goes back far
             self._open()
-            self._begin()
+            engine.commit()
 
     def row_at(self, position: int) -> int | None:
         """Row of the last decode for a position; None if that did not hold it."""
