@@ -554,7 +554,7 @@ class Engine:
             piece = self.vocab.piece(token)
             n = len(s.tokens) - s.n_prompt
             if text.add(piece, may_wait=n < s.max_tokens + N_COMPLETE):
-                if text.find_stop(len(piece)):
+                if text.find_stop():
                     s.finish_reason = "stop"
                 elif n >= s.max_tokens:
                     s.finish_reason = "length"
