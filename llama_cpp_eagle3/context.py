@@ -21,6 +21,7 @@ from ._core import Drafter, FeatureTap, RecurrentRound, Target
 from .draft import Draft
 from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .guard import Guard
+from .model_file import check_file, guard_tokenizer, loading
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .rpc import RpcServers, find_device
@@ -47,6 +48,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
     ):
         self._guard = Guard(type(self).__name__)
         self._rpc_servers = rpc_servers
+        self._checked = options.pop("checked", True)
         self._servers: RpcServers | None = None
         self._tap: FeatureTap | None = None
         self._drafter: Drafter | None = None
@@ -64,12 +66,14 @@ class DraftedContext(Llama):  # type: ignore[misc]
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         try:
+            check_file(model_path, options, self._checked)
             pair = None if options.get("vocab_only") else self._check_files(model_path)
             if rpc_servers:
                 self._servers = RpcServers(rpc_servers)
                 options.setdefault("n_gpu_layers", -1)
             self._draft_device = None if draft.device is None else find_device(draft.device, self._servers)
-            super().__init__(model_path, **options)
+            with loading(model_path):
+                super().__init__(model_path, **options)
             self.draft_model = draft_model
             if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
                 raise ModelFileError(
@@ -151,6 +155,7 @@ class DraftedContext(Llama):  # type: ignore[misc]
     @_model.setter
     def _model(self, model: Any) -> None:
         self._llama_model = model
+        guard_tokenizer(model)
         draft, params = self._draft_options, self._context_params
         n_seq = draft.n_parallel
         if draft.model_path is not None:
@@ -197,7 +202,8 @@ class DraftedContext(Llama):  # type: ignore[misc]
 
     def _load_draft(self, pair: Pair | None) -> None:
         draft = self._draft_options
-        self._target = Target(int(self._ctx.ctx), int(self._model.model), self._tap)
+        with loading(self.model_path):
+            self._target = Target(int(self._ctx.ctx), int(self._model.model), self._tap)
         self._rollbacks = [RecurrentRound(self._target, seq_id) for seq_id in range(draft.n_parallel)]
         self._rollback = self._rollbacks[0]
         self._pair_id = ("", "")

@@ -58,6 +58,7 @@ class Eagle3Llama(Drafting):
         draft_target_layers: Sequence[int] | None = None,
         n_parallel: int = 1,
         rpc_servers: str | Sequence[str] | None = None,
+        checked: bool = True,
         **options: Any,
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
@@ -87,6 +88,8 @@ class Eagle3Llama(Drafting):
             n_parallel: how many prompts `generate_batch` advances together; they share n_ctx.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
+            checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
+                tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes.
 
         Raises:
@@ -116,7 +119,7 @@ class Eagle3Llama(Drafting):
         check_names(options, Eagle3Llama.__init__)
         check_values(draft_options, options)
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        super().__init__(os.fspath(model_path), draft_options, rpc_servers, options)
+        super().__init__(os.fspath(model_path), draft_options, rpc_servers, options | {"checked": checked})
 
     def generate(
         self,
@@ -378,4 +381,5 @@ class Eagle3Llama(Drafting):
             **draft,
             **{name: getattr(self, name) for name in DRAFT_SETTINGS},
             "rpc_servers": self._rpc_servers,
+            "checked": self._checked,
         }

@@ -4,6 +4,7 @@
 #include "error.h"
 #include "llama_ext.h"
 #include "lm_head.h"
+#include "weight_types.h"
 
 #include <algorithm>
 #include <cstring>
@@ -113,6 +114,10 @@ struct head_weights::loader {
             throw model_file_error(
                 format("'%s': tensor '%s' holds NaN or infinite values: the file is damaged, or training diverged",
                        file.path().c_str(), name.c_str()));
+        }
+        if (ne.size() > 1 && !is_matrix_type(meta->type)) {
+            throw model_file_error(format("'%s': tensor '%s': ggml multiplies no matrices of the type %s, which it has",
+                                          file.path().c_str(), name.c_str(), ggml_type_name(meta->type)));
         }
         weights.fingerprint_ = fnv1a(weights.fingerprint_, name.data(), name.size());
         weights.fingerprint_ = fnv1a(weights.fingerprint_, data(name), std::min<size_t>(ggml_nbytes(meta), 4096));

@@ -1,6 +1,7 @@
 #include "target/target.h"
 
 #include "error.h"
+#include "load_guard.h"
 #include "target/logits.h"
 
 #include "ggml.h"
@@ -354,7 +355,8 @@ void target::run() {
         if (tap_ptr) {
             tap_ptr->begin(batch);
         }
-        const int32_t ret = llama_decode(ctx, batch);
+        const abort_guard guard(abort_guard::outside_kernels);
+        const int32_t     ret = llama_decode(ctx, batch);
         if (ret == 1) {
             throw context_full_error(
                 format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
@@ -466,6 +468,10 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
     }
     const float * x = logits(row);
     if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
+        if (has_nan(x, n_vocab_tgt)) {
+            throw error(
+                format("the logits of row %d are no numbers: the model's file is damaged, or it overflows", row));
+        }
         return llama_sampler_sample(smpl, ctx, row_idxs[row]);
     }
     llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/true };
