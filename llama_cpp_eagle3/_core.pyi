@@ -9,6 +9,8 @@ import numpy.typing as npt
 from .draft import Draft
 
 LLAMA_CPP_PYTHON_VERSION: str
+SOURCES_DIGEST: str
+"""Of the C++ sources that it was compiled from (llama_cpp_eagle3/_library.py)."""
 RPC_PROTO_VERSION: tuple[int, int]
 """Major and minor version of the ggml-rpc protocol that llama.cpp speaks."""
 

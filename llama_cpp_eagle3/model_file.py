@@ -12,7 +12,9 @@ from ._core import LoadGuard, check_header, tokenize
 from .errors import Eagle3Error, ModelFileError
 from .trial import try_file
 
-_ADVICE = "The file is damaged, or was made for another version of llama.cpp: fetch it again, or convert the model anew."
+_ADVICE = (
+    "The file is damaged, or was made for another version of llama.cpp: fetch it again, or convert the model anew."
+)
 
 
 def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
@@ -28,6 +30,25 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
     n_header = check_header(path, {k: v for k, v in overrides.items() if isinstance(v, (bool, int, float, str))})
     if checked:
         try_file(path, n_header, options)
+
+
+# what some of llama.cpp's assertions are about, for those who have not read it
+_MEANINGS = {
+    "is_swa_any()": "there are layers with a sliding window or there are none: keys *.attention.sliding_window and "
+    "*.attention.sliding_window_pattern contradict what the architecture has",
+    "n_embd_head == hparams.n_embd_head_k()": "heads must have keys as long as values (keys *.attention.key_length and "
+    "value_length)",
+    "n_embd_head == n_rot": "all values of a head must be rotated (keys *.rope.dimension_count and "
+    "*.attention.key_length)",
+    "ggml_can_mul_mat(a, b)": "a matrix has another shape than what it is multiplied with",
+    "ggml_can_repeat(b, a)": "a vector has another length than what it is added to or multiplied with",
+    "ggml_nelements(a) == ne": "a number of heads, or the size of one, does not fit the matrices",
+}
+
+
+def _explain(reason: str) -> str:
+    """A reason, and in other words if it is an assertion that we know."""
+    return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
 
 
 @contextmanager
@@ -57,7 +78,7 @@ def loading(path: str) -> Iterator[None]:
             if not guard.reason:
                 raise
             if guard.asserted or ("load model" in str(e) and "alloc" not in guard.reason):
-                raise ModelFileError(f"'{path}': llama.cpp cannot load it: {guard.reason}. {_ADVICE}") from e
+                raise ModelFileError(f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_ADVICE}") from e
             raise ValueError(f"{e}: {guard.reason}") from e
 
 

@@ -41,24 +41,31 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> None:
     Raises:
         ModelFileError: the child process was ended by a signal, or does not come to an end.
     """
+    overrides = options.get("kv_overrides") or {}
     request = {
         "path": path,
-        "kv_overrides": {k: v for k, v in (options.get("kv_overrides") or {}).items() if isinstance(v, (int, float, str))},
+        "kv_overrides": {k: v for k, v in overrides.items() if isinstance(v, (int, float, str))},
         "flash_attn": bool(options.get("flash_attn")),
         "vocab_only": bool(options.get("vocab_only")),
     }
     digest = _digest(n_header, request)
-    if digest in _known() or not sys.executable or getattr(sys, "frozen", False):
+    if digest in _known() or not _has_interpreter():
         return
     end = _run(request)
     if end is None:
         _remember(digest)
     elif end:
         raise ModelFileError(
-            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, or was "
-            "made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False loads it "
-            "without trying.)"
+            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, or "
+            "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False loads "
+            "it without trying.)"
         )
+
+
+def _has_interpreter() -> bool:
+    """Whether there is a Python to run the child, and not a program that Python is a part of."""
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
 def _run(request: dict[str, Any]) -> str | None:

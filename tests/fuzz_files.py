@@ -67,6 +67,10 @@ class Fuzzer:
         ]
         self._head_of: dict[Path, Path] = {}
 
+    def good_files(self) -> list[Path]:
+        """What the cases are made of."""
+        return [*self._targets, Path(self._pair_target.path), *self._heads]
+
     def make(self, seed: int, case: int, path: Path) -> tuple[Path, bool, str, random.Random]:
         """Write a case's file; returns what it was made of, whether that is a head, and how it was spoilt."""
         from gguf_mutate import STRUCTURED, mutate
@@ -221,7 +225,8 @@ class Worker:
             child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=_environment()
             )
-        assert child.stdin and child.stdout
+        assert child.stdin
+        assert child.stdout
         threading.Thread(target=_feed, args=(child.stdin, cases), daemon=True).start()
         lines = _Lines(child.stdout)
         for i, case in enumerate(cases):
@@ -322,7 +327,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=N_SECONDS, help="seconds after which a case hangs")
-    parser.add_argument("--archs", type=lambda s: tuple(s.split(",")), default=ARCHS, help="rows of arch_keys.py, or all")
+    parser.add_argument(
+        "--archs", type=lambda s: tuple(s.split(",")), default=ARCHS, help="rows of arch_keys.py, or all"
+    )
     parser.add_argument("--options", type=json.loads, default={}, help="keyword arguments of Eagle3Llama, as JSON")
     parser.add_argument("--out", type=Path, help="where to write the failures, as JSON")
     parser.add_argument("--folder", type=Path, help="where to put a case's file")

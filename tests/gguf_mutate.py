@@ -15,11 +15,23 @@ Mutation = Callable[[random.Random, RawFile], None]
 _INTS = (0, 1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 100, 127, 255, 256, 511, 512, 513, 1024, 65536, 1 << 20, (1 << 31) - 1)
 _INTS += (1 << 31, (1 << 32) - 1, -1, -2, 1 << 40, (1 << 63) - 1)
 _FLOATS = (0.0, -1.0, 1.0, 0.5, 1e-30, -1e-5, 1e30, 3e38, float("nan"), float("inf"), -float("inf"), 2.0, 1e4)
-_STRINGS = (b"", b"none", b"linear", b"yarn", b"longrope", b"mean", b"\xff\xfe\x80", b"a" * 300, b"%s%n%d", b"\0", b"{{")
-_TOKENIZERS = (b"llama", b"gpt2", b"bert", b"t5", b"rwkv", b"plamo2", b"gemma4", b"none", b"no_vocab", b"test", b"hybriddna",
-               b"whitespace", b"replit", b"")  # fmt: skip
-_PRES = (b"default", b"llama-bpe", b"qwen2", b"gpt-2", b"gemma4", b"kimi-k2", b"deepseek-v3", b"gpt-4o", b"falcon", b"jais",
-         b"tekken", b"bailingmoe", b"jina-v2-de", b"smaug-bpe", b"afmoe", b"nothing", b"")  # fmt: skip
+_STRINGS = (
+    b"",
+    b"none",
+    b"linear",
+    b"yarn",
+    b"longrope",
+    b"mean",
+    b"\xff\xfe\x80",
+    b"a" * 300,
+    b"%s%n%d",
+    b"\0",
+    b"{{",
+)
+_TOKENIZERS = (b"llama", b"gpt2", b"bert", b"t5", b"rwkv", b"plamo2", b"gemma4", b"none", b"no_vocab", b"test", b"",
+               b"hybriddna", b"whitespace", b"replit")  # fmt: skip
+_PRES = (b"default", b"llama-bpe", b"qwen2", b"gpt-2", b"gemma4", b"kimi-k2", b"deepseek-v3", b"gpt-4o", b"falcon", b"",
+         b"jais", b"tekken", b"bailingmoe", b"jina-v2-de", b"smaug-bpe", b"afmoe", b"nothing")  # fmt: skip
 _TOKENS = (b"", b"a", b"<0x0A>", b"<0x", b"<0xZZ>", b"\xe2\x96\x81", b"\xff", b"\xc4\x80", b"'\\x0'", b"b'\\x", b"</s>",
            b"<unk>", b"<|im_end|>", b"\xf0\x9f\x98\x80", b"x" * 5000, b"\0", b" ", b"<|eot_id|>")  # fmt: skip
 
@@ -106,7 +118,13 @@ def add_field(rng: random.Random, file: RawFile) -> None:
 
 def add_experts(rng: random.Random, file: RawFile) -> None:
     """Numbers of experts and groups that may contradict each other."""
-    keys = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count", "nextn_predict_layers")
+    keys = (
+        "expert_count",
+        "expert_used_count",
+        "expert_group_count",
+        "expert_group_used_count",
+        "nextn_predict_layers",
+    )
     for key in rng.sample(keys, rng.randint(1, 3)):
         file.set(f"{file.arch}.{key}", U32, rng.choice((0, 1, 2, 3, 4, 5, 8, 1024)))
 
@@ -195,7 +213,9 @@ def change_special(rng: random.Random, file: RawFile) -> None:
     elif what == 2:
         merges = file.find("tokenizer.ggml.merges")
         if merges and merges.value and isinstance(merges.value, list):
-            merges.value[rng.randrange(len(merges.value))] = rng.choice((b"", b" ", b"a", b"a b c", b" b", b"\xff \xfe"))
+            merges.value[rng.randrange(len(merges.value))] = rng.choice(
+                (b"", b" ", b"a", b"a b c", b" b", b"\xff \xfe")
+            )
     elif what == 3:
         types = file.find("tokenizer.ggml.token_type")
         if types and types.value and isinstance(types.value, list):

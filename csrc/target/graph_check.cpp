@@ -177,6 +177,9 @@ void check_node(const ggml_tensor * node, uint32_t n_ctx) {
 
 void check_graphs(llama_context * ctx) {
     const uint32_t n_ctx = llama_n_ctx_seq(ctx);
+    if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
+        return; // a vocabulary only
+    }
     // one graph for a few tokens and one for a single token: some architectures build them differently. Small ones,
     // so that they need no more memory than the context has
     for (uint32_t n_tokens : { std::min(2u, llama_n_ubatch(ctx)), 1u }) {
