@@ -56,9 +56,9 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> None:
         _remember(digest)
     elif end:
         raise ModelFileError(
-            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, "
-            "or was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False loads "
-            "it without trying.)"
+            f"'{path}': llama.cpp does not survive loading it: {end} in a process that tried. The file is damaged, or "
+            "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False "
+            "loads it without trying.)"
         )
 
 
