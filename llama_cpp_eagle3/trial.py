@@ -70,7 +70,7 @@ def _has_interpreter() -> bool:
 
 def _run(request: dict[str, Any]) -> str | None:
     """Run the child; returns None if it came to its end, else how it ended; "" if it could not be run."""
-    request |= {"sys_path": sys.path, "llama_cpp": str(Path(llama_cpp.__file__).parent)}
+    request |= {"sys_path": [str(entry) for entry in sys.path], "llama_cpp": str(Path(llama_cpp.__file__).parent)}
     try:
         result = subprocess.run(
             [sys.executable, "-I", "-S", str(_CHILD)],
@@ -115,7 +115,7 @@ def _known() -> list[str]:
     """The files that survived, as far as we remember."""
     try:
         return _known_path().read_text(encoding="ascii").split()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # the last one: there is no home
         return []
 
 
@@ -128,5 +128,5 @@ def _remember(digest: str) -> None:
             path.write_text("\n".join(known[_N_KEPT // 2 :]) + "\n", encoding="ascii")
         with path.open("a", encoding="ascii") as file:
             file.write(digest + "\n")
-    except OSError:
+    except (OSError, RuntimeError):
         pass  # then it is tried again

@@ -259,6 +259,28 @@ def test_types_of_a_heads_matrices(tiny_target: Any, tiny_head: Any, tmp_path: P
         load(tiny_target, spoil(path, retype(b"blk.0.attn_q.weight", 27)))
 
 
+@pytest.mark.parametrize(
+    ("name", "dims", "words"),
+    [
+        (b"output.weight", [64, 96, 0], r"'output.weight': expected shape \[64, 96\], found \[64, 96, 0\]"),
+        (b"d2t", [0], "'d2t': expected 320 draft tokens, found 0|'output.weight': expected shape"),
+        (b"d2t", [96, 0], "'d2t': expected 96 draft tokens, found 0"),
+    ],
+)
+def test_empty_tensors_of_heads(
+    tiny_target: Any, tiny_head: Any, tmp_path: Path, name: bytes, dims: list[int], words: str
+) -> None:
+    def change(file: RawFile) -> None:
+        tensor = tensor_of(file, name)
+        tensor.dims = dims
+        tensor.resize()
+
+    path = tmp_path / "head.gguf"
+    path.write_bytes(Path(tiny_head.path).read_bytes())
+    with pytest.raises(ModelFileError, match=words):
+        load(tiny_target, spoil(path, change))
+
+
 def test_reasons_of_llama_cpp(tmp_path: Path) -> None:
     """A guard tells why; after it everything is as before."""
     path = spoil(write_random_arch(tmp_path, "qwen3"), set_key("expert_used_count", 3))
