@@ -180,13 +180,13 @@ void check_graphs(llama_context * ctx) {
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
     }
-    // one graph for a few tokens and one for a single token: some architectures build them differently. Small ones,
-    // so that they need no more memory than the context has
-    for (uint32_t n_tokens : { std::min(2u, llama_n_ubatch(ctx)), 1u }) {
+    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does
+    const uint32_t n_seqs = llama_n_seq_max(ctx);
+    for (uint32_t n_tokens : { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) }) {
         ggml_cgraph * graph = nullptr;
         abort_guard   guard;
         try {
-            graph = llama_graph_reserve(ctx, n_tokens, /*n_seqs =*/1, /*n_outputs =*/1);
+            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, /*n_outputs =*/n_seqs);
         } catch (const std::exception & e) {
             throw model_file_error(format("llama.cpp cannot build the model's graph: %s", e.what()));
         }
