@@ -42,7 +42,6 @@ class Context:
             params.cb_eval = cb_eval
         self.ctx = llama_cpp.llama_init_from_model(model, params)
         self.target = _core.Target(self.ctx, model, None)
-        self.memory = _core.RecurrentRound(self.target)
         self.rng = np.random.default_rng(1)
 
     def tokens(self, n: int) -> list[int]:
@@ -59,9 +58,9 @@ class Context:
     def round(self, n: int, n_accepted: int) -> None:
         """One pass of which the first tokens are kept."""
         tokens, n_past = self.tokens(n), self.target.n_past()
-        self.memory.begin(n)
-        self.target.decode(tokens, n_past)
-        self.memory.commit(n_accepted)
+        self.target.decode_parts([_core.BatchPart(0, n_past, tokens[:1], tokens[1:])])
+        if n > 1:
+            self.target.keep(0, list(range(n_accepted)))
 
     def close(self) -> None:
         self.target.close()
@@ -151,7 +150,7 @@ def measure(args: argparse.Namespace) -> tuple[str, dict[str, object], Path]:
     }
 
     contexts = {"snapshots": Context(model, n_max, args.threads), "checkpoint": Context(model, 0, args.threads)}
-    assert all(context.memory.kind == kind for kind, context in contexts.items())
+    assert all(context.target.rollback_kind == kind for kind, context in contexts.items())
     with_snapshots, without = contexts["snapshots"], contexts["checkpoint"]
     settings: dict[str, tuple[Context, Callable[[], None]]] = {
         "plain": (without, lambda: without.decode(1)),
@@ -166,7 +165,7 @@ def measure(args: argparse.Namespace) -> tuple[str, dict[str, object], Path]:
         for name, (context, step) in settings.items():
             common.progress(f"run {i + 1} of {args.runs}: {name}")
             times[name].append(milliseconds(context, step, args.rounds))
-    n_state_bytes = without.memory.n_state_bytes
+    n_state_bytes = without.target.n_state_bytes()
     for context in contexts.values():
         context.close()
     llama_cpp.llama_model_free(model)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import asdict
+from time import perf_counter
 
 import common
 
 from llama_cpp_eagle3.bench.figures import Spread, table
-from llama_cpp_eagle3.bench.runs import Run, run_own, total
+from llama_cpp_eagle3.bench.runs import Run, load, run_own, total
+from llama_cpp_eagle3.engine import DraftSettings, Sampling
 
 PARTS = {
     "together": lambda run: run.t_overhead_round * run.rounds,
@@ -18,6 +21,36 @@ PARTS = {
         run.t_decode - run.t_verify - run.t_draft - run.t_sample
     ),
 }
+
+
+_N_PARALLEL = 8
+
+
+def _round_of_many(
+    args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool
+) -> Spread:
+    """Seconds per sequence and round outside ggml and llama_decode, while all places are taken."""
+    llm = load(
+        model, draft, args.threads, args.gpu_layers, _N_PARALLEL * args.ctx_size, draft="chain", n_parallel=_N_PARALLEL
+    )
+    engine, settings = llm.engine, DraftSettings(mode="chain" if draft_on else "off", n_max=args.draft_n_max)
+    times = []
+    for _ in range(args.runs + 1):
+        sampling = Sampling(temperature=0.0, ignore_eos=True)
+        sequences = [engine.add(p, sampling, max_tokens=args.n_predict, draft=settings) for p in prompts[:_N_PARALLEL]]
+        while not all(s.generated for s in sequences):
+            engine.step()
+        assert llm.drafter is not None
+        n_rounds, start = 0, perf_counter()
+        t_us = engine.target.t_decode_us + llm.drafter.t_graph_us
+        while not any(s.is_done for s in sequences):
+            engine.step()
+            n_rounds += len(sequences)
+        t_us = engine.target.t_decode_us + llm.drafter.t_graph_us - t_us
+        times.append((perf_counter() - start - 1e-6 * t_us) / n_rounds)
+        engine.drop(sequences)
+    llm.close()
+    return Spread.of(times[1:])
 
 
 def main() -> None:
@@ -33,12 +66,15 @@ def main() -> None:
     for i in range(args.runs):
         common.progress(f"run {i + 1} of {args.runs}")
         runs.append(total(run_own(llm, prompt, args.n_predict)[0] for prompt in prompts))
+    many = [_round_of_many(args, model, draft, prompts, draft_on) for draft_on in (False, True)]
     rows = [[name, Spread.of(part(run) / run.rounds for run in runs).text(1, 1e-6)] for name, part in PARTS.items()]
     text = (
         f"{table(['', 'µs per round'], rows)}\n\n{len(prompts)} prompts, {args.n_predict} tokens each, greedy, "
-        f"draft_n_max {args.draft_n_max}; medians of {args.runs} runs (lowest - highest)."
+        f"draft_n_max {args.draft_n_max}; medians of {args.runs} runs (lowest - highest).\n\n"
+        f"With {_N_PARALLEL} sequences, per sequence and round: {many[0].text(1, 1e-6)} µs without drafts, "
+        f"{many[1].text(1, 1e-6)} µs with chains."
     )
-    data = {"runs": [asdict(run) for run in runs]}
+    data = {"runs": [asdict(run) for run in runs], f"seconds_with_{_N_PARALLEL}": [asdict(m) for m in many]}
     common.finish(args, common.Section("overhead", "Our own time per round", text, data), [model, draft])
 
 

@@ -11,6 +11,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 
 $python benchmarks/speed.py --publish
+for head in Q8_0 Q4_0 random; do
+    $python benchmarks/load.py --head "$head" --publish
+done
 $python benchmarks/pair.py --publish
 $python benchmarks/peer.py --publish
 $python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish

@@ -26,6 +26,7 @@ from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.bench.runs import load, run_own, total
 from llama_cpp_eagle3.bench.settings import Setting
+from llama_cpp_eagle3.engine import Chain, Sampling
 
 BEST = "best"
 """In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
@@ -192,7 +193,7 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
         write_target(model, Shape(2, 64, 64, 2, 2, _N_VOCAB, 64, 64), "Q8_0")
     llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, verbose=False)
     found: dict[str, Any] = {}
-    for name, options in (("greedy", {"temp": 0.0}), ("default chain", {})):
+    for name, options in (("greedy", {"temperature": 0.0}), ("default chain", {})):
         found[name] = asdict(Spread.of(_sample_rounds(llm, options)))
     llm.close()
     _write(path, wanted, args, found)
@@ -201,24 +202,16 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
 
 def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
     """Seconds of each round's sampling, in the way that `generate` does it."""
-    draw = llm._make_draw(None, _sampling_options(**options))
+    chain = Chain(Sampling(**options), llm.engine.vocab)
     llm.target.truncate(0)
     llm.target.decode(list(range(_N_ROWS)), 0)
     times = []
     for _ in range(_N_ROUNDS):
         start = time.perf_counter()
         for row in range(_N_ROWS):
-            draw(row)
+            chain.draw(llm.target, row, ())
         times.append(time.perf_counter() - start)
     return times
-
-
-def _sampling_options(**changes: float) -> dict[str, Any]:
-    """What `generate` gives to its sampler if nobody says anything."""
-    options: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1.0, "temp": 0.8}
-    options |= {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "tfs_z": 1.0}
-    options |= {"mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "penalize_nl": True, "grammar": None}
-    return options | changes
 
 
 def _read(path: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:

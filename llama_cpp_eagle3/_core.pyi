@@ -115,6 +115,33 @@ class FeatureTap:
     def n_decode(self) -> int:
         """Number of the last decode, counted from 1."""
 
+class BatchPart:
+    """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
+
+    draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted token,
+    the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only. Empty: each
+    follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
+    """
+
+    def __init__(
+        self,
+        seq_id: int,
+        n_past: int,
+        tokens: Sequence[int],
+        draft: Sequence[int] = (),
+        parents: Sequence[int] = (),
+        logits: str = "last",
+    ) -> None: ...
+    @property
+    def seq_id(self) -> int: ...
+    @property
+    def n_past(self) -> int: ...
+    @property
+    def tokens(self) -> list[int]:
+        """With the draft."""
+    @property
+    def is_draft(self) -> bool: ...
+
 class Target:
     """The target's context: decode, sample row by row, take back.
 
@@ -122,25 +149,27 @@ class Target:
     One thread at a time: a second one gets BusyError.
     """
 
-    def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None) -> None: ...
+    def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None, n_seq: int = 0) -> None:
+        """n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids are for leaves of trees; 0 = all are."""
     def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
         """Forget positions from `n_past` on and evaluate `tokens` there as one batch.
 
         Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
         can go back to before that (see `n_past`).
         """
-    def decode_parts(self, parts: Sequence[tuple[int, int, Sequence[int]]], logits_all: bool = True) -> None:
-        """Evaluate several sequences in one batch: `parts` are tuples (seq_id, n_past, tokens).
+    def decode_parts(self, parts: Sequence[BatchPart]) -> None:
+        """Evaluate several sequences in one batch: prompt pieces, chains and trees together.
 
-        Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
+        Rows are numbered through all parts.
         """
-    def decode_tree(self, tokens: Sequence[int], parents: Sequence[int], n_past: int) -> None:
-        """Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
+    def keep(self, seq_id: int, path: Sequence[int]) -> None:
+        """After a part that was a draft: keep the path through these of its rows and forget its other tokens.
 
-        The first token is the root; its parent is not looked at. All rows have logits. Call `keep` afterwards.
+        Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
+        back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         """
-    def keep(self, rows: Sequence[int]) -> None:
-        """After decode_tree: keep the path through these rows, 0 first, and forget all other nodes."""
+    def holds_draft(self, seq_id: int) -> bool:
+        """Whether a draft was decoded of which no path was kept yet."""
     def decode_batch(
         self,
         tokens: Sequence[int],
@@ -153,7 +182,10 @@ class Target:
         """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
         n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+        Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         """
+    def sample_from(self, sampler: int, logits: npt.NDArray[np.float32]) -> int:
+        """Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token."""
     def set_device_argmax(self, n_outputs: int) -> None:
         """Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
 
@@ -166,7 +198,7 @@ class Target:
     def argmax(self, row: int) -> int:
         """Return the first of the most probable tokens of a row."""
     def logits(self, row: int) -> npt.NDArray[np.float32]:
-        """Copy the logits of a row: float32, (n_vocab,)."""
+        """Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one, whoever decoded it."""
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
     def truncate(self, n_past: int, seq_id: int = 0) -> int:
@@ -180,9 +212,39 @@ class Target:
         """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
     def n_past(self, seq_id: int = 0) -> int:
         """Where a sequence ends."""
+    def copy(self, src: int, dst: int, n_past: int) -> int:
+        """Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
+
+        Returns n_past, or 0 where that cannot be: recurrent states, sliding windows that have moved on, no pool.
+        """
+    def state_get(self, seq_id: int) -> bytes:
+        """All that a sequence holds, with what it can go back to."""
+    def state_set(self, seq_id: int, state: bytes) -> None:
+        """Have a sequence hold what `state_get` gave, and nothing else.
+
+        Raises ContextFullError if there is no room, and ValueError for other bytes; the sequence is then empty.
+        """
+    def n_replay(self, seq_id: int = 0) -> int:
+        """Accepted tokens that the next batch of a sequence evaluates once more."""
+    def n_state_bytes(self, seq_id: int = 0) -> int:
+        """Bytes of a state that is saved to go back; 0 where none is needed."""
     @property
-    def holds_tree(self) -> bool:
-        """Whether a tree was decoded of which no path was kept yet."""
+    def rollback_kind(self) -> str:
+        """How rejected tokens go.
+
+        "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept (recurrent,
+        n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of the
+        next one, so that there is never a pass for them alone.
+        """
+    @property
+    def n_seq(self) -> int:
+        """Sequences of the caller."""
+    @property
+    def n_ctx(self) -> int:
+        """Positions of a sequence."""
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the sequences share their cells, rather than having as many each."""
     @property
     def n_leaves_max(self) -> int:
         """Leaves that a tree may have; 1 where only chains can be verified."""
@@ -197,40 +259,11 @@ class Target:
     @property
     def n_vocab(self) -> int: ...
     @property
+    def n_batches(self) -> int:
+        """Batches that were begun; rows are those of the last one."""
+    @property
     def t_decode_us(self) -> int:
         """Microseconds in llama_decode and synchronize."""
-
-class RecurrentRound:
-    """Takes tokens of one sequence back: `begin`, decode, `commit`.
-
-    `kind` says how: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept
-    (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of
-    the next one, so that there is never a pass for them alone.
-    """
-
-    def __init__(self, target: Target, seq_id: int = 0) -> None: ...
-    def begin(self, n_tokens: int) -> None:
-        """Announce a batch of n_tokens that is to be decoded behind the sequence and may be taken back in parts."""
-    def commit(self, n_accepted: int) -> None:
-        """Keep the first n_accepted tokens of the batch."""
-    def abort(self) -> None:
-        """Go back to where `begin` was called.
-
-        Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
-        (`Target.n_past(seq_id)` is 0).
-        """
-    @property
-    def is_open(self) -> bool:
-        """Whether a batch was announced that was neither committed nor aborted."""
-    @property
-    def kind(self) -> str:
-        """One of trim, snapshots, checkpoint."""
-    @property
-    def n_state_bytes(self) -> int:
-        """Bytes of one saved state of the sequence as it is now; 0 where none is needed."""
-    @property
-    def n_replay(self) -> int:
-        """Accepted tokens that the next batch evaluates once more."""
 
 class TargetInfo:
     """What the header of a target's GGUF file says. Made by read_target()."""
@@ -415,6 +448,12 @@ class Drafter:
         """
     def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
+    def copy(self, src: int, dst: int, n_past: int) -> int:
+        """Make positions before n_past of one sequence those of another one too, which forgets its own.
+
+        Returns the position from which rows of `dst` must be processed: what truncate(n_past) would return for `src`,
+        which stays as it is. Raises ValueError if `src` has not come to n_past.
+        """
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
@@ -452,7 +491,8 @@ class Drafter:
     def n_bytes_shared(self) -> int:
         """Of the target's tensors that the head uses in place."""
     @property
-    def n_bytes_cache(self) -> int: ...
+    def n_bytes_cache(self) -> int:
+        """Of the K/V cache as of now: it grows and shrinks with what is held."""
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32 (n_vocab_dft,), of the last drafted token."""
@@ -522,6 +562,7 @@ class Planner:
         n_leaves_max: int = 1,
         n_nodes_max: int | None = None,
         n_seq_max: int = 1,
+        uniform: bool = False,
         replays: bool = False,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
@@ -537,7 +578,12 @@ class Planner:
         pass besides id_last and the draft, such as tokens that are evaluated again.
         """
     def propose_batch(
-        self, seq_ids: Sequence[int], ids_last: Sequence[int], n_rooms: Sequence[int], n_rows_extra: int = 0
+        self,
+        seq_ids: Sequence[int],
+        ids_last: Sequence[int],
+        n_rooms: Sequence[int],
+        n_rows_extra: int = 0,
+        n_max: Sequence[int] = (),
     ) -> list[Draft]:
         """Draft chains for sequences that share one pass of the target."""
     def observe(

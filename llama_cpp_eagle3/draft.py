@@ -39,6 +39,11 @@ class Draft:
             depths.append(1 if parent < 0 else depths[parent] + 1)
         return max(depths, default=0)
 
+    @property
+    def n_leaves(self) -> int:
+        """Tokens that none follows; 0 without tokens."""
+        return len(self.tokens) - len({parent for parent in self.parents if parent >= 0})
+
     def child(self, i: int, token: int) -> int:
         """Return the index of the `token` that follows token i; -1 if there is none."""
         for child in range(i + 1, len(self.tokens)):

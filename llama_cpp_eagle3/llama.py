@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
-from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from .batch import BatchResult, make_lanes, run_batch
-from .drafting import DRAFT_SETTINGS, Drafting
-from .errors import Eagle3Error
+from ._core import Drafter, FeatureTap, Planner, Target
+from .batch import BatchResult, BatchRun, BatchStream, make_request, progress_bar
+from .context import Context, Generation
+from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
+from .errors import Eagle3Error, ModelFileError
 from .features import Features
+from .guard import Guard
+from .head import Head
 from .hub import download
+from .loading import Loading
+from .model_file import check_file, file_errors, guard_tokenizer
 from .options import DraftOptions, check_names, check_values, draft_mode
-from .sampling import CheckedProcessors, Draw, chain_draw, changes_logits, check_grammar, foreign_draw, n_best_needed
-from .speculative import Speculation, commit
+from .planning import have_planner, load_costs
+from .state import Eagle3State, check_state
 from .stats import Stats
-from .text import token_to_piece
 
-_NOT_SAMPLING = ("self", "prompts", "options", "progress")
+_NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
+
+DRAFT_SETTINGS = (
+    "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+)  # fmt: skip
+"""Attributes that may be changed between two generations."""
 
 
-class Eagle3Llama(Drafting):
+class Eagle3Llama(Llama):  # type: ignore[misc]
     """A `llama_cpp.Llama` whose generation is sped up by an EAGLE-3 head, without changing what comes out.
 
     Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.
@@ -35,8 +48,11 @@ class Eagle3Llama(Drafting):
         >>> llm.last_stats
     """
 
-    last_token_drafted: bool = False
-    """Whether the token that `generate` yielded last had been drafted."""
+    # what Llama keeps of the context
+    _seed: int
+    _sampler: Chain | None
+    n_batch: int
+    verbose: bool
 
     def __init__(
         self,
@@ -57,7 +73,11 @@ class Eagle3Llama(Drafting):
         draft_type_v: int | None = None,
         draft_target_layers: Sequence[int] | None = None,
         n_parallel: int = 1,
+        kv_unified: bool | None = None,
+        n_prompt_rows: int | None = None,
+        prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
+        progress: Callable[[float], None] | None = None,
         checked: bool = True,
         **options: Any,
     ):
@@ -68,7 +88,7 @@ class Eagle3Llama(Drafting):
             draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
-                "auto". On targets with a recurrent state trees become chains.
+                "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
             draft_n_min: shorter chains are dropped.
             draft_p_min: a chain ends before a token that is less likely than this.
@@ -85,9 +105,17 @@ class Eagle3Llama(Drafting):
             draft_type_v: ggml type of the head's V cache (default F16).
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
-            n_parallel: how many prompts `generate_batch` advances together; they share n_ctx.
+            n_parallel: how many sequences the engine advances together.
+            kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
+                trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
+                n_parallel: passes over many sequences are faster, since none looks at the others' cells. Default:
+                False, or True for draft="tree".
+            n_prompt_rows: tokens of a prompt that join a pass in which other sequences generate. Default: as many as
+                take as long again as their rows alone.
+            prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
+            progress: told how far loading the target is, 0 to 1.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes.
@@ -115,11 +143,259 @@ class Eagle3Llama(Drafting):
             type_v=draft_type_v,
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
             n_parallel=n_parallel,
+            kv_unified=kv_unified,
         )
         check_names(options, Eagle3Llama.__init__)
         check_values(draft_options, options)
-        self._pieces: dict[tuple[int, bool], bytes] = {}
-        super().__init__(os.fspath(model_path), draft_options, rpc_servers, options | {"checked": checked})
+        self._guard = Guard(type(self).__name__)
+        self._context = Context()
+        self._engine: Engine | None = None
+        self._head: Head | None = None
+        self._stats_before = Stats()
+        self._n_state_bytes = 0
+        self.n_parallel = n_parallel
+        self.draft = mode
+        self.draft_n_max, self.draft_n_min, self.draft_p_min = draft_options.n_max, draft_n_min, draft_p_min
+        self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
+        self.draft_tree_tokens = draft_options.tree_tokens
+        self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._checked = checked
+        # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
+        draft_model = options.pop("draft_model", None)
+        path = os.fspath(model_path)
+        try:
+            vocab_only = bool(options.get("vocab_only"))
+            self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            check_file(path, options, checked)
+            if rpc_servers:
+                options.setdefault("n_gpu_layers", -1)
+            with file_errors(path):
+                super().__init__(path, **options)
+            self.draft_model = draft_model
+            if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
+                raise ModelFileError(
+                    f"'{self.lora_path}' is missing, or is no LoRA adapter in GGUF for '{self.model_path}'"
+                )
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        """Make the engine, with the head if there is one."""
+        loading, context = self._loading, self._context
+        with file_errors(self.model_path):
+            target = loading.make_target(self._ctx.ctx, self._model.model)
+        self._n_ctx = target.n_ctx
+        if len(self.input_ids) < self._n_ctx:  # llama.cpp rounds n_ctx up
+            self.input_ids = np.zeros(self._n_ctx, dtype=np.intc)
+            if self._logits_all:
+                self.scores = np.ndarray((self._n_ctx, self._n_vocab), dtype=np.single)
+        context.sequence.logits_all = self._logits_all
+        model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
+        if loading.has_head:
+            self._head = Head(
+                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type),
+                self.draft_type_asked,
+            )
+        self._engine = context.engine = Engine(
+            target,
+            Vocab(model),
+            n_batch=n_batch,
+            drafter=None if self._head is None else self._head.drafter,
+            tap=loading.tap,
+            draft=self.draft_settings,
+            draft_model=self.draft_model,
+            n_rs_seq=self.context_params.n_rs_seq,
+            before_pass=loading.check_servers,
+            log=_print_log if self.verbose else _no_log,
+            n_prompt_rows=self._n_prompt_rows,
+            n_host_bytes=self._n_host_bytes,
+        )
+        if self._head is None:
+            return
+        self._n_state_bytes = self._measure_state()
+        self._log(loading.describe(self._head.drafter, self.target, self._n_state_bytes))
+        if self.draft == "auto":
+            costs = load_costs(self.costs_key())
+            if costs is not None:
+                self.convert_draft(costs.draft_type)
+
+    # what it is made of
+
+    @property
+    def engine(self) -> Engine:
+        """The loop behind everything that generates; add sequences of your own and call `step`."""
+        if self._engine is None:
+            raise Eagle3Error(f"this {type(self).__name__} is closed, or not loaded yet")
+        return self._engine
+
+    @property
+    def target(self) -> Target:
+        """The target's context with its verbs `decode`, `sample`, `argmax` and `truncate`, for a loop of one's own."""
+        return self.engine.target
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """What reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The head with its verbs `process`, `propose` and `truncate`; None without one."""
+        return None if self._head is None else self._head.drafter
+
+    @property
+    def head(self) -> Head | None:
+        """The head as it is loaded; None without one."""
+        return self._head
+
+    @property
+    def planner(self) -> Planner | None:
+        """What decides in `draft="auto"`; its `stats()` say what it chose. None before it was needed."""
+        return self.engine.planner
+
+    @property
+    def draft_model_path(self) -> str | None:
+        """The head's file; None without one."""
+        return self._loading.draft.model_path
+
+    @property
+    def draft_type_asked(self) -> int | None:
+        """The ggml type that was asked for the head's wider matrices; None = what is fastest."""
+        return self._loading.draft.type
+
+    @property
+    def draft_type(self) -> int | None:
+        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
+        return self.draft_type_asked if self._head is None else self._head.type
+
+    @property
+    def draft_settings(self) -> DraftSettings:
+        """What the attributes `draft`, `draft_n_max`, ... say now."""
+        return DraftSettings(
+            mode=self.draft,  # type: ignore[arg-type]
+            n_max=self.draft_n_max,
+            n_min=self.draft_n_min,
+            p_min=self.draft_p_min,
+            tree_depth=self.draft_tree_depth,
+            tree_topk=self.draft_tree_topk,
+            tree_tokens=self.draft_tree_tokens,
+        )
+
+    @property
+    def n_state_bytes(self) -> int:
+        """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
+        return self._n_state_bytes
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head again, its matrices in another type. What it has seen is forgotten."""
+        if self._head is not None and draft_type != self._head.type:
+            self.engine.set_drafter(self._head.convert(draft_type))
+
+    def _measure_state(self) -> int:
+        """Bytes of recurrent state per sequence; 0 for targets that only attend."""
+        if self.target.rollback_kind == "trim":
+            return 0
+        self.target.decode([max(0, self.token_bos())], 0, False)
+        n_bytes = self.target.n_state_bytes()
+        self.target.truncate(0)
+        return n_bytes
+
+    def _log(self, text: str) -> None:
+        if self.verbose:
+            _print_log(text)
+
+    def n_ctx(self) -> int:
+        """Positions of the context, or of each sequence's part of it."""
+        return int(super().n_ctx()) if self._engine is None else self._engine.n_ctx
+
+    # what Llama keeps of its context, and what it sets on the way to it
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the context holds. Fewer can be set to go back; more, by who has decoded them himself."""
+        return self._context.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n: int) -> None:
+        self._context.set_n_tokens(n)
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.intc]:
+        """Tokens of the context, int32 (n_ctx,); the first n_tokens of them count."""
+        return self._context.input_ids
+
+    @input_ids.setter
+    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
+        self._context.input_ids = ids
+
+    @property
+    def scores(self) -> npt.NDArray[np.single]:
+        """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
+        return self._context.scores
+
+    @scores.setter
+    def scores(self, scores: npt.NDArray[np.single]) -> None:
+        self._context.scores = scores
+
+    @property
+    def model_params(self) -> Any:
+        """The model's parameters. Llama sets them in its constructor; devices go in on the way."""
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, params: Any) -> None:
+        self._loading.preset_model(params)
+        self._model_params = params
+
+    @property
+    def context_params(self) -> Any:
+        """The context's parameters. Llama sets them in its constructor; the tap's callback goes in on the way."""
+        return self._context_params
+
+    @context_params.setter
+    def context_params(self, params: Any) -> None:
+        self._loading.preset_context(params)
+        self._context_params = params
+
+    @property
+    def _model(self) -> Any:
+        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
+        return self._llama_model
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        self._llama_model = model
+        guard_tokenizer(model)
+        self._loading.fit_context(self._context_params, model.model)
+
+    # planning
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that measured costs depend on, ready for JSON."""
+        params = (self.model_params, self.context_params, self.lora_path, self.tensor_split)
+        return self._loading.costs_key(self.drafter, *params)
+
+    def calibrate(self) -> None:
+        """Measure now what passes cost, unless that is known; else the first generation with `draft="auto"` does it.
+
+        Raises:
+            Eagle3Error: they must be measured, and the context is not empty.
+        """
+        with self._guard:
+            if self._head is not None:
+                have_planner(self.engine, self._head, self.costs_key, self._log, must=True)
+
+    def _begin_text(self) -> DraftSettings:
+        """Check what may have been changed since loading; have a planner, if one is wanted."""
+        settings = self.draft_settings
+        self.engine.check_draft(settings)
+        if self.draft == "auto" and self._head is not None:
+            have_planner(self.engine, self._head, self.costs_key, self._log)
+        return settings
+
+    # generating
 
     def generate(
         self,
@@ -141,32 +417,36 @@ class Eagle3Llama(Drafting):
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
         grammar: LlamaGrammar | None = None,
+        *,
+        ignore_eos: bool = False,
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
         The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
         token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
-        token was drawn from.
+        token was drawn from. ignore_eos: never draw a token that ends the text.
 
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        options = {
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "typical_p": typical_p,
-            "temp": temp,
-            "repeat_penalty": repeat_penalty,
-            "frequency_penalty": frequency_penalty,
-            "presence_penalty": presence_penalty,
-            "tfs_z": tfs_z,
-            "mirostat_mode": mirostat_mode,
-            "mirostat_tau": mirostat_tau,
-            "mirostat_eta": mirostat_eta,
-            "penalize_nl": penalize_nl,
-            "grammar": grammar,
-        }
+        sampling = self._sampling(
+            temperature=temp,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            repeat_penalty=repeat_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            mirostat_mode=mirostat_mode,
+            mirostat_tau=mirostat_tau,
+            mirostat_eta=mirostat_eta,
+            logits_processor=logits_processor,
+            grammar=grammar,
+            ignore_eos=ignore_eos,
+        )
+        context = self._context
+        generation: Generation | None = None
         run: Generator[int, Sequence[int] | None, None] | None = None
         sent: Sequence[int] | None = None
         try:
@@ -174,27 +454,63 @@ class Eagle3Llama(Drafting):
                 with self._guard:
                     start = perf_counter_ns()
                     try:
-                        if run is None:
-                            draw = self._make_draw(logits_processor, options)
-                            self._take_argmax_on_device(draw == self._target.argmax and not stopping_criteria)
-                            self._prefill([int(t) for t in tokens], reset)
-                            if self._last_row() < 0:
-                                draw = foreign_draw(draw, self._sampler, self._ctx)
-                            run = Speculation(self, draw, stopping_criteria).run()
+                        if generation is None or run is None:
+                            self._sampler = Chain(sampling, self.engine.vocab)
+                            settings = self._begin_text()
+                            self._begin_stats()
+                            generation = Generation(self._sampler, settings, stopping_criteria)
+                            run = context.generate(generation, [int(t) for t in tokens], reset)
                         token = run.send(sent)
                     except StopIteration:
                         return
                     finally:
-                        self._stats.total_ns += perf_counter_ns() - start
+                        context.stats.total_ns += perf_counter_ns() - start
                 sent = yield token
         finally:
-            if self._guard.try_acquire():  # else somebody is at it, who has settled the round
+            # else somebody is at it, who has settled the round
+            if generation is not None and self._guard.try_acquire():
                 try:
-                    commit(self)
+                    context.end(generation)
                 finally:
                     self._guard.release()
 
+    def _sampling(
+        self,
+        *,
+        logits_processor: Sequence[Any] | None,
+        grammar: LlamaGrammar | None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> Sampling:
+        """Llama's sampling options as the engine's."""
+        if grammar is not None:  # llama_cpp has no other way to its text
+            options |= {"grammar": grammar._grammar, "grammar_root": grammar._root}
+        return Sampling(
+            seed=self._seed if seed is None else seed,
+            penalty_last_n=self.last_n_tokens_size,
+            logits_processors=list(logits_processor or ()),
+            **options,
+        )
+
+    @overload
     def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[False] = False,
+        **common: Any,
+    ) -> list[BatchResult]: ...
+    @overload
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[True],
+        **common: Any,
+    ) -> BatchStream: ...
+    def generate_batch(  # type: ignore[misc]  # the overloads leave out what both have in common
         self,
         prompts: Sequence[str | Sequence[int]],
         options: Sequence[Mapping[str, Any]] | None = None,
@@ -216,12 +532,17 @@ class Eagle3Llama(Drafting):
         mirostat_eta: float = 0.1,
         logits_processor: LogitsProcessorList | None = None,
         grammar: LlamaGrammar | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        stream: bool = False,
         progress: bool | None = None,
-    ) -> list[BatchResult]:
+    ) -> list[BatchResult] | BatchStream:
         """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
 
-        Each prompt gets what `create_completion` would give it alone. Finished ones make room for those that wait. What
-        the context held before is forgotten.
+        Each prompt gets what `create_completion` would give it alone, and its own error, if that is what it ends with.
+        Finished ones make room for those that wait, and prompts that begin alike share what was evaluated. What the
+        context held before may be forgotten.
 
         Args:
             prompts: texts, or tokens.
@@ -243,12 +564,19 @@ class Eagle3Llama(Drafting):
             mirostat_eta: see there.
             logits_processor: see there; a processor gets the tokens of its own prompt.
             grammar: see there.
+            logit_bias: see there.
+            ignore_eos: never draw a token that ends the text.
+            logprobs: give the log-probability of each token too, and those of so many of the most probable ones.
+            stream: return a generator of (number of the prompt, token, text that is new) instead, as they come. The
+                token that ends a text comes too; None stands for an end without a token. Its return value, and that of
+                `yield from`, are the results. To leave it ends all.
             progress: show a tqdm bar over the prompts; None = on a terminal.
 
         Returns:
             One result per prompt, in their order.
 
         Raises:
+            ValueError: an argument cannot work; the message names the prompt.
             ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
         """
         common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
@@ -256,88 +584,202 @@ class Eagle3Llama(Drafting):
             unknown = set(option) - set(common)
             if unknown:
                 raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
+        run = self._run_batch(prompts, options, common, progress)
+        if stream:
+            return run
+        while True:
+            try:
+                next(run)
+            except StopIteration as e:
+                results: list[BatchResult] = e.value
+                return results
+
+    def _run_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None,
+        common: Mapping[str, Any],
+        progress: bool | None,
+    ) -> BatchStream:
+        """`generate_batch`, step by step."""
+        if options is not None and len(options) != len(prompts):
+            raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")
         with self._guard:
             start = perf_counter_ns()
-            self._epoch += 1
-            lanes = make_lanes(self, prompts, options, common)
+            requests = []
+            for i, prompt in enumerate(prompts):
+                merged = {**common, **(options[i] if options is not None else {})}
+                own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
+                merged.pop("tfs_z")
+                merged["logit_bias"] = merged["logit_bias"] or {}
+                tokens, sampling = self._prompt_tokens(prompt), self._sampling(**merged)
+                requests.append(make_request(i, tokens, sampling, **own, engine=self.engine))
+            settings = self._begin_text()
             self._begin_stats()
-            seed_before = self._seed
-            try:
-                return run_batch(self, lanes, progress)
-            finally:
-                self._seed = seed_before
-                self._stats.total_ns += perf_counter_ns() - start
+            run = BatchRun(self.engine, requests, settings)
+            total_ns = perf_counter_ns() - start
+        bar = progress_bar(len(prompts), progress)
+        try:
+            while not run.is_done:
+                n_done = run.n_done
+                with self._guard:
+                    start = perf_counter_ns()
+                    outputs = list(run.step())
+                    total_ns += perf_counter_ns() - start
+                bar.update(run.n_done - n_done)
+                yield from outputs
+        finally:
+            bar.close()
+            if not run.is_done and self._guard.try_acquire():
+                try:
+                    run.drop()
+                finally:
+                    self._guard.release()
+            stats = sum((sequence.stats for sequence in run.sequences), Stats())
+            stats.total_ns = total_ns
+            self._context.sequence.stats = stats
+        return run.results()
 
-    def _make_draw(self, logits_processor: LogitsProcessorList | None, options: dict[str, Any]) -> Draw:
-        """Set up Llama's sampler chain, and how to draw with it."""
-        self._sampler, draw = self._make_chain(logits_processor, options)
-        return draw
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """Tokens of a prompt as `create_completion` makes them."""
+        if not isinstance(prompt, str):
+            return [int(t) for t in prompt]
+        tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
+        bos = self.token_bos()
+        return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
 
-    def _make_chain(
-        self, logits_processor: Iterable[Callable[..., Any]] | None, options: dict[str, Any]
-    ) -> tuple[Any, Draw]:
-        """A sampler chain as Llama makes it, and how to draw with it."""
-        check_grammar(self._model.vocab, options.get("grammar"))
-        processors = CheckedProcessors(logits_processor) if logits_processor else None
-        sampler = self._init_sampler(logits_processor=None if processors is None else processors.as_list(), **options)
-        n_best = 0 if processors is not None or self._changes_logits(**options) else n_best_needed(**options)
-        if n_best == 1:
-            return sampler, self._target.argmax
-        return sampler, chain_draw(self._target, sampler, processors, n_best)
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens behind those that are there; the draft takes in their hidden states."""
+        with self._guard:
+            start = perf_counter_ns()
+            self._begin_stats()
+            self._context.eval([int(t) for t in tokens])
+            self._context.stats.total_ns += perf_counter_ns() - start
 
-    def _changes_logits(self, **options: Any) -> bool:
-        """Whether the chain makes other logits of the target's."""
-        return changes_logits(**options)
-
-    def sample(self, *args: Any, idx: int | None = None, **options: Any) -> int:
+    def sample(
+        self,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_eta: float = 0.1,
+        mirostat_tau: float = 5.0,
+        penalize_nl: bool = True,
+        logits_processor: LogitsProcessorList | None = None,
+        grammar: LlamaGrammar | None = None,
+        idx: int | None = None,
+    ) -> int:
         """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""
         with self._guard:
-            commit(self)
-            self._take_argmax_on_device(False)
-            self._refresh_logits()
-            sampler = self._sampler if self._sampler is not None else self._init_sampler(*args, **options)
-            if idx is None and self._last_row() < 0:
-                return int(sampler.sample(self._ctx))
-            row = self._row_at(self.n_tokens - 1 if idx is None else idx)
-            if row < 0:
+            context = self._context
+            context.refresh()
+            chain = self._sampler
+            if chain is None:
+                sampling = self._sampling(
+                    temperature=temp,
+                    top_k=top_k,
+                    top_p=top_p,
+                    min_p=min_p,
+                    typical_p=typical_p,
+                    repeat_penalty=repeat_penalty,
+                    frequency_penalty=frequency_penalty,
+                    presence_penalty=presence_penalty,
+                    mirostat_mode=mirostat_mode,
+                    mirostat_eta=mirostat_eta,
+                    mirostat_tau=mirostat_tau,
+                    logits_processor=logits_processor,
+                    grammar=grammar,
+                )
+                chain = Chain(sampling, self.engine.vocab)
+            row = context.row_at(self.n_tokens - 1 if idx is None else idx)
+            if row is None:
                 raise ValueError(f"expected a position that was decoded last, found {idx}")
-            return chain_draw(self._target, sampler, None)(row)
+            return int(chain.draw(self.target, row, context.sequence.tokens))
+
+    # the context
+
+    def reset(self) -> None:
+        """Forget everything that was evaluated."""
+        with self._guard:
+            self._context.forget()
+
+    def save_state(self) -> Eagle3State:
+        """Save the context of target and draft."""
+        with self._guard:
+            self._context.eval([])
+            self._loading.check_servers()
+            self.engine.flush()
+            draft_state = b"" if self.drafter is None else self.drafter.state_get()
+            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id)
+
+    def load_state(self, state: LlamaState) -> None:
+        """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
+
+        Raises:
+            IncompatibleDraftError: the state belongs to another pair, or does not fit the context.
+        """
+        with self._guard:
+            check_state(state, self._loading.pair_id, self._n_ctx)
+            self._loading.check_servers()
+            self._context.forget()
+            self.engine.vacate()
+            try:
+                with self._context.being_filled():
+                    super().load_state(state)
+                self._context.adopt(int(state.n_tokens))
+                draft_state = getattr(state, "draft_state", b"")
+                if self.drafter is not None and draft_state:
+                    self.drafter.state_set(draft_state)
+            except BaseException:
+                self._context.forget()
+                raise
+
+    def _begin_stats(self) -> None:
+        stats = self._context.stats
+        if stats.tokens > 0:
+            self._stats_before += stats
+            self._context.begin_stats()
+
+    @property
+    def last_token_drafted(self) -> bool:
+        """Whether the token that `generate` yielded last had been drafted."""
+        return self._context.last_token_drafted
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
         """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
         if type(self.tokenizer_) is not LlamaTokenizer:
             return bytes(super().detokenize(tokens, prev_tokens, special))
-        text = b"".join([self._piece(token, special) for token in tokens])
+        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens])
         return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
-
-    def _piece(self, token: int, special: bool) -> bytes:
-        piece = self._pieces.get((token, special))
-        if piece is None:
-            piece = self._pieces[token, special] = token_to_piece(self._model.vocab, token, special)
-        return piece
 
     @property
     def features(self) -> Features:
         """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
         with self._guard:
-            if self._tap is None:
+            if self.tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
             return Features(
-                self._tap.rows,
-                tokens=self._target.tokens,
-                positions=self._target.pos,
-                boundaries=self._tap.boundaries,
+                self.tap.rows,
+                tokens=self.target.tokens,
+                positions=self.target.pos,
+                boundaries=self.tap.boundaries,
             )
 
     @property
     def stats(self) -> Stats:
         """Figures since creation."""
-        return self._stats_before + self._stats
+        return self._stats_before + self._context.stats
 
     @property
     def last_stats(self) -> Stats:
         """Figures of the last (or running) generation."""
-        return Stats() + self._stats
+        return Stats() + self._context.stats
 
     @classmethod
     def from_pretrained(
@@ -373,13 +815,45 @@ class Eagle3Llama(Drafting):
             kwargs["draft_model_path"] = download(draft_repo_id or repo_id, draft_filename or "*.gguf", **where)
         return cls(download(repo_id, filename, additional_files=additional_files, **where), **kwargs)
 
+    def close(self) -> None:
+        """Free everything. Happens by itself when the object goes."""
+        guard = self.__dict__.get("_guard")
+        if guard is None or guard.closed:
+            return
+        with guard:
+            guard.closed = True
+            loading = self.__dict__.get("_loading")
+            if loading is not None:
+                loading.prepare_free()
+            # the draft borrows the model's tables, the context calls the tap: free them in this order
+            engine, self._engine, self._head = self._engine, None, None
+            self._sampler = None
+            self._context.engine = None
+            if engine is not None:
+                engine.close()
+            if "_stack" in self.__dict__:
+                super().close()
+            if loading is not None:
+                loading.close()
+
     def __getstate__(self) -> dict[str, Any]:
-        draft = {f"draft_{name}": value for name, value in asdict(self._draft_options).items()}
-        draft |= {"draft": draft.pop("draft_mode"), "n_parallel": draft.pop("draft_n_parallel")}
+        draft = {f"draft_{name}": value for name, value in asdict(self._loading.draft).items()}
+        draft |= {"draft": draft.pop("draft_mode")}
+        draft |= {name: draft.pop(f"draft_{name}") for name in ("n_parallel", "kv_unified")}
         return {
             **super().__getstate__(),
             **draft,
             **{name: getattr(self, name) for name in DRAFT_SETTINGS},
-            "rpc_servers": self._rpc_servers,
+            "n_prompt_rows": self._n_prompt_rows,
+            "prefix_cache_bytes": self._n_host_bytes,
+            "rpc_servers": self._loading.rpc_servers,
             "checked": self._checked,
         }
+
+
+def _print_log(text: str) -> None:
+    print(f"Eagle3Llama: {text}", file=sys.stderr)
+
+
+def _no_log(text: str) -> None:
+    pass

@@ -52,7 +52,7 @@ def _explain(reason: str) -> str:
 
 
 @contextmanager
-def loading(path: str) -> Iterator[None]:
+def file_errors(path: str) -> Iterator[None]:
     """Have what goes wrong while llama.cpp loads a file raised with its reason; assertions do not end the process.
 
     Raises:

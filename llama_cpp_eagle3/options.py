@@ -38,6 +38,7 @@ class DraftOptions:
     type_v: int | None
     target_layers: list[int] | None
     n_parallel: int
+    kv_unified: bool | None
 
     @property
     def n_rows(self) -> int:
@@ -48,6 +49,11 @@ class DraftOptions:
     def depth(self) -> int:
         """Tokens that can follow each other in a draft at most."""
         return self.tree_depth if self.mode == "tree" else self.n_max
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the sequences share their cells."""
+        return self.n_parallel == 1 or (self.mode == "tree" if self.kv_unified is None else self.kv_unified)
 
     @property
     def n_leaves(self) -> int:
@@ -100,6 +106,8 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             "expected n_ctx >= 0, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
+    if draft.mode == "tree" and not draft.is_pooled:
+        raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or say kv_unified=True")
     if draft.n_parallel > min(n_batch, n_ubatch):
         raise ValueError(
             f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "

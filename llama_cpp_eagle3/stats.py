@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from .draft import Draft
+
 _NS = 1e-9
 
 
@@ -42,11 +44,11 @@ class Stats:
         """The counters of what was generated alone, but for the rounds, which sequences may share."""
         return replace(self, prompt_tokens=0, rounds=0)
 
-    def extend_positions(self, n_drafted: int) -> None:
-        """Make room for a draft of `n_drafted` tokens."""
-        missing = n_drafted - len(self.accepted_per_position)
-        if missing > 0:
-            self.accepted_per_position += [0] * missing
+    def extend_positions(self, draft: Draft) -> None:
+        """Make room for a draft."""
+        n = len(self.accepted_per_position)
+        if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
+            self.accepted_per_position += [0] * (draft.depth - n)
 
     def judge(self, i: int, accepted: bool, n_drafted: int) -> bool:
         """Count one emitted token, and the judgement on drafted token `i` of `n_drafted`. Returns `accepted`."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-import placement
 import pytest
 from llama_cpp._logger import set_verbose
+
+import placement
+from llama_cpp_eagle3 import _core, model_file
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
-
-from llama_cpp_eagle3 import _core, model_file
 
 set_verbose(False)
 logging.getLogger("gguf").setLevel(logging.WARNING)

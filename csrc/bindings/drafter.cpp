@@ -194,17 +194,27 @@ void register_drafter(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.truncate(n_past, seq_id, same_next);
             },
-            py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false,
+            py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false, nogil,
             "Forget positions from n_past on. Returns the position from which rows must be processed again.\n"
             "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
             "again.")
+        .def(
+            "copy",
+            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.copy(src, dst, n_past);
+            },
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), nogil,
+            "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
+            "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
+            "is.")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.restart(n_past, seq_id);
             },
-            py::arg("n_past"), py::arg("seq_id") = 0,
+            py::arg("n_past"), py::arg("seq_id") = 0, nogil,
             "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
         .def(
             "reset",
@@ -216,7 +226,7 @@ void register_drafter(py::module_ & m) {
                     self.impl.restart(0, i);
                 }
             },
-            py::arg("seq_id") = py::none(), "Forget a sequence, or all.")
+            py::arg("seq_id") = py::none(), nogil, "Forget a sequence, or all.")
         .def(
             "state_get",
             [](py_drafter & self, llama_seq_id seq_id) {
@@ -262,7 +272,13 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_bytes_shared", [](const py_drafter & self) { return self.impl.weights().n_bytes_shared; },
             "of the target's tensors that the head uses in place")
-        .def_property_readonly("n_bytes_cache", [](const py_drafter & self) { return self.impl.n_bytes_cache(); })
+        .def_property_readonly(
+            "n_bytes_cache",
+            [](py_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.n_bytes_cache();
+            },
+            "of the K/V cache as of now: it grows and shrinks with what is held")
         .def_property_readonly(
             "draft_logits",
             [](py_drafter & self) {

@@ -90,13 +90,14 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
-                                         bool replays) {
+                                         bool uniform, bool replays) {
     planner_params params;
     params.n_max        = n_max;
     params.top_k        = top_k;
     params.n_leaves_max = n_leaves_max;
     params.n_nodes_max  = n_nodes_max.value_or(n_max);
     params.n_seq_max    = n_seq_max;
+    params.uniform      = uniform;
     params.replays      = replays;
     std::unique_ptr<draft_source> source;
     if (py::isinstance<py_drafter>(drafter)) {
@@ -116,10 +117,10 @@ py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama
 
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
-                                      int32_t n_rows_extra) {
+                                      int32_t n_rows_extra, const std::vector<int32_t> & n_max) {
     const busy_flag::scope  scope(self.busy);
     std::vector<py::object> drafts;
-    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra)) {
+    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max)) {
         drafts.push_back(to_draft(plan.tokens, plan.parents, plan.probs));
     }
     return drafts;
@@ -194,16 +195,17 @@ void register_planner(py::module_ & m) {
         None drafts nothing.
         target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes. They are refined while running.
-        n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree.
+        n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
+        of all trees of a round, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
-        replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
+        uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("replays") = false, py::keep_alive<1, 2>())
+             py::arg("uniform") = false, py::arg("replays") = false, py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft what may follow id_last, as a Draft, which may be empty.
@@ -212,8 +214,10 @@ void register_planner(py::module_ & m) {
             next pass besides id_last and the draft, such as tokens that are evaluated again.
         )pbdoc")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
-             py::arg("n_rows_extra") = 0,
-             "The same for sequences that share one pass of the target: one Draft for each. Chains need top_k = 1.")
+             py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
+             "The same for sequences that share one pass of the target: one Draft for each. n_max: tokens that may "
+             "follow "
+             "each other, for each; else the planner's own n_max.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
             After each round, those without a draft too: what the target said, and how long its pass took.

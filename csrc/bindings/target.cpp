@@ -22,8 +22,8 @@ using seqs_t   = std::vector<std::vector<llama_seq_id>>;
 
 // a target and the flag that keeps a second thread out
 struct py_target {
-    py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap) :
-        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap) {
+    py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq) :
+        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {
         check_graphs(reinterpret_cast<llama_context *>(ctx));
     }
 
@@ -31,40 +31,71 @@ struct py_target {
     busy_flag busy;
 };
 
+part_logits logits_of(const std::string & name) {
+    if (name != "none" && name != "last" && name != "all") {
+        throw std::invalid_argument("expected logits to be none, last or all, found '" + name + "'");
+    }
+    return name == "none" ? part_logits::none : name == "last" ? part_logits::last : part_logits::all;
+}
+
+batch_part make_part(llama_seq_id seq_id, int32_t n_past, tokens_t tokens, const tokens_t & draft,
+                     const std::vector<int32_t> & parents, const std::string & logits) {
+    batch_part part{ seq_id, n_past, std::move(tokens), {}, logits_of(logits), !draft.empty() };
+    if (draft.empty()) {
+        return part;
+    }
+    const size_t n = part.tokens.size();
+    if (!parents.empty() && parents.size() != draft.size()) {
+        throw std::invalid_argument(format("%zu drafted tokens, but %zu parents", draft.size(), parents.size()));
+    }
+    bool is_chain = true;
+    for (size_t i = 0; i < parents.size(); ++i) {
+        is_chain = is_chain && parents[i] == static_cast<int32_t>(i) - 1;
+    }
+    part.tokens.insert(part.tokens.end(), draft.begin(), draft.end());
+    part.logits = part_logits::all;
+    if (!is_chain) {
+        if (n != 1) {
+            throw std::invalid_argument(format("a tree stands behind one token, not behind %zu", n));
+        }
+        part.parents = { -1 };
+        for (const int32_t parent : parents) {
+            part.parents.push_back(parent + 1);
+        }
+    }
+    return part;
+}
+
 void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logits_all, llama_seq_id seq_id) {
     const busy_flag::scope scope(self.busy);
-    self.impl.decode(tokens, n_past, logits_all, seq_id);
+    self.impl.decode({ { seq_id, n_past, tokens, {}, logits_all ? part_logits::all : part_logits::last } });
 }
 
-void decode_parts(py_target & self, const std::vector<std::tuple<llama_seq_id, int32_t, tokens_t>> & parts,
-                  bool logits_all) {
-    const busy_flag::scope  scope(self.busy);
-    std::vector<batch_part> impl_parts;
-    for (const auto & [seq_id, n_past, tokens] : parts) {
-        impl_parts.push_back({ seq_id, n_past, tokens });
-    }
-    self.impl.decode_parts(impl_parts, logits_all);
-}
-
-void decode_tree(py_target & self, const tokens_t & tokens, const std::vector<int32_t> & parents, int32_t n_past) {
+void decode_parts(py_target & self, const std::vector<batch_part> & parts) {
     const busy_flag::scope scope(self.busy);
-    self.impl.decode_tree(tokens, parents, n_past);
+    self.impl.decode(parts);
 }
 
-// one sequence of a target
-struct py_round {
-    py_round(py_target & target, llama_seq_id seq_id) : target(target), seq_id(seq_id) { target.impl.round(seq_id); }
+py::bytes state_get(py_target & self, llama_seq_id seq_id) {
+    const busy_flag::scope     scope(self.busy);
+    const std::vector<uint8_t> state = self.impl.state_get(seq_id);
+    return { reinterpret_cast<const char *>(state.data()), state.size() };
+}
 
-    // run a function of the round while nobody else uses the target
-    template <typename F>
-    auto locked(F f) const {
-        const busy_flag::scope scope(target.busy);
-        return f(target.impl.round(seq_id));
+void state_set(py_target & self, llama_seq_id seq_id, const py::bytes & state) {
+    const busy_flag::scope scope(self.busy);
+    const std::string_view bytes = state;
+    self.impl.state_set(seq_id, { bytes.begin(), bytes.end() });
+}
+
+llama_token sample_from(py_target & self, uintptr_t sampler,
+                        const py::array_t<float, py::array::c_style | py::array::forcecast> & logits) {
+    const busy_flag::scope scope(self.busy);
+    if (logits.ndim() != 1 || logits.shape(0) != self.impl.n_vocab()) {
+        throw std::invalid_argument(format("expected %d logits in one dimension", self.impl.n_vocab()));
     }
-
-    py_target &  target;
-    llama_seq_id seq_id;
-};
+    return self.impl.sample_from(reinterpret_cast<llama_sampler *>(sampler), logits.data());
+}
 
 void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, const seqs_t & seq_ids,
                   const std::vector<bool> & logits) {
@@ -111,14 +142,32 @@ py::array_t<T> copy_of(const std::vector<T> & values) {
 void register_target(py::module_ & m) {
     using nogil = py::call_guard<py::gil_scoped_release>;
 
+    py::class_<batch_part>(m, "BatchPart", R"pbdoc(
+        Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
+
+        draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted
+        token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only.
+        Empty: each follows the one before.
+        logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
+    )pbdoc")
+        .def(py::init(&make_part), py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"),
+             py::arg("draft") = tokens_t(), py::arg("parents") = std::vector<int32_t>(), py::arg("logits") = "last")
+        .def_readonly("seq_id", &batch_part::seq_id)
+        .def_readonly("n_past", &batch_part::n_past)
+        .def_readonly("tokens", &batch_part::tokens, "with the draft")
+        .def_readonly("is_draft", &batch_part::is_draft);
+
     py::class_<py_target>(m, "Target", R"pbdoc(
         The target's context: decode, sample row by row, take back.
 
         `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing them.
         One thread at a time: a second one gets BusyError.
     )pbdoc")
-        .def(py::init<uintptr_t, uintptr_t, feature_tap *>(), py::arg("ctx"), py::arg("model"),
-             py::arg("tap") = py::none(), py::keep_alive<1, 4>())
+        .def(py::init<uintptr_t, uintptr_t, feature_tap *, int32_t>(), py::arg("ctx"), py::arg("model"),
+             py::arg("tap") = py::none(), py::arg("n_seq") = 0, py::keep_alive<1, 4>(), R"pbdoc(
+            n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids of the context are for the leaves of trees;
+            0 = all are the caller's.
+        )pbdoc")
         .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
              py::arg("seq_id") = 0, nogil(), R"pbdoc(
             Forget positions from `n_past` on and evaluate `tokens` there as one batch.
@@ -126,11 +175,30 @@ void register_target(py::module_ & m) {
             Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
             it can go back to before that (see `n_past`).
         )pbdoc")
-        .def("decode_parts", &decode_parts, py::arg("parts"), py::arg("logits_all") = true, nogil(), R"pbdoc(
-            The same for several sequences in one batch: `parts` are tuples (seq_id, n_past, tokens).
+        .def("decode_parts", &decode_parts, py::arg("parts"), nogil(), R"pbdoc(
+            The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
 
-            Rows are numbered through all parts. Without `logits_all` the last token of each part has logits.
+            Rows are numbered through all parts.
         )pbdoc")
+        .def(
+            "keep",
+            [](py_target & self, llama_seq_id seq_id, const std::vector<int32_t> & path) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.keep(seq_id, path);
+            },
+            py::arg("seq_id"), py::arg("path"), nogil(), R"pbdoc(
+            After a part that was a draft: keep the path through these of its rows and forget its other tokens.
+
+            Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
+            goes back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
+        )pbdoc")
+        .def(
+            "holds_draft",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.holds_draft(seq_id);
+            },
+            py::arg("seq_id"), "Whether a draft was decoded of which no path was kept yet.")
         .def(
             "set_device_argmax",
             [](py_target & self, int32_t n_outputs) {
@@ -146,26 +214,16 @@ void register_target(py::module_ & m) {
         .def_property_readonly(
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
             "whether logits are computed on a device whose memory the host cannot read")
-        .def("decode_tree", &decode_tree, py::arg("tokens"), py::arg("parents"), py::arg("n_past"), nogil(), R"pbdoc(
-            Evaluate a tree from position `n_past` of sequence 0 on, as one batch: token i follows token parents[i] < i.
-
-            The first token is the root; its parent is not looked at. All rows have logits. Call `keep` afterwards.
-        )pbdoc")
-        .def(
-            "keep",
-            [](py_target & self, const std::vector<int32_t> & rows) {
-                const busy_flag::scope scope(self.busy);
-                self.impl.keep(rows);
-            },
-            py::arg("rows"),
-            "After decode_tree: keep the path through these rows, 0 first, and forget all other nodes.")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
              nogil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, nogil(), R"pbdoc(
             Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
             n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+            Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         )pbdoc")
+        .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),
+             "Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token.")
         .def("argmax", &argmax, py::arg("row"), nogil(), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
@@ -202,9 +260,51 @@ void register_target(py::module_ & m) {
                 return self.impl.round(seq_id).n_past();
             },
             py::arg("seq_id") = 0, "Where a sequence ends.")
+        .def(
+            "copy",
+            [](py_target & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.copy(src, dst, n_past);
+            },
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), nogil(), R"pbdoc(
+            Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
+
+            Returns n_past, or 0 where that cannot be: recurrent states, sliding windows that have moved on.
+        )pbdoc")
+        .def("state_get", &state_get, py::arg("seq_id"),
+             "All that a sequence holds, with what it can go back to, as bytes.")
+        .def("state_set", &state_set, py::arg("seq_id"), py::arg("state"), R"pbdoc(
+            Have a sequence hold what `state_get` gave, and nothing else.
+
+            Raises ContextFullError if there is no room, and ValueError for other bytes; the sequence is then empty.
+        )pbdoc")
+        .def(
+            "n_replay",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.round(seq_id).replay().size();
+            },
+            py::arg("seq_id") = 0, "Accepted tokens that the next batch of a sequence evaluates once more.")
+        .def(
+            "n_state_bytes",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.round(seq_id).n_state_bytes();
+            },
+            py::arg("seq_id") = 0, "Bytes of a state that is saved to go back; 0 where none is needed.")
         .def_property_readonly(
-            "holds_tree", [](const py_target & self) { return self.impl.holds_tree(); },
-            "whether a tree was decoded of which no path was kept yet")
+            "rollback_kind", [](py_target & self) { return to_string(self.impl.round(0).kind()); }, R"pbdoc(
+            How rejected tokens go: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp
+            kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
+            in front of the next one, so that there is never a pass for them alone.
+        )pbdoc")
+        .def_property_readonly(
+            "n_ctx", [](const py_target & self) { return self.impl.n_ctx_seq(); }, "positions of a sequence")
+        .def_property_readonly(
+            "is_pooled", [](const py_target & self) { return self.impl.is_pooled(); },
+            "whether the sequences share their cells, rather than having as many each")
+        .def_property_readonly(
+            "n_seq", [](const py_target & self) { return self.impl.n_seqs(); }, "sequences of the caller")
         .def_property_readonly(
             "n_leaves_max", [](const py_target & self) { return self.impl.n_leaves_max(); },
             "leaves that a tree may have; 1 where only chains can be verified")
@@ -221,61 +321,11 @@ void register_target(py::module_ & m) {
             "pos", [](const py_target & self) { return copy_of(self.impl.pos()); }, "positions of the last batch")
         .def_property_readonly("n_vocab", [](const py_target & self) { return self.impl.n_vocab(); })
         .def_property_readonly(
+            "n_batches", [](const py_target & self) { return self.impl.n_batches(); },
+            "batches that were begun; rows are those of the last one")
+        .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
             "microseconds in llama_decode and synchronize");
-
-    py::class_<py_round>(m, "RecurrentRound", R"pbdoc(
-        Takes tokens of one sequence back: `begin`, decode, `commit`.
-
-        `kind` says how: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept
-        (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front
-        of the next one, so that there is never a pass for them alone.
-    )pbdoc")
-        .def(py::init<py_target &, llama_seq_id>(), py::arg("target"), py::arg("seq_id") = 0, py::keep_alive<1, 2>())
-        .def(
-            "begin",
-            [](const py_round & self, int32_t n_tokens) {
-                self.locked([&](recurrent_round & round) { round.begin(n_tokens); });
-            },
-            py::arg("n_tokens"), nogil(),
-            "A batch of n_tokens is about to be decoded behind the sequence and may be taken back in parts.")
-        .def(
-            "commit",
-            [](const py_round & self, int32_t n_accepted) {
-                self.locked([&](recurrent_round & round) { round.commit(n_accepted); });
-            },
-            py::arg("n_accepted"), nogil(), "Keep the first n_accepted tokens of the batch.")
-        .def(
-            "abort", [](const py_round & self) { self.locked([](recurrent_round & round) { round.abort(); }); },
-            nogil(),
-            R"pbdoc(
-            Go back to where `begin` was called.
-
-            Snapshots do not reach back before a decoded batch: the sequence is then forgotten altogether
-            (`Target.n_past(seq_id)` is 0).
-        )pbdoc")
-        .def_property_readonly(
-            "is_open",
-            [](const py_round & self) { return self.locked([](recurrent_round & round) { return round.open(); }); },
-            "whether a batch was announced that was neither committed nor aborted")
-        .def_property_readonly(
-            "kind",
-            [](const py_round & self) {
-                return self.locked([](recurrent_round & round) { return to_string(round.kind()); });
-            },
-            "trim, snapshots or checkpoint")
-        .def_property_readonly(
-            "n_state_bytes",
-            [](const py_round & self) {
-                return self.locked([](recurrent_round & round) { return round.n_state_bytes(); });
-            },
-            "bytes of one saved state of the sequence as it is now; 0 where none is needed")
-        .def_property_readonly(
-            "n_replay",
-            [](const py_round & self) {
-                return self.locked([](recurrent_round & round) { return round.replay().size(); });
-            },
-            "accepted tokens that the next batch evaluates once more");
 
     py::class_<target_info>(m, "TargetInfo", "What the header of a target's GGUF file says. Made by read_target().")
         .def_readonly("path", &target_info::path)

@@ -63,17 +63,15 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     shape.n_rows = 1;
     shape.kind   = graph_kind::kv_only;
     if (hparams_.n_layer > 1) {
-        shape.n_kv    = draft_cache::n_pad;
-        shape.streams = { { 0, 1, 1 } };
+        shape.streams = { { 0, draft_cache::n_pad, 1, 1 } };
     }
     runner_.check(shape);
     shape.n_out   = 1;
-    shape.n_kv    = draft_cache::n_pad;
     shape.n_top   = 1;
     shape.n_steps = std::min(n_unroll_, 2);
+    shape.streams = { { 0, draft_cache::n_pad, 1, 1 } };
     for (const graph_kind kind : { graph_kind::catch_up, graph_kind::step, graph_kind::expand }) {
-        shape.kind    = kind;
-        shape.streams = { { 0, 1, 1 } };
+        shape.kind = kind;
         runner_.check(shape);
     }
 }
@@ -136,6 +134,8 @@ void drafter::process(const float * rows, const llama_token * tokens, int32_t n_
         check_token("token", tokens[i]);
     }
     leave();
+    cache_.request(seq_id, n_past + n_tokens + draft_cache::n_scratch);
+    cache_.provide();
     const size_t n_feat = hparams_.n_embd_feat();
     for (int32_t i = 0; i < n_tokens; ++i) {
         seq.append(rows + n_feat * (row_ids ? row_ids[i] : i), tokens[i]);
@@ -196,10 +196,17 @@ void drafter::compute() {
 // the waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state
 void drafter::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : round_) {
+        cache_.request(part.seq_id, part.pos + 1 + part.n_left + draft_cache::n_scratch);
+    }
+    cache_.provide();
+    for (const participant & part : round_) {
         if (sequence(part.seq_id).n_rows() > n_catch_up_max) {
             flush(part.seq_id);
         }
     }
+    std::sort(round_.begin(), round_.end(), [this](const participant & a, const participant & b) {
+        return cache_.row(a.seq_id, 0) < cache_.row(b.seq_id, 0);
+    });
     pass_.clear(graph_kind::catch_up, n_top, n_steps);
     for (const participant & part : round_) {
         const draft_sequence & seq = sequence(part.seq_id);
@@ -389,8 +396,9 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     if (order_.empty()) {
         return;
     }
-    std::stable_sort(order_.begin(), order_.end(),
-                     [this](int32_t a, int32_t b) { return nodes_[a].seq_id < nodes_[b].seq_id; });
+    std::stable_sort(order_.begin(), order_.end(), [this](int32_t a, int32_t b) {
+        return cache_.row(nodes_[a].seq_id, 0) < cache_.row(nodes_[b].seq_id, 0);
+    });
 
     pass_.clear(graph_kind::expand, std::min(top_k, weights_.n_vocab_dft));
     int32_t n_new = 0; // of the same sequence
@@ -443,7 +451,34 @@ drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
 int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);
     leave();
-    return seq.truncate(n_past, same_next);
+    n_past = seq.truncate(n_past, same_next);
+    if (seq.n_slots() == seq.pos_start()) {
+        cache_.release(seq_id);
+    }
+    return n_past;
+}
+
+int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+    const draft_sequence & from = sequence(src);
+    draft_sequence &       to   = sequence(dst);
+    if (src == dst) {
+        throw std::invalid_argument(format("sequence %d cannot be copied to itself", src));
+    }
+    if (n_past < 0 || n_past > from.n_past()) {
+        throw std::invalid_argument(
+            format("expected a position of sequence %d, in 0..%d, found %d", src, from.n_past(), n_past));
+    }
+    leave();
+    restart(0, dst);
+    draft_sequence prefix = from.prefix(n_past);
+    const int32_t  n      = prefix.n_slots() - prefix.pos_start();
+    if (n > 0) {
+        cache_.request(dst, prefix.n_slots() + draft_cache::n_scratch);
+        cache_.provide();
+        cache_.copy(src, dst, prefix.pos_start(), n);
+    }
+    to = std::move(prefix);
+    return to.n_past();
 }
 
 void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
@@ -453,6 +488,7 @@ void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     }
     leave();
     seq.restart(n_past);
+    cache_.release(seq_id);
 }
 
 } // namespace eagle3

@@ -44,7 +44,7 @@ struct draft_node {
 // above: they are never valid, and the next proposal overwrites them before anything attends to them.
 class drafter {
   public:
-    // ctx-independent: model_tgt only lends its tables. n_ctx: positions of each sequence.
+    // ctx-independent: model_tgt only lends its tables. n_ctx: positions that each sequence may have.
     // Throws model_file_error, incompatible_draft_error.
     drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params);
 
@@ -91,6 +91,10 @@ class drafter {
     // forget positions >= n_past; see draft_sequence
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
 
+    // Make positions < n_past of one sequence those of another one too, which forgets its own before. Returns the
+    // position from which rows of dst must come: what truncate(n_past) would return for src, which stays as it is.
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+
     // forget everything; rows come from n_past on, and what lies before is not attended to
     void restart(int32_t n_past, llama_seq_id seq_id = 0);
 
@@ -103,7 +107,7 @@ class drafter {
     std::vector<float> hidden_state() const { return runner_.state(state_last_); }
     int32_t            n_graph_nodes() const { return runner_.n_graph_nodes(); }
 
-    size_t  n_bytes_cache() const { return cache_.n_bytes(); }
+    size_t  n_bytes_cache() const { return cache_.n_bytes(); } // grows and shrinks with what is held
     int64_t t_graph_us() const { return runner_.t_graph_us; }
 
     drafter_stats stats;
@@ -152,7 +156,7 @@ class drafter {
 
     std::vector<draft_sequence> sequences_;
 
-    // of a round; participants are ordered by sequence
+    // of a round; participants are ordered as they lie in the cache
     std::vector<participant> round_;
     std::vector<draft_node>  nodes_;
     struct node_place {

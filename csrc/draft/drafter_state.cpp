@@ -88,6 +88,8 @@ void drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id)
     }
 
     leave();
+    cache_.request(seq_id, header.pos_start + n_slots + draft_cache::n_scratch);
+    cache_.provide();
     cache_.state_set(seq_id, header.pos_start, n_slots, src);
     seq.restore(header.pos_start, header.pos_first, std::move(rows), std::move(tokens),
                 header.seeded >= 0 ? std::optional<llama_token>(header.seeded) : std::nullopt);

@@ -43,14 +43,14 @@ class builder {
         }
 
         if (from_target && hparams.n_layer > 1) {
-            first.mask = graph.mask = input(GGML_TYPE_F16, shape.n_kv, shape.n_rows);
-            first.runs              = find_runs([](const draft_stream & s) { return s.n_rows; });
+            first.runs = find_runs([](const draft_stream & s) { return s.n_rows; });
+            first.mask = graph.mask = input(GGML_TYPE_F16, n_mask(first.runs));
         }
         rows last = first;
         if (shape.kind != graph_kind::kv_only) {
             last.n    = shape.n_out;
-            last.mask = graph.mask_out = input(GGML_TYPE_F16, shape.n_kv, shape.n_out);
-            last.runs                  = find_runs([](const draft_stream & s) { return s.n_out; });
+            last.runs = find_runs([](const draft_stream & s) { return s.n_out; });
+            last.mask = graph.mask_out = input(GGML_TYPE_F16, n_mask(last.runs));
             if (shape.n_out == 1) {
                 last.pos = ggml_view_1d(ctx, graph.pos, 1, (shape.n_rows - 1) * graph.pos->nb[0]);
             } else if (shape.n_out < shape.n_rows) {
@@ -77,25 +77,27 @@ class builder {
         const int64_t n_more = static_cast<int64_t>(shape.n_out) * (shape.n_steps - 1);
         graph.step_pos       = input(GGML_TYPE_I32, n_more);
         graph.step_row       = input(GGML_TYPE_I64, n_more);
-        graph.step_mask      = input(GGML_TYPE_F16, shape.n_kv, n_more);
+        graph.step_mask      = input(GGML_TYPE_F16, n_mask(last.runs) * (shape.n_steps - 1));
         for (int32_t i = 1; i < shape.n_steps; ++i) {
             const size_t row  = static_cast<size_t>(i - 1) * shape.n_out;
             rows         step = last;
             step.embd         = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
             step.pos          = ggml_view_1d(ctx, graph.step_pos, shape.n_out, row * graph.step_pos->nb[0]);
             step.row          = ggml_view_1d(ctx, graph.step_row, shape.n_out, row * graph.step_row->nb[0]);
-            step.mask         = ggml_view_2d(ctx, graph.step_mask, shape.n_kv, shape.n_out, graph.step_mask->nb[1],
-                                             row * graph.step_mask->nb[1]);
+            step.mask         = ggml_view_1d(ctx, graph.step_mask, n_mask(last.runs),
+                                             (i - 1) * n_mask(last.runs) * graph.step_mask->nb[0]);
             g                 = outputs(layers(g, step, step), i);
         }
     }
 
   private:
-    // neighbouring sequences with equally many rows: one attention serves them
+    // streams that one attention serves
     struct run {
-        llama_seq_id seq_first;
-        int32_t      n_seq;
-        int32_t      n_rows; // of each
+        int64_t base;
+        int64_t stride; // from one to the next
+        int32_t n_seq;
+        int32_t n_rows; // of each
+        int32_t n_kv;   // of each
     };
 
     // rows that go through a layer together
@@ -113,13 +115,27 @@ class builder {
         std::vector<run> runs;
         for (const draft_stream & s : shape.streams) {
             const int32_t n = n_rows_of(s);
-            if (!runs.empty() && runs.back().seq_first + runs.back().n_seq == s.seq_id && runs.back().n_rows == n) {
-                runs.back().n_seq++;
-            } else {
-                runs.push_back({ s.seq_id, 1, n });
+            if (!runs.empty()) {
+                run &         last   = runs.back();
+                const int64_t stride = last.n_seq == 1 ? s.base - last.base : last.stride;
+                if (n == last.n_rows && s.n_kv == last.n_kv && stride > 0 &&
+                    s.base == last.base + stride * last.n_seq) {
+                    last.stride = stride;
+                    last.n_seq++;
+                    continue;
+                }
             }
+            runs.push_back({ s.base, s.n_kv, 1, n, s.n_kv });
         }
         return runs;
+    }
+
+    static int64_t n_mask(const std::vector<run> & runs) {
+        int64_t n = 0;
+        for (const run & run : runs) {
+            n += static_cast<int64_t>(run.n_kv) * run.n_rows * run.n_seq;
+        }
+        return n;
     }
 
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1 = 1) {
@@ -229,27 +245,29 @@ class builder {
 
     // slots of a run by head: [n_embd_head, n_kv, n_head_kv, n_seq]
     ggml_tensor * cached(ggml_tensor * t, const run & run) {
-        ggml_tensor * view = ggml_view_4d(ctx, t, hparams.n_embd_head, hparams.n_head_kv, shape.n_kv, run.n_seq,
-                                          ggml_row_size(t->type, hparams.n_embd_head), t->nb[1],
-                                          cache.row(1, 0) * t->nb[1], cache.row(run.seq_first, 0) * t->nb[1]);
+        ggml_tensor * view = ggml_view_4d(ctx, t, hparams.n_embd_head, hparams.n_head_kv, run.n_kv, run.n_seq,
+                                          ggml_row_size(t->type, hparams.n_embd_head), t->nb[1], run.stride * t->nb[1],
+                                          run.base * t->nb[1]);
         return ggml_permute(ctx, view, 0, 2, 1, 3);
     }
 
     // q: [n_embd_head, n_head, n]
     ggml_tensor * attention(int32_t il, ggml_tensor * q, const rows & in) {
-        ggml_tensor * result = nullptr;
-        int64_t       first  = 0;
+        ggml_tensor * result     = nullptr;
+        int64_t       first      = 0;
+        int64_t       first_mask = 0;
         for (const run & run : in.runs) {
-            ggml_tensor * q_run = ggml_view_4d(ctx, q, q->ne[0], q->ne[1], run.n_rows, run.n_seq, q->nb[1], q->nb[2],
-                                               run.n_rows * q->nb[2], first * q->nb[2]);
-            ggml_tensor * mask =
-                ggml_view_4d(ctx, in.mask, shape.n_kv, run.n_rows, 1, run.n_seq, in.mask->nb[1],
-                             run.n_rows * in.mask->nb[1], run.n_rows * in.mask->nb[1], first * in.mask->nb[1]);
+            ggml_tensor * q_run   = ggml_view_4d(ctx, q, q->ne[0], q->ne[1], run.n_rows, run.n_seq, q->nb[1], q->nb[2],
+                                                 run.n_rows * q->nb[2], first * q->nb[2]);
+            const size_t  n_bytes = run.n_kv * in.mask->nb[0];
+            ggml_tensor * mask = ggml_view_4d(ctx, in.mask, run.n_kv, run.n_rows, 1, run.n_seq, n_bytes,
+                                              run.n_rows * n_bytes, run.n_rows * n_bytes, first_mask * in.mask->nb[0]);
             ggml_tensor * out =
                 attend(ggml_permute(ctx, q_run, 0, 2, 1, 3), cached(cache.k(il), run), cached(cache.v(il), run), mask);
             out    = ggml_reshape_2d(ctx, out, hparams.n_embd_q(), static_cast<int64_t>(run.n_rows) * run.n_seq);
             result = result ? ggml_concat(ctx, result, out, 1) : out;
             first += out->ne[1];
+            first_mask += ggml_nelements(mask);
         }
         return result;
     }

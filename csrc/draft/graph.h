@@ -16,14 +16,15 @@ enum class graph_kind {
     expand,   // any rows of the state -> the same
 };
 
-// rows of one sequence in a graph; the rows of a graph are ordered by sequence
+// rows of one sequence in a graph, which are neighbours there
 struct draft_stream {
-    llama_seq_id seq_id = 0;
-    int32_t      n_rows = 0; // 0 where a graph does not depend on it: catch_up of a head with one layer
-    int32_t      n_out  = 0; // of them, the last ones: rows that go all the way
+    int64_t base   = 0; // row of the cache where its slots begin
+    int32_t n_kv   = 0; // slots that attention sees, padded
+    int32_t n_rows = 0; // 0 where a graph does not depend on it: catch_up of a head with one layer
+    int32_t n_out  = 0; // of them, the last ones: rows that go all the way
 
     bool operator==(const draft_stream & other) const {
-        return seq_id == other.seq_id && n_rows == other.n_rows && n_out == other.n_out;
+        return base == other.base && n_kv == other.n_kv && n_rows == other.n_rows && n_out == other.n_out;
     }
 };
 
@@ -32,15 +33,16 @@ struct draft_shape {
     graph_kind kind    = graph_kind::step;
     int32_t    n_rows  = 0;
     int32_t    n_out   = 0;
-    int32_t    n_kv    = 0; // slots of each sequence that attention sees, padded; 0 where nothing attends
     int32_t    n_top   = 0; // candidates with probabilities per row; 0 = the best one without
     int32_t    n_steps = 1; // of the chain behind each row
 
-    std::vector<draft_stream> streams; // ascending
+    // Empty where nothing attends. Neighbours whose bases are equally far apart and that are alike otherwise get one
+    // attention.
+    std::vector<draft_stream> streams;
 
     bool operator==(const draft_shape & o) const {
-        return kind == o.kind && n_rows == o.n_rows && n_out == o.n_out && n_kv == o.n_kv && n_top == o.n_top &&
-               n_steps == o.n_steps && streams == o.streams;
+        return kind == o.kind && n_rows == o.n_rows && n_out == o.n_out && n_top == o.n_top && n_steps == o.n_steps &&
+               streams == o.streams;
     }
 };
 
@@ -60,21 +62,22 @@ struct draft_graph {
     ggml_cgraph * gf = nullptr;
 
     // inputs; nullptr where the shape needs none
-    ggml_tensor * feat      = nullptr; // [n_embd_feat, n_rows] F32
-    ggml_tensor * embd      = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
-    ggml_tensor * pos       = nullptr; // [n_rows] I32, RoPE position
-    ggml_tensor * row       = nullptr; // [n_rows] I64, row of the cache where K/V are written
-    ggml_tensor * mask      = nullptr; // [n_kv, n_rows] F16, of the layers below the last one if it has fewer rows
-    ggml_tensor * out       = nullptr; // [n_out] I32, which rows go all the way
-    ggml_tensor * pos_out   = nullptr; // [n_out] I32
-    ggml_tensor * mask_out  = nullptr; // [n_kv, n_out] F16
-    ggml_tensor * state_in  = nullptr; // [n_rows] I32, expand
+    ggml_tensor * feat     = nullptr; // [n_embd_feat, n_rows] F32
+    ggml_tensor * embd     = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
+    ggml_tensor * pos      = nullptr; // [n_rows] I32, RoPE position
+    ggml_tensor * row      = nullptr; // [n_rows] I64, row of the cache where K/V are written
+    ggml_tensor * mask     = nullptr; // F16, n_kv values for each of the n_rows, one row after the other: of the layers
+                                      // below the last one if it has fewer rows
+    ggml_tensor * out      = nullptr; // [n_out] I32, which rows go all the way
+    ggml_tensor * pos_out  = nullptr; // [n_out] I32
+    ggml_tensor * mask_out = nullptr; // the same of the n_out
+    ggml_tensor * state_in = nullptr; // [n_rows] I32, expand
     ggml_tensor * state_out = nullptr; // [n_out * n_steps] I64, expand
 
     // of the steps after the first, one after the other
     ggml_tensor * step_pos  = nullptr; // [n_out * (n_steps - 1)] I32
     ggml_tensor * step_row  = nullptr; // [n_out * (n_steps - 1)] I64
-    ggml_tensor * step_mask = nullptr; // [n_kv, n_out * (n_steps - 1)] F16
+    ggml_tensor * step_mask = nullptr; // (n_steps - 1) times as long as mask_out
 
     std::vector<draft_output> outputs; // one per step, none for kv_only
 };

@@ -34,6 +34,11 @@ draft_runner::draft_runner(const head_hparams & hparams, const head_weights & we
 }
 
 draft_graph & draft_runner::get_graph(const draft_shape & shape) {
+    if (cache_version_ != model_.cache.version()) {
+        last_ = nullptr;
+        graphs_.clear();
+        cache_version_ = model_.cache.version();
+    }
     for (auto & graph : graphs_) {
         if (graph.shape == shape) {
             return graph;
@@ -66,13 +71,17 @@ void draft_runner::set(ggml_tensor * tensor, const void * data, size_t n_bytes, 
     ggml_backend_tensor_set_async(dev_.backend(), tensor, data, offset, n_bytes);
 }
 
-// mask rows of `rows` for the steps from step_first on
-static void fill_mask(std::vector<ggml_fp16_t> & mask, int32_t n_kv, const draft_pass & pass,
+// mask rows of `rows` for the steps from step_first on; n_kv: of all rows of the pass
+static void fill_mask(std::vector<ggml_fp16_t> & mask, const std::vector<int32_t> & n_kv, const draft_pass & pass,
                       const std::vector<int32_t> & rows, int32_t window, int32_t step_first, int32_t n_steps) {
     const ggml_fp16_t zero  = ggml_fp32_to_fp16(0.0f);
     const ggml_fp16_t minus = ggml_fp32_to_fp16(-INFINITY);
 
-    mask.assign(static_cast<size_t>(n_kv) * rows.size() * n_steps, minus);
+    size_t n = 0;
+    for (const int32_t i : rows) {
+        n += n_kv[i];
+    }
+    mask.assign(n * n_steps, minus);
     auto dst = mask.begin();
     for (int32_t step = step_first; step < step_first + n_steps; ++step) {
         const int32_t * ancestors = pass.ancestors.data();
@@ -91,7 +100,7 @@ static void fill_mask(std::vector<ggml_fp16_t> & mask, int32_t n_kv, const draft
                     dst[ancestors[j]] = zero;
                 }
             }
-            dst += n_kv;
+            dst += n_kv[i];
         }
     }
 }
@@ -99,7 +108,6 @@ static void fill_mask(std::vector<ggml_fp16_t> & mask, int32_t n_kv, const draft
 void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass) {
     const int32_t n_rows  = graph.shape.n_rows;
     const int32_t n_out   = graph.shape.n_out;
-    const int32_t n_kv    = graph.shape.n_kv;
     const int32_t n_more  = n_out * (graph.shape.n_steps - 1);
     const int32_t window  = model_.hparams.sliding_window;
     const size_t  n_embd  = model_.hparams.n_embd;
@@ -134,7 +142,7 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
     if (graph.mask) {
         out_rows_.resize(n_rows);
         std::iota(out_rows_.begin(), out_rows_.end(), 0);
-        fill_mask(mask_, n_kv, pass, out_rows_, window, 0, 1);
+        fill_mask(mask_, n_kv_, pass, out_rows_, window, 0, 1);
         set_all(graph.mask, mask_);
     }
     if (!graph.mask_out) {
@@ -147,7 +155,7 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
             out_rows_.push_back(i);
         }
     }
-    fill_mask(mask_out_, n_kv, pass, out_rows_, window, 0, 1);
+    fill_mask(mask_out_, n_kv_, pass, out_rows_, window, 0, 1);
     set_all(graph.mask_out, mask_out_);
     set_all(graph.out, out_rows_);
     if (graph.pos_out) {
@@ -175,38 +183,59 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
                 step_row_.push_back(row_[i] + step);
             }
         }
-        fill_mask(step_mask_, n_kv, pass, out_rows_, window, 1, graph.shape.n_steps - 1);
+        fill_mask(step_mask_, n_kv_, pass, out_rows_, window, 1, graph.shape.n_steps - 1);
         set_all(graph.step_pos, step_pos_);
         set_all(graph.step_row, step_row_);
         set_all(graph.step_mask, step_mask_);
     }
 }
 
-void draft_runner::compute(const draft_pass & pass) {
-    const bool from_target = pass.kind == graph_kind::kv_only || pass.kind == graph_kind::catch_up;
-    const bool attends     = pass.kind != graph_kind::kv_only || model_.hparams.n_layer > 1;
+void draft_runner::find_streams(const draft_pass & pass) {
+    const draft_cache & cache       = model_.cache;
+    const bool          from_target = pass.kind == graph_kind::kv_only || pass.kind == graph_kind::catch_up;
 
+    shape_.streams.clear();
+    n_kv_.clear();
+    if (pass.kind == graph_kind::kv_only && model_.hparams.n_layer == 1) {
+        return; // nothing attends
+    }
+    // whose extents are equally long see equally many slots: one attention can serve them
+    n_kv_of_.clear();
+    const auto n_kv = [&](const draft_pass::row & row) -> int32_t & {
+        const int32_t size = cache.n_slots(row.seq_id);
+        for (auto & [other, n] : n_kv_of_) {
+            if (other == size) {
+                return n;
+            }
+        }
+        return n_kv_of_.emplace_back(size, 0).second;
+    };
+    for (const auto & row : pass.rows) {
+        int32_t & n = n_kv(row);
+        n           = std::max(n, pad(row.slot + pass.n_steps, draft_cache::n_pad));
+    }
+    for (const auto & row : pass.rows) {
+        const int64_t base = cache.row(row.seq_id, 0);
+        n_kv_.push_back(n_kv(row));
+        if (shape_.streams.empty() || shape_.streams.back().base != base) {
+            shape_.streams.push_back({ base, n_kv_.back(), 0, 0 });
+        }
+        // with one layer the rows that only get K/V may be anybody's
+        shape_.streams.back().n_rows += !from_target || model_.hparams.n_layer > 1;
+        shape_.streams.back().n_out += row.is_out;
+    }
+}
+
+void draft_runner::compute(const draft_pass & pass) {
     shape_.kind    = pass.kind;
     shape_.n_top   = pass.n_top;
     shape_.n_steps = pass.n_steps;
     shape_.n_rows  = static_cast<int32_t>(pass.rows.size());
     shape_.n_out   = 0;
-    shape_.streams.clear();
-    int32_t n_slots = 0;
     for (const auto & row : pass.rows) {
-        if (shape_.streams.empty() || shape_.streams.back().seq_id != row.seq_id) {
-            shape_.streams.push_back({ row.seq_id, 0, 0 });
-        }
-        // with one layer the rows that only get K/V may be anybody's
-        shape_.streams.back().n_rows += !from_target || model_.hparams.n_layer > 1;
-        shape_.streams.back().n_out += row.is_out;
         shape_.n_out += row.is_out;
-        n_slots = std::max(n_slots, row.slot + pass.n_steps);
     }
-    shape_.n_kv = attends ? pad(n_slots, draft_cache::n_pad) : 0;
-    if (!attends) {
-        shape_.streams.clear();
-    }
+    find_streams(pass);
 
     draft_graph & graph = get_graph(shape_);
     set_inputs(graph, pass);

@@ -4,11 +4,12 @@
 #include "ggml-alloc.h"
 
 #include <deque>
+#include <utility>
 #include <vector>
 
 namespace eagle3 {
 
-// Rows to be put through the head in one graph, ordered by sequence. Cleared and filled again each time.
+// Rows to be put through the head in one graph, those of a sequence together. Cleared and filled again each time.
 struct draft_pass {
     struct row {
         llama_seq_id seq_id    = 0;
@@ -85,6 +86,7 @@ class draft_runner {
 
     draft_graph & get_graph(const draft_shape & shape);
     void          alloc(draft_graph & graph);
+    void          find_streams(const draft_pass & pass);
     void          set(ggml_tensor * tensor, const void * data, size_t n_bytes, size_t offset = 0);
     void          set_inputs(const draft_graph & graph, const draft_pass & pass);
     void          read_outputs(const draft_graph & graph);
@@ -96,16 +98,18 @@ class draft_runner {
     galloc_ptr     galloc_;
 
     std::deque<draft_graph> graphs_; // most recently built first
-    draft_graph *           last_ = nullptr;
+    draft_graph *           last_          = nullptr;
+    int64_t                 cache_version_ = 0; // that they are built on
 
     draft_shape shape_; // scratch of compute
 
     // scratch of set_inputs; the device may read it until the graph is done
-    std::vector<int32_t>     out_rows_;
-    std::vector<float>       embd_;
-    std::vector<int32_t>     pos_, pos_out_, state_in_, step_pos_;
-    std::vector<int64_t>     row_, state_out_, step_row_;
-    std::vector<ggml_fp16_t> mask_, mask_out_, step_mask_;
+    std::vector<int32_t>                     out_rows_, n_kv_;
+    std::vector<std::pair<int32_t, int32_t>> n_kv_of_; // scratch: slots of an extent -> those that are seen
+    std::vector<float>                       embd_;
+    std::vector<int32_t>                     pos_, pos_out_, state_in_, step_pos_;
+    std::vector<int64_t>                     row_, state_out_, step_row_;
+    std::vector<ggml_fp16_t>                 mask_, mask_out_, step_mask_;
 
     // of the last pass, by step and row
     std::vector<int32_t>         ids_;

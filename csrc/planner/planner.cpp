@@ -98,13 +98,13 @@ void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
     }
 }
 
-bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra) const {
+bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
     const int32_t n_base  = n_seqs + n_rows_extra;
     const float   t_plain = target_->at(n_base);
     const float   plain   = static_cast<float>(n_seqs) / (t_plain + t_other_us_);
     float         gain    = 0.0f;
     float         cum     = 1.0f;
-    for (int32_t depth = 1; depth <= params_.n_max && n_seqs * depth <= params_.n_nodes_max; ++depth) {
+    for (int32_t depth = 1; depth <= n_max && n_seqs * depth <= params_.n_nodes_max; ++depth) {
         cum *= q_best;
         gain += static_cast<float>(n_seqs) * cum;
         const float t_draft = begin_->at(n_seqs * depth) + static_cast<float>(depth - 1) * step_->at(n_seqs);
@@ -117,9 +117,15 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra) const {
 
 const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id> & seq_ids,
                                                  const std::vector<llama_token> &  ids_last,
-                                                 const std::vector<int32_t> & n_rooms, int32_t n_rows_extra) {
+                                                 const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
+                                                 const std::vector<int32_t> & n_max) {
     const double t_start = now_us();
     check(seq_ids, ids_last, n_rooms);
+    if (!n_max.empty() && n_max.size() != seq_ids.size()) {
+        throw std::invalid_argument(
+            format("planner: expected n_max for %zu sequences, found %zu", seq_ids.size(), n_max.size()));
+    }
+    int32_t n_max_all = 0;
     n_emitted_ = n_best_ = 0;
     t_draft_us_ = t_source_us_ = 0.0;
     drafted_ = surprised_ = false;
@@ -133,9 +139,11 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
         plans_[i].tokens.clear();
         plans_[i].parents.clear();
         plans_[i].probs.clear();
-        const auto seq_id   = static_cast<size_t>(seq_ids[i]);
-        request_of_[seq_id] = i;
-        requests_.push_back({ seq_ids[i], std::clamp(n_rooms[i], 0, params_.n_max), {} });
+        const auto seq_id      = static_cast<size_t>(seq_ids[i]);
+        request_of_[seq_id]    = i;
+        const int32_t n_levels = std::min(params_.n_max, n_max.empty() ? params_.n_max : n_max[i]);
+        n_max_all              = std::max(n_max_all, n_levels);
+        requests_.push_back({ seq_ids[i], std::max(n_rooms[i], 0), std::max(0, std::min(n_rooms[i], n_levels)) });
         if (requests_.back().n_levels > 0) {
             seq_ids_.push_back(seq_ids[i]);
             ids_last_.push_back(ids_last[i]);
@@ -144,10 +152,10 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
             sequences_[seq_id].open = false; // not the text that was judged
         }
     }
-    n_nodes_ = seq_ids.size() == 1 ? std::min(params_.n_nodes_max, std::max(n_rooms[0], 0)) : params_.n_nodes_max;
+    n_nodes_ = params_.n_nodes_max;
 
     gate & g = gates_[seq_ids.size()];
-    if (source_ && !seq_ids_.empty() && n_nodes_ > 0 && can_pay(n_seqs_, n_base_ - n_seqs_)) {
+    if (source_ && !seq_ids_.empty() && n_nodes_ > 0 && can_pay(n_seqs_, n_base_ - n_seqs_, n_max_all)) {
         drafted_ = g.ask();
     }
     if (drafted_) {
@@ -208,7 +216,7 @@ int32_t planner::begin() {
     node_cum_.clear();
     node_place_.clear();
     candidates_.clear();
-    n_candidates_ = requests_.size() == 1 ? params_.top_k : 1;
+    n_candidates_ = params_.top_k;
     n_expand_     = source_->n_expand();
 
     const int32_t n_steps = n_candidates_ == 1 ? n_steps_ahead() : 1;
@@ -307,27 +315,56 @@ float planner::choose() {
     chosen_.clear();
     cums_.clear();
     node_index_.assign(nodes.size(), -1); // children that are chosen, -1 = not chosen itself
-    int32_t n_leaves = 0;
-    int32_t n_first  = 0; // chosen nodes without a parent
+    int32_t n_leaves = 1;                 // the first one of each sequence is its own
+    for (request & r : requests_) {
+        r.n_chosen = r.n_first = 0;
+    }
     for (const candidate & c : candidates_) {
-        const int32_t parent = nodes[static_cast<size_t>(c.node)].parent;
+        const draft_node & node   = nodes[static_cast<size_t>(c.node)];
+        const int32_t      parent = node.parent;
+        request &          r      = requests_[request_of_[static_cast<size_t>(node.seq_id)]];
+        if (r.n_chosen >= r.n_room) {
+            continue;
+        }
         if (n_candidates_ > 1) {
-            int32_t & n_siblings = parent < 0 ? n_first : node_index_[static_cast<size_t>(parent)];
+            int32_t & n_siblings = parent < 0 ? r.n_first : node_index_[static_cast<size_t>(parent)];
             if (n_siblings < 0) {
                 continue;
             }
-            const bool is_leaf_more = parent < 0 || n_siblings > 0;
-            if (is_leaf_more && n_leaves >= params_.n_leaves_max) {
+            if (n_siblings > 0 && n_leaves >= params_.n_leaves_max) {
                 continue;
             }
-            n_leaves += is_leaf_more;
+            n_leaves += n_siblings > 0;
             n_siblings++;
         }
+        r.n_chosen++;
         node_index_[static_cast<size_t>(c.node)] = 0;
         chosen_.push_back(c.node);
         cums_.push_back(c.cum);
     }
+    if (stride() > 1) {
+        // level by level, as far as all sequences have one
+        order_by_depth();
+    }
     return best_of(cums_, n_best_);
+}
+
+// of chains that have one length: the chosen nodes of all sequences, level by level
+void planner::order_by_depth() {
+    const auto & nodes = source_->nodes();
+    const auto   depth = [&](int32_t i) {
+        return nodes[static_cast<size_t>(i)].depth;
+    };
+    std::stable_sort(chosen_.begin(), chosen_.end(), [&](int32_t a, int32_t b) { return depth(a) < depth(b); });
+    size_t n_whole = 0;
+    while (n_whole + stride() <= chosen_.size() && depth(chosen_[n_whole]) == depth(chosen_[n_whole + stride() - 1])) {
+        n_whole += stride();
+    }
+    chosen_.resize(n_whole);
+    cums_.clear();
+    for (const int32_t i : chosen_) {
+        cums_.push_back(node_cum_[static_cast<size_t>(i)]);
+    }
 }
 
 float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const {
@@ -339,7 +376,7 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
     for (size_t i = 0; i < n; ++i) {
         gain += cums[i] - (cum - cums[i]) * replay_[i];
         cum = cums[i];
-        if (gain - cost_[i + 1] > best) {
+        if ((i + 1) % stride() == 0 && gain - cost_[i + 1] > best) {
             best   = gain - cost_[i + 1];
             n_best = static_cast<int32_t>(i) + 1;
         }
@@ -352,11 +389,11 @@ int32_t planner::next_width(float value, int32_t depth) {
     int32_t      best_width = 0;
     float        best       = value;
     const size_t n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
-    if (n_level == 0) {
+    if (n_level < stride()) {
         return 0;
     }
     set_outlooks(depth + 1);
-    for (size_t width = 1;; width = std::min(2 * width, n_level)) {
+    for (size_t width = stride();; width = std::min(2 * width, n_level)) {
         const float cost_level = static_cast<float>(price_) * step_->at(static_cast<int32_t>(width));
         float       cost       = 0.0f;
         cums_ahead_            = cums_;
@@ -367,18 +404,27 @@ int32_t planner::next_width(float value, int32_t depth) {
                 { level_[i].cum, node_place_[node], request_of_[static_cast<size_t>(source_->nodes()[node].seq_id)] });
         }
         for (int32_t ahead = 1; ahead <= n_look_ahead && !tails_.empty(); ++ahead) {
-            size_t n_tails = 0;
+            size_t       n_tails = 0;
+            const size_t n_cums  = cums_ahead_.size();
             for (const tail & t : tails_) {
                 const request & r   = requests_[t.request];
                 const float     cum = t.cum * interpolate(r.ahead.q_first, t.place);
-                if (cum < cum_min || depth + ahead > r.n_levels) {
+                if ((cum < cum_min && stride() == 1) || depth + ahead > r.n_levels) {
                     continue;
                 }
-                insert_cum(cums_ahead_, cum);
+                if (stride() > 1) {
+                    cums_ahead_.push_back(cum);
+                } else {
+                    insert_cum(cums_ahead_, cum);
+                }
                 if (n_candidates_ > 1) {
                     insert_cum(cums_ahead_, t.cum * interpolate(r.ahead.q_second, t.place));
                 }
                 tails_[n_tails++] = { cum, interpolate(r.ahead.place, t.place), t.request };
+            }
+            if (n_tails < tails_.size() && stride() > 1) {
+                cums_ahead_.resize(n_cums); // not all go on: none does
+                break;
             }
             tails_.resize(n_tails);
             cost += cost_level;

@@ -7,6 +7,7 @@
 #include "planner/gate.h"
 #include "planner/outlook.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -15,9 +16,10 @@ namespace eagle3 {
 struct planner_params {
     int32_t n_max        = 16; // longest path
     int32_t n_nodes_max  = 16; // drafted tokens of one round, all sequences together
-    int32_t n_leaves_max = 1;  // of a tree
-    int32_t top_k        = 1;  // candidates behind each node of a single sequence; 1: chains only
+    int32_t n_leaves_max = 1;  // of all trees of a round, but for the first one of each sequence after the first
+    int32_t top_k        = 1;  // candidates behind each node; 1: chains only
     int32_t n_seq_max    = 1;
+    bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
     bool    replays      = false; // of a partly accepted chain the next pass evaluates all accepted tokens again
 };
 
@@ -52,11 +54,13 @@ class planner {
     const planner_params & params() const { return params_; }
 
     // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
+    // n_max: tokens that may follow each other, for each; empty = params().n_max for all.
     // n_rows_extra: rows of the pass besides one per sequence and the drafts, which are there
     // because of earlier drafts. The result is valid until the next call.
     const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
                                             const std::vector<llama_token> &  ids_last,
-                                            const std::vector<int32_t> & n_rooms, int32_t n_rows_extra);
+                                            const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
+                                            const std::vector<int32_t> & n_max = {});
 
     // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
@@ -68,7 +72,9 @@ class planner {
     void reset(llama_seq_id seq_id);
 
     // Could a head that is always right save time, with so many sequences at once? If not, it is never asked.
-    bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const;
+    bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const {
+        return can_pay(n_seqs, n_rows_extra, params_.n_max);
+    }
 
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
@@ -106,6 +112,7 @@ class planner {
         size_t request;
     };
 
+    bool    can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
     void    check(llama_seq_id seq_id) const;
     void    check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                   const std::vector<int32_t> & n_rooms) const;
@@ -115,7 +122,9 @@ class planner {
     int32_t n_steps_ahead();
     void    add_nodes(size_t first, int32_t depth);
     float   choose();
+    void    order_by_depth();
     float   best_of(const std::vector<float> & cums, int32_t & n_best) const;
+    size_t  stride() const { return params_.uniform ? std::max<size_t>(1, seq_ids_.size()) : 1; }
     int32_t next_width(float value, int32_t depth);
     void    set_outlooks(int32_t depth);
     void    publish();
@@ -142,8 +151,11 @@ class planner {
     // this round
     struct request {
         llama_seq_id   seq_id;
-        int32_t        n_levels; // that fit, 0 = not drafted for
-        outlook::table ahead;
+        int32_t        n_room;       // tokens that fit
+        int32_t        n_levels;     // that fit, 0 = not drafted for
+        int32_t        n_chosen = 0; // nodes
+        int32_t        n_first  = 0; // of them, without a parent
+        outlook::table ahead    = {};
     };
 
     std::vector<request>      requests_;

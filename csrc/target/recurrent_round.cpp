@@ -33,17 +33,18 @@ size_t recurrent_round::n_state_bytes() const {
                : llama_state_seq_get_size_ext(ctx_, seq_id_, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 }
 
-void recurrent_round::begin(int32_t n_tokens) {
-    abort();
-    if (n_tokens < 1) {
-        throw std::invalid_argument(format("a round needs at least one token, not %d", n_tokens));
-    }
+void recurrent_round::check(int32_t n_tokens) const {
     if (kind_ == rollback_kind::snapshots && n_tokens > n_rs_seq_ + 1) {
         throw std::invalid_argument(
             format("a draft of %d tokens is longer than the target's snapshots allow: it keeps %d per sequence. Draft "
                    "less, or load the model with a larger draft_n_max",
                    n_tokens - 1, n_rs_seq_));
     }
+}
+
+void recurrent_round::begin(int32_t n_tokens) {
+    abort();
+    check(n_tokens);
     if (kind_ == rollback_kind::checkpoint && n_tokens > 1) {
         store(before_, round_flags_); // a single token is never rejected: it is the last one that was accepted
     }
@@ -87,7 +88,7 @@ void recurrent_round::commit(int32_t n_accepted) {
         return; // nothing was decoded
     }
     if (n_tokens_ == 1 || !restore(before_, round_flags_)) {
-        forget();
+        reset();
         return;
     }
     if (n_tokens_ > 0) {
@@ -99,6 +100,15 @@ void recurrent_round::commit(int32_t n_accepted) {
 void recurrent_round::abort() {
     if (open_) {
         commit(0);
+    }
+}
+
+void recurrent_round::failed(llama_pos first) {
+    n_back_ = 0; // the snapshots may be those of the batch that failed
+    if (open_) {
+        abort();
+    } else if (!llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, first, -1)) {
+        reset();
     }
 }
 
@@ -120,6 +130,10 @@ bool recurrent_round::can_trim(int32_t n_past) const {
 int32_t recurrent_round::truncate(int32_t n_past) {
     open_                = false;
     const int32_t n_have = memory_end();
+    if (n_past == 0) {
+        reset();
+        return 0;
+    }
     if (n_past >= n_have) {
         replay_.resize(std::min<size_t>(replay_.size(), n_past - n_have));
         return this->n_past();
@@ -157,6 +171,94 @@ void recurrent_round::save() {
     store(saved_.back(), LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 }
 
+namespace {
+
+constexpr uint32_t state_magic = 0x31545345; // "EST1"
+
+template <typename T>
+void put(std::vector<uint8_t> & bytes, const T * values, size_t n) {
+    const uint64_t n64   = n;
+    const auto     count = reinterpret_cast<const uint8_t *>(&n64);
+    const auto     data  = reinterpret_cast<const uint8_t *>(values);
+    bytes.insert(bytes.end(), count, count + sizeof(n64));
+    bytes.insert(bytes.end(), data, data + n * sizeof(T));
+}
+
+// what put() wrote
+class reader {
+  public:
+    explicit reader(const std::vector<uint8_t> & bytes) : bytes(bytes) {}
+
+    template <typename T>
+    std::vector<T> get() {
+        uint64_t n = 0;
+        read(&n, sizeof(n));
+        if (n > (bytes.size() - at) / sizeof(T)) {
+            throw std::invalid_argument("not a state of a sequence, or truncated");
+        }
+        std::vector<T> values(n);
+        read(values.data(), n * sizeof(T));
+        return values;
+    }
+
+    bool at_end() const { return at == bytes.size(); }
+
+  private:
+    void read(void * dst, size_t n) {
+        if (n > bytes.size() - at) {
+            throw std::invalid_argument("not a state of a sequence, or truncated");
+        }
+        std::copy_n(bytes.data() + at, n, static_cast<uint8_t *>(dst));
+        at += n;
+    }
+
+    const std::vector<uint8_t> & bytes;
+    size_t                       at = 0;
+};
+
+} // namespace
+
+std::vector<uint8_t> recurrent_round::state_get() {
+    abort();
+    saved_state now;
+    store(now, LLAMA_STATE_SEQ_FLAGS_NONE);
+    std::vector<uint8_t> bytes;
+    const int32_t header[] = { static_cast<int32_t>(state_magic), static_cast<int32_t>(saved_.size()), now.n_past };
+    put(bytes, header, 3);
+    put(bytes, replay_.data(), replay_.size());
+    put(bytes, now.data.data(), now.data.size());
+    for (const saved_state & saved : saved_) {
+        put(bytes, &saved.n_past, 1);
+        put(bytes, saved.data.data(), saved.data.size());
+    }
+    return bytes;
+}
+
+void recurrent_round::state_set(const std::vector<uint8_t> & state) {
+    reader     in(state);
+    const auto header = in.get<int32_t>();
+    if (header.size() != 3 || header[0] != static_cast<int32_t>(state_magic)) {
+        throw std::invalid_argument("not a state of a sequence, or truncated");
+    }
+    std::vector<llama_token> replay = in.get<llama_token>();
+    const saved_state        now    = { header[2], in.get<uint8_t>() };
+    std::vector<saved_state> saved;
+    for (int32_t i = 0; i < header[1]; ++i) {
+        const auto n_past = in.get<int32_t>();
+        saved.push_back({ n_past.empty() ? 0 : n_past[0], in.get<uint8_t>() });
+    }
+    if (!in.at_end()) {
+        throw std::invalid_argument("not a state of a sequence: it is longer than it says");
+    }
+    reset();
+    if (!restore(now, LLAMA_STATE_SEQ_FLAGS_NONE)) {
+        forget();
+        throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", now.n_past));
+    }
+    replay_ = std::move(replay);
+    saved_  = std::move(saved);
+}
+
 void recurrent_round::store(saved_state & state, uint32_t flags) {
     state.n_past = memory_end();
     if (state.n_past == 0) {
@@ -181,10 +283,17 @@ bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
            llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, state.n_past, -1);
 }
 
+// what the memory holds, and what it could go back to
 void recurrent_round::forget() {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
     n_back_ = 0;
     saved_.clear();
+}
+
+void recurrent_round::reset() {
+    forget();
+    replay_.clear();
+    open_ = false;
 }
 
 } // namespace eagle3

@@ -37,6 +37,9 @@ class recurrent_round {
 
     bool open() const { return open_; }
 
+    // throws std::invalid_argument if a batch of n_tokens, not counting the replay, cannot be taken back in parts
+    void check(int32_t n_tokens) const;
+
     // a batch of n_tokens, not counting the replay, is about to be decoded and may be taken back in parts. A round that
     // was left open is aborted
     void begin(int32_t n_tokens);
@@ -51,12 +54,24 @@ class recurrent_round {
     // forgotten altogether: n_past() is 0 then
     void abort();
 
+    // A batch that begins at this position, the replay included, has failed: take back what is in the memory of it. The
+    // state before begin(), or, where that is lost, nothing at all
+    void failed(llama_pos first);
+
     // keep the first n_past positions. Returns the position from which tokens must be decoded again: n_past, or less if
     // the memory cannot go back there but to a saved state, or to the beginning
     int32_t truncate(int32_t n_past);
 
     // keep the present state for truncate(); does nothing for memories that can be trimmed anywhere
     void save();
+
+    // whether the memory can go back there without a saved state
+    bool can_trim(int32_t n_past) const;
+
+    // All that the sequence holds: its memory, the replay, the saved states. state_set() is for an empty sequence and
+    // throws context_full_error if there is no room, std::invalid_argument for bytes that are no such state
+    std::vector<uint8_t> state_get();
+    void                 state_set(const std::vector<uint8_t> & state);
 
   private:
     struct saved_state {
@@ -65,10 +80,10 @@ class recurrent_round {
     };
 
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
-    bool    can_trim(int32_t n_past) const;
     void    store(saved_state & state, uint32_t flags);
     bool    restore(const saved_state & state, uint32_t flags);
     void    forget();
+    void    reset();
 
     llama_context * ctx_;
     llama_seq_id    seq_id_;

@@ -12,7 +12,8 @@
 
 namespace eagle3 {
 
-target::target(llama_context * ctx, const llama_model * model, feature_tap * tap) : ctx(ctx), tap_ptr(tap) {
+target::target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq) :
+    ctx(ctx), tap_ptr(tap), n_seq(n_seq) {
     if (!ctx || !model) {
         throw std::invalid_argument("context and model must not be null");
     }
@@ -26,17 +27,24 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     n_batch     = llama_n_batch(ctx);
     n_ctx       = llama_n_ctx_seq(ctx);
     n_seq_max   = llama_n_seq_max(ctx);
+    if (n_seq < 0 || n_seq > n_seq_max) {
+        throw std::invalid_argument(format("n_seq = %d: the context has n_seq_max = %d", n_seq, n_seq_max));
+    }
+    if (n_seq == 0) {
+        this->n_seq = n_seq_max;
+    }
 
-    const bool            unified = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
+    unified                    = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
     // images take fewer positions than tokens there, and more than cells
-    const llama_rope_type rope    = llama_model_rope_type(model);
-    may_leave_gaps                = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
+    const llama_rope_type rope = llama_model_rope_type(model);
+    may_leave_gaps             = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
     for (llama_seq_id s = 0; s < n_seq_max; ++s) {
         rounds.emplace_back(ctx, s);
     }
     is_remote = eagle3::logits_are_remote(model);
-    n_leaves  = unified && rounds[0].kind() == rollback_kind::trim ? n_seq_max : 1;
-    n_lent.assign(n_seq_max, 0);
+    can_share = unified && rounds[0].kind() == rollback_kind::trim;
+    drafts.resize(n_seq_max);
+    loans.resize(n_seq_max);
     if (tap) {
         tap->attach(ctx);
     }
@@ -68,9 +76,10 @@ void target::check_fits(size_t n_tokens) const {
 
 void target::check_seq(llama_seq_id seq_id) const {
     check_open();
-    if (seq_id < 0 || seq_id >= n_seq_max) {
-        throw std::invalid_argument(
-            format("sequence id %d is out of range: the context has n_seq_max = %d", seq_id, n_seq_max));
+    if (seq_id < 0 || seq_id >= n_seq) {
+        throw std::invalid_argument(format("sequence id %d is out of range: the context has n_seq_max = %d%s", seq_id,
+                                           n_seq_max,
+                                           n_seq < n_seq_max ? ", the last of them for leaves of trees" : ""));
     }
 }
 
@@ -79,8 +88,8 @@ recurrent_round & target::round(llama_seq_id seq_id) {
     return rounds[seq_id];
 }
 
-// a part may begin where its sequence ends, or before: then the rest is forgotten
-void target::begin_part(const batch_part & part) {
+// what does not depend on the memory; returns how many ids for leaves the part needs
+int32_t target::check_part(const batch_part & part) const {
     check_seq(part.seq_id);
     check_tokens(part.tokens);
     if (part.n_past < 0) {
@@ -91,11 +100,40 @@ void target::begin_part(const batch_part & part) {
         throw context_full_error(
             format("%d tokens after %d do not fit into the context of n_ctx = %d", n, part.n_past, n_ctx));
     }
-    if (part.seq_id > 0 && n_lent[part.seq_id] > 0) {
-        drop_leaves(0);
+    if (part.parents.empty()) {
+        if (part.is_draft) {
+            rounds[part.seq_id].check(n);
+        }
+        return 0;
     }
-    recurrent_round & round  = rounds[part.seq_id];
-    const int32_t     n_have = round.n_past();
+    if (part.parents.size() != part.tokens.size()) {
+        throw std::invalid_argument(format("%d tokens, but %zu parents", n, part.parents.size()));
+    }
+    std::vector<bool> is_leaf(n, true);
+    for (int32_t i = 1; i < n; ++i) {
+        if (part.parents[i] < 0 || part.parents[i] >= i) {
+            throw std::invalid_argument(
+                format("drafted token %d: expected a parent before it, found %d", i - 1, part.parents[i] - 1));
+        }
+        is_leaf[part.parents[i]] = false;
+    }
+    const auto n_leaf = static_cast<int32_t>(std::count(is_leaf.begin(), is_leaf.end(), true));
+    if (n_leaf > n_leaves_max()) {
+        throw std::invalid_argument(
+            format("the tree has %d leaves, the target's context allows %d%s", n_leaf, n_leaves_max(),
+                   rounds[0].kind() == rollback_kind::trim ? ": load it with a larger draft_tree_tokens"
+                                                           : ", for it keeps a recurrent state: draft chains"));
+    }
+    return n_leaf - 1;
+}
+
+// a part may begin where its sequence ends, or before: then the rest is forgotten
+void target::begin_part(const batch_part & part) {
+    recurrent_round & round = rounds[part.seq_id];
+    if (holds_draft(part.seq_id)) {
+        keep(part.seq_id, {}); // it was left open
+    }
+    const int32_t n_have = round.n_past();
     if (part.n_past > n_have && !may_leave_gaps) {
         throw error(format("position %d would leave a gap: the target's memory ends at %d", part.n_past, n_have));
     }
@@ -108,12 +146,12 @@ void target::begin_part(const batch_part & part) {
 
 void target::clear_batch() {
     decoded = false;
+    batch_count++;
     batch_tokens.clear();
     batch_pos.clear();
     batch_n_seq.clear();
     batch_seq_ids.clear();
     batch_logits.clear();
-    tree_parents.clear();
     row_idxs.clear();
     row_tokens.clear();
     row_pos.clear();
@@ -132,26 +170,89 @@ void target::add_token(llama_token token, llama_pos pos, bool logits, bool visib
     batch_logits.push_back(logits);
 }
 
-void target::add_part(const batch_part & part, bool logits_all) {
+void target::add_chain(const batch_part & part) {
     const auto & replay = rounds[part.seq_id].replay();
     llama_pos    pos    = part.n_past - static_cast<int32_t>(replay.size());
     for (llama_token token : replay) {
         add_token(token, pos++, /*logits =*/false, /*visible =*/false);
     }
     for (llama_token token : part.tokens) {
-        add_token(token, pos++, logits_all, /*visible =*/true);
+        add_token(token, pos++, part.logits == part_logits::all, /*visible =*/true);
     }
-    batch_logits.back() = true;
-    batch_seq_ids.resize(batch_tokens.size(), part.seq_id);
+    batch_logits.back() = part.logits != part_logits::none;
+    batch_seq_ids.insert(batch_seq_ids.end(), replay.size() + part.tokens.size(), part.seq_id);
 }
 
-void target::decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all, llama_seq_id seq_id) {
-    decode_parts({ { seq_id, n_past, tokens } }, logits_all);
+// an id of the pool that holds the prefix of its owner; there is a free one
+llama_seq_id target::take_leaf(llama_seq_id owner, int32_t n_past) {
+    llama_seq_id best = -1;
+    for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
+        if (!loans[s].busy &&
+            (best < 0 || loans[s].owner == owner || (loans[s].owner < 0 && loans[best].owner != owner))) {
+            best = s;
+            if (loans[s].owner == owner) {
+                break;
+            }
+        }
+    }
+    leaf_loan &    loan = loans[best];
+    llama_memory_t mem  = llama_get_memory(ctx);
+    if (loan.owner != owner) {
+        llama_memory_seq_rm(mem, best, 0, -1);
+        loan = { owner, 0, false };
+    }
+    if (loan.n_lent < n_past) {
+        llama_memory_seq_cp(mem, owner, best, loan.n_lent, n_past);
+        loan.n_lent = n_past;
+    }
+    loan.busy = true;
+    return best;
 }
 
-void target::decode_parts(const std::vector<batch_part> & parts, bool logits_all) {
-    size_t n = 0;
+void target::add_tree(const batch_part & part) {
+    const auto           n = static_cast<int32_t>(part.tokens.size());
+    std::vector<int32_t> depth(n, 0);
+    std::vector<int32_t> n_below(n, 0); // leaves
+    for (int32_t i = 1; i < n; ++i) {
+        depth[i] = depth[part.parents[i]] + 1;
+    }
+    for (int32_t i = n - 1; i >= 0; --i) {
+        n_below[i] = std::max(n_below[i], 1);
+        if (i > 0) {
+            n_below[part.parents[i]] += n_below[i];
+        }
+    }
+    std::vector<llama_seq_id> leaves = { part.seq_id };
+    while (static_cast<int32_t>(leaves.size()) < n_below[0]) {
+        leaves.push_back(take_leaf(part.seq_id, part.n_past));
+    }
+    open_draft & draft = drafts[part.seq_id];
+    draft.parents      = part.parents;
+    draft.leaf.assign(n, part.seq_id);
+    // the leaves below each node are neighbours if they are numbered in depth-first order: [first, first + n_below)
+    std::vector<int32_t> first(n, 0), next(n, 0);
+    for (int32_t i = 0; i < n; ++i) {
+        if (i > 0) {
+            first[i] = next[part.parents[i]];
+            next[part.parents[i]] += n_below[i];
+        }
+        next[i]       = first[i];
+        draft.leaf[i] = leaves[first[i]];
+        // positions of a tree reach as far as it is deep, but every node takes a cell
+        add_token(part.tokens[i], part.n_past + depth[i], part.logits != part_logits::none, /*visible =*/true);
+        batch_n_seq.back() = n_below[i];
+        batch_seq_ids.insert(batch_seq_ids.end(), leaves.begin() + first[i], leaves.begin() + first[i] + n_below[i]);
+    }
+}
+
+void target::decode(const std::vector<batch_part> & parts) {
+    if (parts.empty()) {
+        throw std::invalid_argument("no tokens to decode");
+    }
+    size_t  n      = 0;
+    int32_t n_leaf = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
+        n_leaf += check_part(parts[i]);
         for (size_t k = 0; k < i; ++k) {
             if (parts[k].seq_id == parts[i].seq_id) {
                 throw std::invalid_argument(format("sequence %d has two parts in one batch", parts[i].seq_id));
@@ -160,18 +261,32 @@ void target::decode_parts(const std::vector<batch_part> & parts, bool logits_all
         n += parts[i].tokens.size();
     }
     check_fits(n);
-    if (parts.empty()) {
-        throw std::invalid_argument("no tokens to decode");
-    }
     for (const auto & part : parts) {
         begin_part(part);
         n += rounds[part.seq_id].replay().size();
     }
     check_fits(n);
+    const auto n_free =
+        std::count_if(loans.begin() + n_seq, loans.end(), [](const leaf_loan & loan) { return !loan.busy; });
+    if (n_leaf > n_free) {
+        throw std::invalid_argument(format("the trees of this batch need %d sequence ids for their leaves, %d are free",
+                                           n_leaf, static_cast<int>(n_free)));
+    }
 
     clear_batch();
     for (const auto & part : parts) {
-        add_part(part, logits_all);
+        const bool is_tree = !part.parents.empty();
+        if (is_tree || part.is_draft) {
+            drafts[part.seq_id] = { part.n_past, static_cast<int32_t>(part.tokens.size()), {}, {} };
+        }
+        if (is_tree) {
+            add_tree(part);
+            continue;
+        }
+        if (part.is_draft) {
+            rounds[part.seq_id].begin(static_cast<int32_t>(part.tokens.size()));
+        }
+        add_chain(part);
     }
     run();
     auto first = batch_tokens.begin();
@@ -182,103 +297,54 @@ void target::decode_parts(const std::vector<batch_part> & parts, bool logits_all
     }
 }
 
-void target::decode_tree(const std::vector<llama_token> & tokens, const std::vector<int32_t> & parents,
-                         int32_t n_past) {
-    const int32_t n = static_cast<int32_t>(tokens.size());
-    if (parents.size() != tokens.size()) {
-        throw std::invalid_argument(format("%zu tokens, but %zu parents", tokens.size(), parents.size()));
-    }
-    check_fits(tokens.size());
-    std::vector<bool>    is_leaf(n, true);
-    std::vector<int32_t> depth(n, 0);
-    for (int32_t i = 1; i < n; ++i) {
-        if (parents[i] < 0 || parents[i] >= i) {
-            throw std::invalid_argument(
-                format("node %d of the tree: expected a parent before it, found %d", i, parents[i]));
-        }
-        is_leaf[parents[i]] = false;
-        depth[i]            = depth[parents[i]] + 1;
-    }
-    const int32_t n_leaf = static_cast<int32_t>(std::count(is_leaf.begin(), is_leaf.end(), true));
-    if (n_leaf > n_leaves) {
-        throw std::invalid_argument(format("the tree has %d leaves, the target's context allows %d%s", n_leaf, n_leaves,
-                                           rounds[0].kind() == rollback_kind::trim
-                                               ? ": load it with a larger draft_tree_tokens"
-                                               : ", for it keeps a recurrent state: draft chains"));
-    }
-    begin_part({ 0, n_past, tokens });
-    // positions of a tree reach as far as it is deep, but every node takes a cell
-    for (llama_seq_id s = 1; s < n_leaf; ++s) {
-        if (n_lent[s] == 0 && rounds[s].n_past() > 0) {
-            throw error(format("sequence %d is in use: a tree needs it", s));
-        }
-        if (n_lent[s] < n_past) {
-            llama_memory_seq_cp(llama_get_memory(ctx), 0, s, n_lent[s], n_past);
-            n_lent[s] = n_past;
-        }
-    }
-
-    // the leaves below each node are neighbours if they are numbered in depth-first order: [first, first + count)
-    std::vector<int32_t> n_below(n, 0), next(n, 0);
-    for (int32_t i = n - 1; i >= 0; --i) {
-        n_below[i] += is_leaf[i];
-        if (i > 0) {
-            n_below[parents[i]] += n_below[i];
-        }
-    }
-    clear_batch();
-    tree_parents = parents;
-    tree_leaf.assign(n, 0);
-    for (int32_t i = 0; i < n; ++i) {
-        if (i > 0) {
-            tree_leaf[i] = next[parents[i]];
-            next[parents[i]] += n_below[i];
-        }
-        next[i] = tree_leaf[i];
-        add_token(tokens[i], n_past + depth[i], /*logits =*/true, /*visible =*/true);
-        batch_n_seq.back() = n_below[i];
-        for (int32_t k = 0; k < n_below[i]; ++k) {
-            batch_seq_ids.push_back(tree_leaf[i] + k);
-        }
-    }
-    run();
+bool target::holds_draft(llama_seq_id seq_id) const {
+    check_seq(seq_id);
+    return drafts[seq_id].n_tokens > 0;
 }
 
-void target::keep(const std::vector<int32_t> & rows) {
-    check_open();
-    if (!holds_tree()) {
-        throw error("no tree to keep a path of: nothing was decoded, or the last batch was no tree");
+void target::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
+    if (!holds_draft(seq_id)) {
+        throw error(format("sequence %d has no draft to keep a path of: none was decoded, or that failed", seq_id));
     }
-    for (size_t i = 0; i < rows.size(); ++i) {
-        const bool in_range = rows[i] >= 0 && rows[i] < static_cast<int32_t>(tree_parents.size());
-        if (!in_range || (i == 0 ? rows[i] != 0 : tree_parents[rows[i]] != rows[i - 1])) {
-            throw std::invalid_argument(format("row %d does not go on from the path before it", rows[i]));
+    const open_draft draft = drafts[seq_id];
+    for (size_t i = 0; i < path.size(); ++i) {
+        const auto row      = path[i];
+        const bool in_range = row >= 0 && row < draft.n_tokens;
+        if (!in_range || (i == 0 ? row != 0 : (draft.parents.empty() ? row - 1 : draft.parents[row]) != path[i - 1])) {
+            throw std::invalid_argument(format("row %d does not go on from the path before it", row));
         }
     }
-    if (rows.empty()) {
-        truncate(batch_pos[0]);
+    drafts[seq_id].n_tokens = 0;
+    const auto n_kept       = static_cast<int32_t>(path.size());
+    if (draft.parents.empty()) {
+        rounds[seq_id].commit(n_kept);
+        return;
+    }
+    if (path.empty()) {
+        truncate(draft.n_past, seq_id);
         return;
     }
     llama_memory_t     mem   = llama_get_memory(ctx);
-    const llama_seq_id leaf  = tree_leaf[rows.back()];
-    const llama_pos    first = batch_pos[0] + 1;
-    const llama_pos    end   = batch_pos[0] + static_cast<llama_pos>(rows.size());
-    if (leaf == 0) {
-        llama_memory_seq_rm(mem, 0, end, -1);
+    const llama_seq_id leaf  = draft.leaf[path.back()];
+    const llama_pos    first = draft.n_past + 1;
+    const llama_pos    end   = draft.n_past + n_kept;
+    if (leaf == seq_id) {
+        llama_memory_seq_rm(mem, seq_id, end, -1);
     } else {
-        llama_memory_seq_rm(mem, 0, first, -1);
-        llama_memory_seq_cp(mem, leaf, 0, first, end);
+        llama_memory_seq_rm(mem, seq_id, first, -1);
+        llama_memory_seq_cp(mem, leaf, seq_id, first, end);
     }
-    drop_leaves(first - 1);
-    tree_parents.clear();
+    drop_leaves(seq_id, draft.n_past);
 }
 
-// the other sequences keep what they borrow before n_past
-void target::drop_leaves(int32_t n_past) {
-    for (llama_seq_id s = 1; s < n_seq_max; ++s) {
-        if (n_lent[s] > 0) {
+// the leaves of a sequence keep what they borrow before n_past
+void target::drop_leaves(llama_seq_id owner, int32_t n_past) {
+    for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
+        leaf_loan & loan = loans[s];
+        if (loan.owner == owner && (loan.busy || loan.n_lent > n_past)) {
             llama_memory_seq_rm(llama_get_memory(ctx), s, n_past, -1);
-            n_lent[s] = std::min(n_lent[s], n_past);
+            loan.n_lent = std::min(loan.n_lent, n_past);
+            loan.busy   = false;
         }
     }
 }
@@ -398,15 +464,11 @@ void target::take_back_batch() {
             it->second    = std::min(it->second, batch_pos[i]);
         }
     }
-    llama_memory_t mem = llama_get_memory(ctx);
     for (const auto & [seq, pos] : first) {
-        if (rounds[seq].open()) {
-            rounds[seq].abort();
-        } else if (!llama_memory_seq_rm(mem, seq, pos, -1)) {
-            llama_memory_seq_rm(mem, seq, 0, -1);
-        }
+        rounds[seq].failed(pos);
+        drafts[seq].n_tokens = 0;
+        loans[seq].busy      = false;
     }
-    tree_parents.clear();
 }
 
 int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
@@ -414,22 +476,42 @@ int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
     if (n_past < 0) {
         throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
     }
-    if (seq_id == 0) {
-        drop_leaves(n_past);
-    }
+    drafts[seq_id].n_tokens = 0;
+    drop_leaves(seq_id, n_past);
     return rounds[seq_id].truncate(n_past);
+}
+
+int32_t target::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+    check_seq(src);
+    truncate(0, dst);
+    if (!can_share || src == dst || n_past <= 0 || n_past > rounds[src].n_past() || !rounds[src].can_trim(n_past)) {
+        return 0;
+    }
+    llama_memory_seq_cp(llama_get_memory(ctx), src, dst, 0, n_past);
+    return n_past;
+}
+
+std::vector<uint8_t> target::state_get(llama_seq_id seq_id) {
+    check_seq(seq_id);
+    drop_leaves(seq_id, 0);
+    return rounds[seq_id].state_get();
+}
+
+void target::state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state) {
+    truncate(0, seq_id);
+    rounds[seq_id].state_set(state);
 }
 
 void target::settle() {
     check_open();
-    drop_leaves(0);
-    for (llama_seq_id s = 0; s < n_seq_max; ++s) {
+    for (llama_seq_id s = 0; s < n_seq; ++s) {
+        drop_leaves(s, 0);
         recurrent_round & round = rounds[s];
         if (!round.replay().empty()) {
             const std::vector<llama_token> tokens = round.replay();
             const int32_t                  n_past = round.n_past() - static_cast<int32_t>(tokens.size());
             round.truncate(n_past);
-            decode(tokens, n_past, /*logits_all =*/false, s);
+            decode({ { s, n_past, tokens } });
         }
     }
 }
@@ -449,17 +531,39 @@ void target::check_row(int32_t row) const {
 }
 
 const float * target::logits(int32_t row) const {
-    check_row(row);
+    if (row == -1) {
+        check_open();
+    } else {
+        check_row(row);
+    }
     if (argmax_used) {
         throw error(format("the logits of row %d are on the target's device, which took their argmax: decode again "
                            "without device_argmax",
                            row));
     }
-    const float * res = llama_get_logits_ith(ctx, row_idxs[row]);
+    const float * res = llama_get_logits_ith(ctx, row == -1 ? -1 : row_idxs[row]);
     if (!res) {
         throw error(format("llama.cpp has no logits for row %d", row));
     }
     return res;
+}
+
+static llama_token sample_candidates(llama_sampler * smpl, std::vector<llama_token_data> & candidates, bool sorted) {
+    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, sorted };
+    llama_sampler_apply(smpl, &cur_p);
+    if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
+        throw error("the sampler selected no token");
+    }
+    const llama_token token = cur_p.data[cur_p.selected].id;
+    llama_sampler_accept(smpl, token);
+    return token;
+}
+
+// samplers sort, and NaN has no order
+static void check_numbers(const float * logits, int32_t n) {
+    if (has_nan(logits, n)) {
+        throw error("the logits are no numbers: the model's file is damaged, or it overflows");
+    }
 }
 
 llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
@@ -468,20 +572,22 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
     }
     const float * x = logits(row);
     if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
-        if (has_nan(x, n_vocab_tgt)) {
-            throw error(
-                format("the logits of row %d are no numbers: the model's file is damaged, or it overflows", row));
-        }
-        return llama_sampler_sample(smpl, ctx, row_idxs[row]);
+        check_numbers(x, n_vocab_tgt);
+        return llama_sampler_sample(smpl, ctx, row == -1 ? -1 : row_idxs[row]);
     }
-    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/true };
-    llama_sampler_apply(smpl, &cur_p);
-    if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
-        throw error("the sampler selected no token");
+    return sample_candidates(smpl, candidates, /*sorted =*/true);
+}
+
+llama_token target::sample_from(llama_sampler * smpl, const float * logits) {
+    if (!smpl) {
+        throw std::invalid_argument("the sampler must not be null");
     }
-    const llama_token token = cur_p.data[cur_p.selected].id;
-    llama_sampler_accept(smpl, token);
-    return token;
+    check_numbers(logits, n_vocab_tgt);
+    candidates.resize(n_vocab_tgt);
+    for (llama_token id = 0; id < n_vocab_tgt; ++id) {
+        candidates[id] = { id, logits[id], 0.0f };
+    }
+    return sample_candidates(smpl, candidates, /*sorted =*/false);
 }
 
 llama_token target::argmax(int32_t row) const {

@@ -11,11 +11,17 @@
 
 namespace eagle3 {
 
+enum class part_logits { none, last, all };
+
 // tokens of one sequence, from position n_past on
 struct batch_part {
-    llama_seq_id             seq_id;
-    int32_t                  n_past;
+    llama_seq_id             seq_id = 0;
+    int32_t                  n_past = 0;
     std::vector<llama_token> tokens;
+    // a tree: token i follows token parents[i] < i; the first one is the root, its parent is not looked at
+    std::vector<int32_t>     parents  = {};
+    part_logits              logits   = part_logits::last;
+    bool                     is_draft = false; // keep() will say which tokens stay; so it will of every tree
 };
 
 // The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
@@ -23,42 +29,38 @@ struct batch_part {
 //
 // Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
 //
-// Trees. A drafted tree is decoded as one batch in which a node belongs to the sequences of all leaves below it, in a
-// cache that the sequences share. Leaf 0 is sequence 0; the others borrow its prefix, and give up what was rejected:
+// Trees. A drafted tree is decoded as a part in which a node belongs to the sequences of all leaves below it, in a
+// cache that the sequences share. Leaf 0 is the sequence itself; the others are taken from a pool of sequence ids,
+// borrow its prefix, and give up what was rejected. Of sequence 0 in a context with the ids 8 and 9 in the pool:
 //
 //   sequence 0   prefix  root  a  b        leaf 0 = b
-//   sequence 1   prefix  root  a  c        leaf 1 = c: shares root and a with leaf 0
-//   sequence 2   prefix  root  d           leaf 2 = d
+//   sequence 8   prefix  root  a  c        leaf 1 = c: shares root and a with leaf 0
+//   sequence 9   prefix  root  d           leaf 2 = d
 class target {
   public:
-    // tap: may be null, else it is attached here
-    target(llama_context * ctx, const llama_model * model, feature_tap * tap);
+    // tap: may be null, else it is attached here. n_seq: sequences 0..n_seq - 1 are the caller's, the other ids of the
+    // context are for leaves; 0 = all are the caller's
+    target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq = 0);
 
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
 
-    // forget the positions from n_past on and evaluate the tokens there, with one llama_decode.
-    // logits: for all tokens, or only for the last one. If it throws, the memory ends at n_past or before it
-    void decode(const std::vector<llama_token> & tokens, int32_t n_past, bool logits_all = true,
-                llama_seq_id seq_id = 0);
+    // One llama_decode for all parts, each of another sequence: forget its positions from n_past on and evaluate its
+    // tokens there. If it throws, every memory ends at n_past or before it
+    void decode(const std::vector<batch_part> & parts);
 
-    // the same for several sequences at once; logits for all tokens, or for the last one of each
-    void decode_parts(const std::vector<batch_part> & parts, bool logits_all = true);
+    // after a part that is a draft or a tree: keep the path through these of its rows, the first one first, and forget
+    // the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
+    void keep(llama_seq_id seq_id, const std::vector<int32_t> & path);
 
-    // evaluate a tree from position n_past of sequence 0 on: token i follows token parents[i] < i; the first one is the
-    // root, its parent is not looked at
-    void decode_tree(const std::vector<llama_token> & tokens, const std::vector<int32_t> & parents, int32_t n_past);
-
-    bool holds_tree() const { return decoded && !tree_parents.empty(); }
-
-    // after decode_tree: keep the path through these rows, the root first, and forget the other nodes
-    void keep(const std::vector<int32_t> & rows);
+    // whether a draft was decoded of which no path was kept yet
+    bool holds_draft(llama_seq_id seq_id) const;
 
     // the general form. Nothing is forgotten before; if it throws, what the batch had added is taken back
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
                       const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits);
 
-    // row: index in the last batch; its logits must have been asked for
+    // row: index in the last batch; its logits must have been asked for. -1: the last row of a decode that was not ours
     llama_token   argmax(int32_t row) const; // the first of the greatest
     const float * logits(int32_t row) const;
 
@@ -72,18 +74,34 @@ class target {
     // tokens only (its first link is top-k), so that nothing has to be done for the others
     llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0);
 
-    // taking tokens of a sequence back
+    // sample from n_vocab() logits that somebody has changed
+    llama_token sample_from(llama_sampler * smpl, const float * logits);
+
+    // what a sequence can take back, and how
     recurrent_round & round(llama_seq_id seq_id);
 
     // keep the first n_past positions of a sequence. Returns the position from which tokens must be decoded again:
     // n_past, or less where the memory cannot go back there
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0);
 
+    // Have dst hold the first n_past positions of src, which stays as it is, and nothing else; they share the cells.
+    // Returns n_past, or 0 where that cannot be: a recurrent state, a window that has moved on, caches of their own
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+
+    // all that a sequence holds, and what it can go back to. state_set throws context_full_error if there is no room:
+    // the sequence is empty then
+    std::vector<uint8_t> state_get(llama_seq_id seq_id);
+    void                 state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state);
+
     // make the memory hold exactly the sequences' tokens: no replay, no leaves. For whoever is about to look at it
     void settle();
 
-    // leaves that a tree may have; 1 where only chains can be verified
-    int32_t n_leaves_max() const { return n_leaves; }
+    // leaves that a tree may have if no other sequence drafts one; 1 where only chains can be verified
+    int32_t n_leaves_max() const { return can_share ? 1 + n_seq_max - n_seq : 1; }
+
+    int32_t n_seqs() const { return n_seq; }
+    int32_t n_ctx_seq() const { return n_ctx; }
+    bool    is_pooled() const { return unified; } // cells are shared by all sequences
 
     // the context is about to be freed: every later call throws
     void close();
@@ -92,9 +110,27 @@ class target {
     const std::vector<llama_pos> &   pos() const { return row_pos; }
     const feature_tap *              tap() const { return tap_ptr; }
     int32_t                          n_vocab() const { return n_vocab_tgt; }
-    int64_t                          t_decode_us() const { return t_decode; } // in llama_decode and synchronize
+    int64_t                          n_batches() const { return batch_count; } // so far, those that failed too
+    int64_t                          t_decode_us() const { return t_decode; }  // in llama_decode and synchronize
 
   private:
+    // a draft that was decoded
+    struct open_draft {
+        int32_t                   n_past   = 0;
+        int32_t                   n_tokens = 0; // 0 = there is none
+        std::vector<int32_t>      parents;      // empty: a chain
+        std::vector<llama_seq_id> leaf;         // the first leaf below each node of a tree
+    };
+
+    // of a sequence id in the pool
+    struct leaf_loan {
+        llama_seq_id owner  = -1;
+        int32_t      n_lent = 0;     // up to where it borrows the owner's prefix
+        bool         busy   = false; // holds nodes of a tree
+    };
+
+    int32_t check_part(const batch_part & part) const;
+
     void check_open() const;
     void check_row(int32_t row) const;
     void check_outputs() const;
@@ -103,11 +139,14 @@ class target {
     void check_seq(llama_seq_id seq_id) const;
     void clear_batch();
     void begin_part(const batch_part & part);
-    void add_part(const batch_part & part, bool logits_all);
+    void add_chain(const batch_part & part);
+    void add_tree(const batch_part & part);
     void add_token(llama_token token, llama_pos pos, bool logits, bool visible);
     void run();
     void take_back_batch();
-    void drop_leaves(int32_t n_past);
+    void drop_leaves(llama_seq_id owner, int32_t n_past);
+
+    llama_seq_id take_leaf(llama_seq_id owner, int32_t n_past);
 
     llama_context * ctx;
     feature_tap *   tap_ptr;
@@ -115,11 +154,15 @@ class target {
     int32_t         n_batch;
     int32_t         n_ctx;
     int32_t         n_seq_max;
-    int32_t         n_leaves;
+    int32_t         n_seq;
+    bool            unified;
+    bool            can_share;      // cells
     bool            may_leave_gaps; // between positions
 
-    std::vector<recurrent_round> rounds; // by sequence
-    std::vector<int32_t>         n_lent; // by sequence: up to where it borrows the prefix of sequence 0 for trees
+    // by sequence id
+    std::vector<recurrent_round> rounds;
+    std::vector<open_draft>      drafts;
+    std::vector<leaf_loan>       loans;
 
     // the last batch, the replay included
     std::vector<llama_token>    batch_tokens;
@@ -128,10 +171,8 @@ class target {
     std::vector<llama_seq_id>   batch_seq_ids; // of all tokens, one after the other
     std::vector<llama_seq_id *> batch_seq;
     std::vector<int8_t>         batch_logits;
-    bool                        decoded = false;
-
-    std::vector<int32_t>      tree_parents; // empty if the last batch was no tree
-    std::vector<llama_seq_id> tree_leaf;    // the first leaf below each node
+    bool                        decoded     = false;
+    int64_t                     batch_count = 0;
 
     // what the caller gave: batch index, token and position by row
     std::vector<int32_t>     row_idxs;

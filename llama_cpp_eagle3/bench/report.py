@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import gguf
 
@@ -82,19 +84,58 @@ def plot(path: str | os.PathLike[str], results: Sequence[tuple[str, Result]]) ->
     Raises:
         Eagle3Error: no matplotlib.
     """
+    heights = [len(result.sides) for _, result in results]
+    with _figure(path, 8, 0.9 * len(results) + 0.27 * sum(heights)) as figure:
+        panels = figure.subplots(len(results), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for panel, (title, result) in zip(panels, results, strict=True):
+            _panel(panel, title, result)
+        panels[-1].set_xlabel("tokens/s")
+
+
+def plot_lines(
+    path: str | os.PathLike[str],
+    panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[int, Spread]]]]],
+    what: str,
+) -> None:
+    """Tokens/s over a number, one panel beside the other, with the lowest and the highest run as whiskers.
+
+    Args:
+        path: the file; its ending says which format.
+        panels: (title, name of a side -> its points). Sides of llama.cpp begin with "llama".
+        what: the number.
+
+    Raises:
+        Eagle3Error: no matplotlib.
+    """
+    with _figure(path, 4.5 * len(panels), 4) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for panel, (title, lines) in zip(axes, panels, strict=True):
+            for name, points in lines.items():
+                places, speeds = [place for place, _ in points], [speed for _, speed in points]
+                whiskers = [[s.median - s.low for s in speeds], [s.high - s.median for s in speeds]]
+                style = {"color": _COLORS.get(name, _COLOR_PEER), "ls": ":" if "plain" in name else "-"}
+                medians = [s.median for s in speeds]
+                panel.errorbar(places, medians, yerr=whiskers, marker="o", ms=3, capsize=2, label=name, **style)
+                panel.set_xscale("log", base=2)
+                panel.set_xticks(places, [str(place) for place in places])
+            panel.set_ylim(bottom=0)
+            panel.set_title(title, loc="left", fontsize=9)
+            panel.set_xlabel(what)
+        axes[0].set_ylabel("tokens/s")
+        axes[0].legend(fontsize=8)
+
+
+@contextmanager
+def _figure(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Any]:
+    """A figure to draw on, saved at the end: the same drawing gives the same file."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as e:
         raise Eagle3Error("no matplotlib: pip install 'llama-cpp-eagle3[bench]'") from e
-    heights = [len(result.sides) for _, result in results]
-    settings = {"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(8, 0.9 * len(results) + 0.27 * sum(heights)), layout="constrained")
-        panels = figure.subplots(len(results), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for panel, (title, result) in zip(panels, results, strict=True):
-            _panel(panel, title, result)
-        panels[-1].set_xlabel("tokens/s")
+    with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
         figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
 
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from .. import Eagle3Error, Eagle3Llama
-from .synthetic import SyntheticLlama
+from .synthetic import SyntheticAcceptance
 from .weights import weights_read
 
 N_CTX = 512
@@ -135,7 +135,10 @@ def load(
         "verbose": False,
         **options,
     }
-    return Eagle3Llama(model, **settings) if synthetic is None else SyntheticLlama(model, synthetic, **settings)
+    llm = Eagle3Llama(model, **settings)
+    if synthetic is not None:
+        llm.engine.on_draw = SyntheticAcceptance(synthetic, llm.n_vocab())
+    return llm
 
 
 def run_own(
@@ -192,8 +195,8 @@ def _n_steps(llm: Eagle3Llama) -> int:
 
 def _clocks(llm: Eagle3Llama) -> tuple[float, float, float, float]:
     """Seconds counted in C++: llama_decode, propose, process, and of these two the graphs."""
-    drafter = llm._drafter
-    t_us = [llm._target.t_decode_us, 0, 0, 0]
+    drafter = llm.drafter
+    t_us = [llm.target.t_decode_us, 0, 0, 0]
     if drafter is not None:
         t_us[1:] = drafter.t_propose_us, drafter.t_process_us, drafter.t_graph_us
     a, b, c, d = (t * 1e-6 for t in t_us)

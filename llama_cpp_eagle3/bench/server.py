@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server with draft-eagle3: one request at a time over loopback, with the figures of `runs`."""
+"""llama.cpp's llama-server, plain or with draft-eagle3, over loopback, with the figures of `runs` and `load`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from ..errors import Eagle3Error
+from .load import Load
 from .runs import Peer, Run
+
+N_BATCH = 2048
+"""Of a server: llama.cpp's default, or n_ctx of a slot if that is more."""
 
 _T_START = 300.0  # seconds that loading may take
 _T_REQUEST = 3600.0
@@ -25,15 +32,30 @@ _COUNTER = re.compile(r"^llamacpp:spec_decode_num_(\w+)_total(?:\{position=\"(\d
 class Server:
     """A running llama-server. Use it in a `with` block."""
 
-    def __init__(self, peer: Peer, n_max: int, synthetic: Sequence[float] | None = None):
+    def __init__(
+        self,
+        peer: Peer,
+        n_max: int,
+        synthetic: Sequence[float] | None = None,
+        *,
+        n_parallel: int = 1,
+        flash_attn: str = "off",
+    ):
         """Start it and wait until it has loaded.
+
+        Args:
+            peer: files and settings; n_ctx is of each slot.
+            n_max: --spec-draft-n-max of draft-eagle3; 0 = no head, plain decoding.
+            synthetic: accept by these odds.
+            n_parallel: slots.
+            flash_attn: on, off or auto.
 
         Raises:
             Eagle3Error: it ended, or took too long.
         """
-        self.port = _free_port()
+        self.port, self.n_parallel = _free_port(), n_parallel
         self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="llama-server-")  # noqa: SIM115
-        command = self.command(peer, n_max, self.port, synthetic)
+        command = self.command(peer, n_max, self.port, synthetic, n_parallel, flash_attn)
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
         end = time.monotonic() + _T_START
         while not self._is_ready():
@@ -44,16 +66,24 @@ class Server:
             time.sleep(0.05)
 
     @staticmethod
-    def command(peer: Peer, n_max: int, port: int, synthetic: Sequence[float] | None) -> list[str]:
+    def command(
+        peer: Peer,
+        n_max: int,
+        port: int,
+        synthetic: Sequence[float] | None,
+        n_parallel: int = 1,
+        flash_attn: str = "off",
+    ) -> list[str]:
         """The call."""
         n_threads, n_layers = str(peer.n_threads), str(peer.n_gpu_layers if peer.n_gpu_layers >= 0 else 999)
+        n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
+        head = ["-md", peer.draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
         return [
-            *(str(peer.tools / "llama-server"), "-m", peer.model, "-md", peer.draft),
-            *("--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max)),
-            *("-c", str(peer.n_ctx), "-b", str(peer.n_ctx), "-ub", "512", "-t", n_threads, "-tb", n_threads),
-            *("-ngl", n_layers, "-ngld", n_layers, "-fa", "off", "-np", "1"),
+            *(str(peer.tools / "llama-server"), "-m", peer.model, *(head if n_max else [])),
+            *("-c", n_ctx, "-b", str(max(peer.n_ctx, N_BATCH)), "-ub", "512", "-t", n_threads, "-tb", n_threads),
+            *("-ngl", n_layers, "-fa", flash_attn, "-np", str(n_parallel)),
             *("--host", "127.0.0.1", "--port", str(port), "--metrics", "--no-ui", "--cache-ram", "0", "--offline"),
             *(["--spec-synth-rates", ",".join(map(str, rates))] if synthetic else []),
         ]
@@ -61,18 +91,7 @@ class Server:
     def run(self, prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> Run:
         """Generate greedily; the arguments are those of `run_own`."""
         before = self._counters()
-        answer = self._ask(
-            "/completion",
-            {
-                "prompt": list(prompt),
-                "n_predict": n_predict,
-                "temperature": 0,
-                "samplers": ["top_k"],
-                "top_k": 1,
-                "cache_prompt": not fresh,
-                "ignore_eos": not stop,
-            },
-        )
+        answer = self._ask("/completion", _greedy(prompt, n_predict, fresh=fresh, stop=stop))
         counted = {key: n - before.get(key, 0) for key, n in self._counters().items()}
         times = json.loads(answer)["timings"]
         per_position = sorted((int(i), n) for (name, i), n in counted.items() if name == "accepted_tokens_per_pos")
@@ -88,13 +107,50 @@ class Server:
             t_prompt=times["prompt_ms"] * 1e-3,
         )
 
+    def process_time(self) -> float:
+        """Seconds that the server has had of the processor. On Linux only."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
+
+    def run_many(
+        self, prompts: Sequence[Sequence[int]], n_predict: int, clock: Callable[[], float] = time.perf_counter
+    ) -> Load:
+        """Complete prompts greedily with as many clients as there are slots; each keeps its connection."""
+        waiting, before = deque(prompts), self._counters()
+
+        def client(_: int) -> int:
+            n_tokens = 0
+            with closing(self._connect()) as connection:
+                while True:
+                    try:
+                        prompt = waiting.popleft()
+                    except IndexError:
+                        return n_tokens
+                    answer = json.loads(self._exchange(connection, "/completion", _greedy(prompt, n_predict)))
+                    # the token that ends a text is none of it
+                    n_tokens += int(answer["timings"]["predicted_n"]) - (answer["stop_type"] == "eos")
+
+        with ThreadPoolExecutor(self.n_parallel) as clients:
+            start = clock()
+            n_tokens = sum(clients.map(client, range(self.n_parallel)))
+            seconds = clock() - start
+        after = self._counters()
+        counted = ((name, "") for name in ("draft_tokens", "accepted_tokens"))
+        drafted, accepted = (after.get(key, 0) - before.get(key, 0) for key in counted)
+        return Load(seconds, n_tokens, drafted, accepted)
+
     def _counters(self) -> dict[tuple[str, str], int]:
         """What it has counted of speculation: (name, position or "") -> number."""
         found = _COUNTER.findall(self._ask("/metrics"))
         return {(name, position): int(n) for name, position, n in found}
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> str:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_T_REQUEST)
+        with closing(self._connect()) as connection:
+            return self._exchange(connection, path, body)
+
+    def _connect(self) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=_T_REQUEST)
+
+    def _exchange(self, connection: HTTPConnection, path: str, body: dict[str, Any] | None) -> str:
         try:
             if body is None:
                 connection.request("GET", path)
@@ -104,8 +160,6 @@ class Server:
             text = response.read().decode()
         except OSError as e:
             raise Eagle3Error(f"llama-server does not answer ({e}):\n{self._read_log()[-2000:]}") from e
-        finally:
-            connection.close()
         if response.status != 200:
             raise Eagle3Error(f"llama-server answered {path} with {response.status}: {text[:500]}")
         return text
@@ -138,6 +192,19 @@ class Server:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _greedy(prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> dict[str, Any]:
+    """What is asked of /completion."""
+    return {
+        "prompt": list(prompt),
+        "n_predict": n_predict,
+        "temperature": 0,
+        "samplers": ["top_k"],
+        "top_k": 1,
+        "cache_prompt": not fresh,
+        "ignore_eos": not stop,
+    }
 
 
 def _free_port() -> int:

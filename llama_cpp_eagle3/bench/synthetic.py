@@ -12,9 +12,8 @@ import argparse
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any
 
-from .. import Eagle3Llama
+from ..engine import Part
 
 
 def conditional(rates: Sequence[float]) -> list[float]:
@@ -40,30 +39,22 @@ def rates_of(text: str) -> list[float]:
     return rates
 
 
-class SyntheticLlama(Eagle3Llama):
-    """An `Eagle3Llama` whose drafts are accepted by fixed odds. What it generates means nothing."""
+class SyntheticAcceptance:
+    """Hook for `Engine.on_draw`: drafts are accepted by fixed odds. What is generated means nothing."""
 
-    def __init__(self, model_path: str, rates: Sequence[float], **options: Any):
-        """Load; the arguments are those of `Eagle3Llama`, and the rates."""
+    def __init__(self, rates: Sequence[float], n_vocab: int):
+        """rates: see above. n_vocab: of the target."""
         self._chances = conditional(rates)
         self._dice = random.Random(0)
-        super().__init__(model_path, **options)
+        self._n_vocab = n_vocab
 
-    def _make_draw(self, *args: Any) -> Any:
-        draw = super()._make_draw(*args)
-
-        def decide(row: int) -> int:
-            token = draw(row)  # takes the time that it takes
-            return token if self._round is None else self._decide(row, token)
-
-        return decide
-
-    def _decide(self, row: int, token: int) -> int:
-        draft = self._round.draft  # type: ignore[union-attr]
-        children = draft.children(row - 1)
+    def __call__(self, part: Part, token: int) -> int:
+        """The token to go on with instead of the one that was drawn."""
+        draft = part.draft
+        children = draft.children(part.node)
         if not children:
             return token
-        depth = len(self._round.path) - 1  # type: ignore[union-attr]
+        depth = len(part.said)
         best = max(children, key=lambda i: draft.probs[i]) if draft.probs else children[0]
         if depth < len(self._chances) and self._dice.random() < self._chances[depth]:
             return int(draft.tokens[best])

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
-from ..planning import Costs, costs_key, measure_types, save_costs
+from ..planning import Costs, measure_types, save_costs
 from .model import fill_in_bundled_pair, load_model
 from .options import WEIGHT_TYPES, add_draft_flags, add_model_flags
 
@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     fill_in_bundled_pair(args)
     llm = load_model(args, args.model_draft)
     try:
-        key, costs = costs_key(llm), measure_types(llm, args.seconds)
+        key = llm.costs_key()
+        costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)
     finally:
         llm.close()
     path = save_costs(key, costs)

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 import llama_cpp
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..llama import Eagle3Llama
 from ..stats import Stats
-from .model import CliLlama
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Figures:
         }
 
 
-def bytes_read(llm: CliLlama, stats: Stats, n_draft_steps: int) -> int:
+def bytes_read(llm: Eagle3Llama, stats: Stats, n_draft_steps: int) -> int:
     """Weights that one generation read."""
     n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.rounds
-    drafter = llm._drafter
+    drafter = llm.drafter
     return n_target if drafter is None else n_target + drafter.n_bytes_read * n_draft_steps
 
 

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import llama_cpp
-from llama_cpp._internals import LlamaSampler
 
 from .._core import read_target
 from ..llama import Eagle3Llama
@@ -28,49 +27,6 @@ def progress_bar(total: float, desc: str, unit: str = "") -> Any:
     return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
 
 
-class CliLlama(Eagle3Llama):
-    """An `Eagle3Llama` that shows how loading gets on and can be told to ignore the end of the text."""
-
-    def __init__(self, *args: Any, **options: Any):
-        self._bar = progress_bar(1.0, "loading")
-        try:
-            super().__init__(*args, **options)
-        finally:
-            if self._bar is not None:
-                self._bar.close()
-        self.ignore_eos = False
-
-    def _preset_model_params(self, params: Any) -> None:
-        super()._preset_model_params(params)
-        if self._bar is None:
-            return
-
-        def on_progress(progress: float, _: Any) -> bool:
-            self._bar.update(progress - self._bar.n)
-            return True
-
-        params.progress_callback = self._on_progress = llama_cpp.llama_progress_callback(on_progress)
-
-    def _init_sampler(self, *args: Any, **options: Any) -> LlamaSampler:
-        sampler = super()._init_sampler(*args, **options)
-        return self._without_eos(sampler) if self.ignore_eos else sampler
-
-    def _changes_logits(self, **options: Any) -> bool:
-        return self.ignore_eos or super()._changes_logits(**options)
-
-    def _without_eos(self, inner: LlamaSampler) -> LlamaSampler:
-        """Put a bias in front of a chain under which the text cannot end."""
-        vocab = self._model.vocab
-        outer = LlamaSampler()
-        outer.add_logit_bias(
-            self._n_vocab,
-            {t: float("-inf") for t in range(self._n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, t)},
-        )
-        llama_cpp.llama_sampler_chain_add(outer.sampler, inner.sampler)
-        inner.sampler = None  # the outer chain owns it now
-        return outer
-
-
 def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
     """Take the bundled pair if no target was named; returns whether it was."""
     if args.model is not None:
@@ -81,7 +37,7 @@ def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
     return True
 
 
-def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
+def load_model(args: argparse.Namespace, draft: str | None) -> Eagle3Llama:
     """Load target and head (None: the target alone)."""
     draft_options = {
         "draft_model_path": draft,
@@ -100,25 +56,31 @@ def load_model(args: argparse.Namespace, draft: str | None) -> CliLlama:
     flash_attn = llama_cpp.llama_supports_gpu_offload() if args.flash_attn == "auto" else args.flash_attn == "on"
     # the V cache can be quantized under flash attention only
     flash_attn = flash_attn or (args.flash_attn == "auto" and args.cache_type_v not in (None, "f32", "f16", "bf16"))
-    return CliLlama(
-        args.model,
-        n_gpu_layers=args.gpu_layers,
-        rpc_servers=args.rpc,
-        use_mmap=not args.no_mmap,
-        use_mlock=args.mlock,
-        seed=args.seed & 0xFFFFFFFF,
-        n_ctx=_ctx_size(args),
-        n_batch=args.batch_size,
-        n_ubatch=args.ubatch_size,
-        n_threads=args.threads,
-        n_threads_batch=args.threads_batch or args.threads,
-        flash_attn=bool(flash_attn),
-        type_k=CACHE_TYPES.get(args.cache_type_k),
-        type_v=CACHE_TYPES.get(args.cache_type_v),
-        lora_path=args.lora,
-        verbose=args.verbose,
+    bar = progress_bar(1.0, "loading")
+    options = {
+        "n_gpu_layers": args.gpu_layers,
+        "rpc_servers": args.rpc,
+        "use_mmap": not args.no_mmap,
+        "use_mlock": args.mlock,
+        "seed": args.seed & 0xFFFFFFFF,
+        "n_ctx": _ctx_size(args),
+        "n_batch": args.batch_size,
+        "n_ubatch": args.ubatch_size,
+        "n_threads": args.threads,
+        "n_threads_batch": args.threads_batch or args.threads,
+        "flash_attn": bool(flash_attn),
+        "type_k": CACHE_TYPES.get(args.cache_type_k),
+        "type_v": CACHE_TYPES.get(args.cache_type_v),
+        "lora_path": args.lora,
+        "verbose": args.verbose,
         **(draft_options if draft is not None else {}),
-    )
+    }
+    try:
+        progress = None if bar is None else lambda share: bar.update(share - bar.n)
+        return Eagle3Llama(args.model, progress=progress, **options)
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def _ctx_size(args: argparse.Namespace) -> int:

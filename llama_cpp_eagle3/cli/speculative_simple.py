@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-
+from ..llama import Eagle3Llama
 from .figures import Figures, bytes_read, report, show
-from .model import CliLlama, fill_in_bundled_pair, load_model, progress_bar
+from .model import fill_in_bundled_pair, load_model, progress_bar
 from .options import add_draft_flags, add_model_flags, add_sampling_flags
 
 _DEMO_PROMPT = '''\
@@ -111,7 +110,6 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
     start = time.perf_counter()
     llm = load_model(args, draft)
     try:
-        llm.ignore_eos = args.ignore_eos
         load_seconds = time.perf_counter() - start
         if llm.draft == "auto":
             llm.calibrate()
@@ -120,12 +118,12 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
         if n_left <= 0:
             raise ValueError(f"the prompt has {len(tokens)} tokens, the context {llm.n_ctx()}: use a larger -c")
         _evaluate_with_bar(llm, tokens)
-        steps_before = 0 if llm._drafter is None else llm._drafter.n_steps
+        steps_before = 0 if llm.drafter is None else llm.drafter.n_steps
         writer = _Writer(out, args.color)
         writer.write(prompt)
         finish_reason = _stream(llm, tokens, n_left if args.predict < 0 else min(args.predict, n_left), args, writer)
         stats = llm.last_stats
-        n_steps = 0 if llm._drafter is None else llm._drafter.n_steps - steps_before
+        n_steps = 0 if llm.drafter is None else llm.drafter.n_steps - steps_before
         return Figures(
             stats=stats,
             text=writer.text[len(prompt) :],
@@ -134,21 +132,21 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
             load_seconds=load_seconds,
             n_bytes_read=bytes_read(llm, stats, n_steps),
             draft=_describe_draft(llm),
-            device="" if llm._drafter is None else llm._drafter.device,
+            device="" if llm.drafter is None else llm.drafter.device,
         )
     finally:
         llm.close()
 
 
-def _describe_draft(llm: CliLlama) -> str:
+def _describe_draft(llm: Eagle3Llama) -> str:
     """What was drafted: a length, a tree's shape, or auto."""
-    if llm._drafter is None:
+    if llm.drafter is None:
         return "0"
     tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"
     return {"auto": "auto", "tree": tree, "chain": str(llm.draft_n_max)}[llm.draft]
 
 
-def _evaluate_with_bar(llm: CliLlama, tokens: list[int]) -> None:
+def _evaluate_with_bar(llm: Eagle3Llama, tokens: list[int]) -> None:
     """Evaluate a long prompt batch by batch, showing how it gets on; `generate` then finds it in the context."""
     n_batch = llm.context_params.n_ubatch
     bar = progress_bar(len(tokens), "prompt", "tok") if len(tokens) > n_batch else None
@@ -159,7 +157,7 @@ def _evaluate_with_bar(llm: CliLlama, tokens: list[int]) -> None:
                 bar.update(len(tokens[i : i + n_batch]))
 
 
-def _stream(llm: CliLlama, tokens: list[int], n_predict: int, args: argparse.Namespace, writer: _Writer) -> str:
+def _stream(llm: Eagle3Llama, tokens: list[int], n_predict: int, args: argparse.Namespace, writer: _Writer) -> str:
     """Generate and write; returns why it ended."""
     stream = llm.generate(
         tokens,
@@ -170,11 +168,12 @@ def _stream(llm: CliLlama, tokens: list[int], n_predict: int, args: argparse.Nam
         repeat_penalty=args.repeat_penalty,
         presence_penalty=args.presence_penalty,
         frequency_penalty=args.frequency_penalty,
+        ignore_eos=args.ignore_eos,
     )
     try:
         while n_predict > 0:
             token = next(stream)
-            if llama_cpp.llama_vocab_is_eog(llm._model.vocab, token):
+            if token in llm.engine.vocab.eog:
                 return "stop"
             writer.write_piece(llm.detokenize([token], special=True), llm.last_token_drafted)
             n_predict -= 1

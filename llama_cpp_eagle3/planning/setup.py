@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from .._core import CostCurve, Planner
+from ..engine import Engine
+from ..head import Head
 from .cache import load_costs, save_costs
-from .costs import GGML_TYPE_NARROW, Costs, costs_key
-from .timing import measure, measure_draft
-
-if TYPE_CHECKING:
-    from ..context import DraftedContext
+from .costs import GGML_TYPE_NARROW, Costs
+from .timing import is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
@@ -20,49 +19,80 @@ _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
 _N_MAX = 8
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
+_N_NODES = 32  # drafted tokens of a round
+_TOPK = 4
 
 
-def costs_of(llm: DraftedContext, seconds: float = 2.0) -> Costs:
+def have_planner(
+    engine: Engine, head: Head, key: Callable[[], dict[str, Any]], log: Callable[[str], None], must: bool = False
+) -> None:
+    """Give an engine its planner, if it has none, from costs that are known or can be measured now.
+
+    key: what costs depend on. Where something runs nothing can be measured: then costs that are known must do, and
+    without them the engine gets its planner later.
+
+    Raises:
+        Eagle3Error: with `must`, if nothing is known and nothing can be measured.
+    """
+    if engine.planner is not None:
+        return
+    costs = costs_of(engine, head, key(), log=log) if must or is_idle(engine) else load_costs(key())
+    if costs is None or costs.draft_type != head.type:
+        return
+    n_leaves = engine.target.n_leaves_max
+    engine.planner = make_planner(
+        engine,
+        costs,
+        n_max=_N_NODES,
+        n_nodes_max=min(_N_NODES, engine.n_batch - 1),
+        top_k=_TOPK if n_leaves > 1 else 1,
+        n_leaves_max=n_leaves,
+        n_seq_max=engine.target.n_seq,
+        uniform=not engine.target.is_pooled,
+    )
+
+
+def costs_of(
+    engine: Engine, head: Head | None, key: dict[str, Any], seconds: float = 2.0, log: Callable[[str], None] = print
+) -> Costs:
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
-    Leaves the head loaded in the type that they are of.
+    Leaves the head loaded in the type that they are of. key: what they depend on. log: told what was found.
 
     Raises:
         Eagle3Error: they must be measured, and the context is not empty.
     """
-    key = costs_key(llm)
     costs = load_costs(key)
     if costs is None:
-        costs = measure_types(llm, seconds)
+        costs = measure_types(engine, head, seconds, log)
         save_costs(key, costs)
-    elif costs.draft_type != llm.draft_type and llm.n_tokens == 0:
-        llm.convert_draft(costs.draft_type)
+    elif head is not None and costs.draft_type != head.type and is_idle(engine):
+        engine.set_drafter(head.convert(costs.draft_type))
     return costs
 
 
-def measure_types(llm: DraftedContext, seconds: float = 2.0) -> Costs:
+def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:
     """Measure a loaded pair, also with its head in Q4_0 if no type was asked for; the better one stays loaded.
 
     Raises:
         Eagle3Error: the context is not empty.
     """
-    drafter = llm.drafter
-    if drafter is None or llm._draft_options.type is not None or drafter.n_bytes_own < _N_BYTES_MIN:
-        return measure(llm, seconds)
-    llm.convert_draft(None)
-    as_is = measure(llm, (1.0 - _NARROW_SHARE) * seconds)
-    n_bytes = drafter.n_bytes_own
-    llm.convert_draft(GGML_TYPE_NARROW)
-    assert llm.drafter is not None
-    if llm.drafter.n_bytes_own < n_bytes:
-        begin, step = measure_draft(llm, _NARROW_SHARE * seconds)
+    if head is None:
+        return measure(engine, None, seconds)
+    if head.type_asked is not None or head.drafter.n_bytes_own < _N_BYTES_MIN:
+        return measure(engine, head.type, seconds)
+    engine.set_drafter(head.convert(None))
+    as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds)
+    n_bytes = head.drafter.n_bytes_own
+    engine.set_drafter(head.convert(GGML_TYPE_NARROW))
+    if head.drafter.n_bytes_own < n_bytes:
+        begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
         gain = _best_speed(narrow) / _best_speed(as_is)
-        if llm.verbose:
-            print(f"Eagle3Llama: with the head's matrices in Q4_0: {gain:.2f} times as fast", file=sys.stderr)
+        log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
-    llm.convert_draft(None)
+    engine.set_drafter(head.convert(None))
     return as_is
 
 
@@ -77,11 +107,11 @@ def _best_speed(costs: Costs) -> float:
     return max(speeds)
 
 
-def make_planner(llm: DraftedContext, costs: Costs, **options: Any) -> Planner:
+def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     """A planner for a loaded pair, or one that never drafts if there is no head; `options` are those of `Planner`."""
-    drafter = llm.drafter if costs.draft_begin else None
+    drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
-    options.setdefault("replays", llm._rollback.kind == "checkpoint")
+    options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
     return Planner(
         drafter,
         CostCurve(costs.target),

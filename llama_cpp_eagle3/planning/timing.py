@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..engine import Engine
 from ..errors import Eagle3Error
 from .costs import Costs
-
-if TYPE_CHECKING:
-    from ..context import DraftedContext
 
 N_ROWS = (1, 4, 2, 3, 8, 5, 6, 16, 12, 32, 24)
 """Rows of a target pass, in the order in which they are measured."""
@@ -24,41 +21,47 @@ _N_CHAINS, _N_CHAINS_MIN = 5, 2
 _DRAFT_SHARE = 0.25
 
 
-def measure(llm: DraftedContext, seconds: float = 2.0) -> Costs:
+def is_idle(engine: Engine) -> bool:
+    """Whether nothing runs and no context is held, so that passes can be timed."""
+    return not engine.has_work and all(place.user is None or not place.tokens for place in engine.memory.places)
+
+
+def measure(engine: Engine, draft_type: int | None = None, seconds: float = 2.0) -> Costs:
     """Measure a loaded pair within `seconds`, apart from the first pass, which reads the weights from disk.
 
     Of every number of rows the fastest of a few passes counts: whatever else the machine does only adds to it. The
-    context is empty before and after.
+    context is empty before and after. draft_type: what the head is loaded as.
 
     Raises:
         Eagle3Error: the context is not empty.
     """
-    if llm.n_tokens > 0:
+    if not is_idle(engine):
         raise Eagle3Error(
-            f"costs are measured on an empty context, this one holds {llm.n_tokens} tokens: reset() it, or run "
+            "costs are measured on an empty context, this one holds tokens: reset() it, or run "
             "`llama-cpp-eagle3 calibrate` once, which keeps them"
         )
-    verify, n_max = _pass(llm)
+    engine.clear()
+    verify, n_max = _pass(engine)
     try:
         verify(1)
         end = perf_counter() + seconds
-        begin, step = measure_draft(llm, _DRAFT_SHARE * seconds)
-        return Costs(_fastest(verify, [n for n in N_ROWS if n <= n_max], _N_NEEDED, end), begin, step, llm.draft_type)
+        begin, step = measure_draft(engine, _DRAFT_SHARE * seconds)
+        return Costs(_fastest(verify, [n for n in N_ROWS if n <= n_max], _N_NEEDED, end), begin, step, draft_type)
     finally:
-        llm._reset()
+        engine.clear()
 
 
-def measure_draft(llm: DraftedContext, seconds: float) -> tuple[dict[int, float], dict[int, float]]:
+def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dict[int, float]]:
     """Microseconds of the head's first and later graphs, as in `Costs`, within `seconds`, on an empty context.
 
     In a round the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
     """
-    drafter, tap = llm.drafter, llm.tap
+    drafter, tap = engine.drafter, engine.memory.tap
     if drafter is None or tap is None:
         return {}, {}
-    verify, n_max = _pass(llm)
-    token, n_top = 1 % llm.n_vocab(), max(_N_NODES)
+    verify, n_max = _pass(engine)
+    token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
     def catch_up(n: int) -> float:
         drafter.reset(0)
@@ -93,22 +96,22 @@ def measure_draft(llm: DraftedContext, seconds: float) -> tuple[dict[int, float]
         while len(in_round) < _N_CHAINS and perf_counter() < start + seconds:
             in_round.append(chain(True))
     finally:
-        llm._reset()
+        engine.clear()
     t_cold = max(0.0, 1e6 * (min(in_round) - alone) / 2)  # of each of two graphs
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()}
 
 
-def _pass(llm: DraftedContext) -> tuple[Callable[[int], float], int]:
+def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
     """Time a pass of the target over n rows; and how many there can be."""
     # not all the same: a mixture of experts reads more for tokens that differ
-    tokens = np.random.default_rng(0).integers(0, llm.n_vocab(), max(N_ROWS)).tolist()
+    tokens = np.random.default_rng(0).integers(0, engine.vocab.n_tokens, max(N_ROWS)).tolist()
 
     def verify(n: int) -> float:
         start = perf_counter()
-        llm.target.decode(tokens[:n], 0)
+        engine.target.decode(tokens[:n], 0)
         return perf_counter() - start
 
-    return verify, min(llm.n_batch, llm.n_ctx() - 1)
+    return verify, min(engine.n_batch, engine.n_ctx - 1)
 
 
 def _fastest(run: Callable[[int], float], sizes: Iterable[int], n_needed: int, end: float) -> dict[int, float]:

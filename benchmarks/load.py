@@ -1,0 +1,204 @@
+"""Several prompts at once, as a server has them: tokens/s by how many are advanced together, against llama-server.
+
+The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`). Prompts of some 190 tokens
+wait in a queue; `n_parallel` of them are advanced together, and one that is done makes room for the next: our
+`generate_batch`, and llama-server with as many slots and clients, each on a connection of its own over loopback. All
+sides have the same threads, batch sizes, positions per prompt and setting of flash attention, and take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+
+import common
+
+from llama_cpp_eagle3 import Eagle3Llama, planning
+from llama_cpp_eagle3.bench import peer, report
+from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.inflate import inflated_pair
+from llama_cpp_eagle3.bench.load import Load, load_own
+from llama_cpp_eagle3.bench.runs import Peer, load
+from llama_cpp_eagle3.bench.server import N_BATCH, Server
+from llama_cpp_eagle3.bench.settings import numbers
+
+PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
+SIDES = (PLAIN, AUTO, SERVER, DRAFTED)
+RATIOS = ((PLAIN, SERVER), (AUTO, PLAIN), (AUTO, SERVER), (AUTO, DRAFTED))
+HEADS = ("Q8_0", "Q4_0", "random")
+
+Side = Callable[[Sequence[Sequence[int]], int], Load]
+"""(prompts, tokens for each) -> figures."""
+
+
+@dataclass
+class Point:
+    """What was measured with one number of prompts at once."""
+
+    n_parallel: int
+    n_prompts: int
+    n_max: int
+    """--spec-draft-n-max at which llama-server was fastest."""
+    sweep: dict[int, Load]
+    """By --spec-draft-n-max."""
+    runs: dict[str, list[tuple[Load, Load]]]
+    """By side: the prompts with one token each, and with all tokens."""
+
+    def speed(self, side: str, with_prompts: bool) -> list[float]:
+        """Tokens/s of every run."""
+        return [(full if with_prompts else full.after(first)).tokens_per_second for first, full in self.runs[side]]
+
+    def ratio(self, a: str, b: str, with_prompts: bool) -> Spread:
+        """Of runs beside each other."""
+        pairs = zip(self.speed(a, with_prompts), self.speed(b, with_prompts), strict=True)
+        return Spread.of(x / y for x, y in pairs)
+
+    def as_dict(self) -> dict[str, object]:
+        """Ready for JSON."""
+        runs = {side: [{"first": asdict(a), "full": asdict(b)} for a, b in found] for side, found in self.runs.items()}
+        return {**vars(self), "sweep": {n: asdict(found) for n, found in self.sweep.items()}, "runs": runs}
+
+
+def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack: ExitStack) -> dict[str, Eagle3Llama]:
+    """Our engine without and with the head."""
+    found = {}
+    for name, head in ((PLAIN, None), (AUTO, files[1])):
+        llm = load(
+            files[0],
+            head,
+            args.threads,
+            args.gpu_layers,
+            n_parallel * args.ctx_size,
+            n_batch=N_BATCH,
+            n_parallel=n_parallel,
+            flash_attn=args.flash_attn == "on",
+        )
+        found[name] = stack.enter_context(closing(llm))
+    return found
+
+
+def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int) -> Point:
+    """All sides with this number of prompts at once."""
+    with ExitStack() as stack:
+
+        def start(n_max: int) -> Side:
+            tools = peer.get_tools(args.tools)
+            other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
+            server = stack.enter_context(Server(other, n_max, n_parallel=n_parallel, flash_attn=args.flash_attn))
+            return partial(server.run_many, clock=server.process_time if args.cpu_time else perf_counter)
+
+        engines = own(args, files, n_parallel, stack)
+        texts = common.prompts(args) if args.n_prompts else common.prompts(args)[: max(4, 2 * n_parallel)]
+        prompts = [engines[PLAIN].tokenize(text.encode(), special=True) for text in texts]
+
+        def show(what: str) -> None:
+            common.progress(f"{n_parallel} at once: {what}")
+
+        drafting = {n: start(n) for n in args.n_max}
+        for n, side in drafting.items():
+            show(f"warming up n_max {n}")
+            side(prompts[:1], 8)
+        sweep = {}
+        for n, side in drafting.items():
+            show(f"n_max {n}")
+            sweep[n] = side(prompts, args.n_predict)
+        n_max = max(sweep, key=lambda n: sweep[n].tokens_per_second)
+        clock = process_time if args.cpu_time else perf_counter
+        sides: dict[str, Side] = {name: partial(load_own, llm, clock=clock) for name, llm in engines.items()}
+        sides |= {SERVER: start(0), DRAFTED: drafting[n_max]}
+        for name, side in sides.items():
+            show(f"warming up {name}")
+            side(prompts[:1], 8)
+        runs: dict[str, list[tuple[Load, Load]]] = {name: [] for name in SIDES}
+        for i in range(args.runs):
+            for k in range(len(SIDES)):
+                name = SIDES[(k + i) % len(SIDES)]
+                show(f"run {i + 1} of {args.runs}, {name}")
+                runs[name].append((sides[name](prompts, 1), sides[name](prompts, args.n_predict)))
+    return Point(n_parallel, len(prompts), n_max, sweep, runs)
+
+
+def speeds(points: Sequence[Point], with_prompts: bool) -> str:
+    """Tokens/s of all sides."""
+    rows = [
+        [str(p.n_parallel), str(p.n_prompts), *(Spread.of(p.speed(side, with_prompts)).text(1) for side in SIDES)]
+        for p in points
+    ]
+    return table(["at once", "prompts", *SIDES], rows)
+
+
+def ratios(points: Sequence[Point], with_prompts: bool) -> str:
+    """Sides compared run by run."""
+    rows = [[str(p.n_parallel), *(p.ratio(a, b, with_prompts).text(2) for a, b in RATIOS)] for p in points]
+    return table(["at once", *(f"{a} / {b}" for a, b in RATIOS)], rows)
+
+
+def acceptance(points: Sequence[Point]) -> str:
+    """How much was drafted well, and llama-server's speed by n_max."""
+    n_maxes = list(points[0].sweep)
+    rows = []
+    for p in points:
+        lengths = [f"{Spread.of(b.acceptance_length for _, b in p.runs[side]).median:.2f}" for side in (AUTO, DRAFTED)]
+        swept = [f"{p.sweep[n].tokens_per_second:.1f}" for n in n_maxes]
+        rows.append([str(p.n_parallel), *lengths, str(p.n_max), *swept])
+    head = ["at once", f"acceptance length, {AUTO}", DRAFTED, "its n_max", *(f"tokens/s, n_max {n}" for n in n_maxes)]
+    return table(head, rows)
+
+
+def main() -> None:
+    p = common.parser(__doc__, runs=3)
+    p.set_defaults(n_predict=48)
+    p.add_argument("--n-parallel", type=numbers, default=[1, 2, 4, 8, 16], metavar="N,...", help="prompts at once")
+    p.add_argument(
+        "--n-max", type=numbers, default=[1, 2, 3, 4], metavar="N,...", help="of llama-server: the best is taken"
+    )
+    p.add_argument("--head", choices=HEADS, default="Q8_0", help="type of the head, or one of Q8_0 that knows nothing")
+    p.add_argument("--flash-attn", choices=("on", "off"), default="off", help="on all sides")
+    p.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the processor's time instead of the wall's: with one thread, what else runs does not matter",
+    )
+    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
+    args = p.parse_args()
+    files = common.pair(args) if args.model else inflated_files(args)
+    points = [measure(args, files, n) for n in args.n_parallel]
+    name = f"load-{args.head}"
+    texts = [
+        f"Tokens/s, the time for the prompts included:\n\n{speeds(points, True)}",
+        ratios(points, True),
+        "Without the prompts: tokens after the first one of each prompt, over the time of a run less that of a run of "
+        f"the same prompts with one token each:\n\n{speeds(points, False)}",
+        ratios(points, False),
+        acceptance(points),
+        f"{args.n_predict} tokens for each prompt, greedy; medians of {args.runs} interleaved runs (lowest - highest), "
+        f"ratios run by run. Flash attention {args.flash_attn}, {args.ctx_size} positions for each prompt, batches of "
+        f"{N_BATCH}. llama-server's n_max is the one that was fastest in one run before."
+        + (" Times are of the processor, not of the wall." if args.cpu_time else ""),
+    ]
+    if args.publish:
+        panels = [
+            (title, {side: [(p.n_parallel, Spread.of(p.speed(side, included))) for p in points] for side in SIDES})
+            for title, included in (("prompts included", True), ("without the prompts", False))
+        ]
+        report.plot_lines(common.HERE / "results" / f"{name}.svg", panels, "prompts at once")
+        texts.append(f"![tokens per second](results/{name}.svg)")
+    title = f"Several prompts at once: a 1B model in Q4_0, head {args.head}"
+    data: dict[str, object] = {"points": [point.as_dict() for point in points]}
+    common.finish(args, common.Section("load", title, "\n\n".join(texts), data, name), files)
+
+
+def inflated_files(args: argparse.Namespace) -> tuple[str, str]:
+    """The target, and the head that was asked for."""
+    is_random = args.head == "random"
+    target, head = inflated_pair(args.folder, "1B", "Q4_0", "Q8_0" if is_random else args.head, is_random)
+    return str(target), str(head)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The loop behind everything that generates: sequences that join and leave, share passes, and draft.
+
+`Engine` knows a target, a draft and llama.cpp's samplers, and neither `llama_cpp.Llama` nor files nor HTTP.
+"""
+
+from .engine import Engine, Output, check_prompt
+from .memory import Memory
+from .proposer import Fixed, Guess, Plain, Planned, Proposer
+from .rounds import N_ROWS_ARGMAX
+from .sampling import Chain, LogitsProcessor, Sampling
+from .sequence import DraftSettings, Part, Round, Sequence, State, TokenLogprob
+from .text import Text
+from .vocab import Vocab
+
+__all__ = [
+    "N_ROWS_ARGMAX",
+    "Chain",
+    "DraftSettings",
+    "Engine",
+    "Fixed",
+    "Guess",
+    "LogitsProcessor",
+    "Memory",
+    "Output",
+    "Part",
+    "Plain",
+    "Planned",
+    "Proposer",
+    "Round",
+    "Sampling",
+    "Sequence",
+    "State",
+    "Text",
+    "TokenLogprob",
+    "Vocab",
+    "check_prompt",
+]

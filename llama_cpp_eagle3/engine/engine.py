@@ -1,0 +1,571 @@
+"""The loop for any number of sequences that join and leave: who runs, who waits, who has ended.
+
+`open` begins a round for all that run, `accept` samples its rows as they are asked for, `commit` settles it; `step` is
+all three. What a round is, `rounds` says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Literal
+
+from .._core import Drafter, FeatureTap, Planner, Target
+from ..errors import ContextFullError, Eagle3Error
+from ..guard import Guard
+from .memory import Memory
+from .proposer import Proposer
+from .rounds import Rounds
+from .sampling import Chain, Sampling
+from .sequence import DraftSettings, Part, Round, Sequence, State
+from .text import N_COMPLETE, Text
+from .vocab import Vocab
+
+_N_WORTH_MOVING = 16
+"""Tokens that a sequence must still want before it is moved to another place."""
+_N_CELLS_EACH = 16
+"""Cells that every running sequence should have left when another one joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A token as it came, or the end of a sequence that ended without one."""
+
+    sequence: Sequence
+    token: int | None
+    text: str
+    """What is new of the text: whole characters, nothing that a stop string may still take back."""
+
+
+class Engine:
+    """Generates for sequences that share a target, a draft and their passes. For one thread at a time.
+
+    `add` and `cancel` may be called from any thread and at any time; everything else raises BusyError if two threads
+    meet. An error belongs to its sequence; only a failed pass of the target concerns all, and they may go on after it.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        vocab: Vocab,
+        *,
+        n_batch: int,
+        drafter: Drafter | None = None,
+        tap: FeatureTap | None = None,
+        draft: DraftSettings | None = None,
+        draft_model: Callable[..., object] | None = None,
+        n_prompt_rows: int | None = None,
+        n_host_bytes: int = 0,
+        n_rs_seq: int = 0,
+        before_pass: Callable[[], None] = lambda: None,
+        log: Callable[[str], None] = lambda text: None,
+    ):
+        """Make an engine on an empty context.
+
+        Args:
+            target: the context; its n_seq is how many sequences run at once.
+            vocab: the target's vocabulary.
+            n_batch: rows of a pass.
+            drafter: the head, for as many sequences; None drafts nothing.
+            tap: what reads the target's hidden states.
+            draft: what is drafted for sequences that do not say it.
+            draft_model: a `llama_cpp.LlamaDraftModel`, in place of a drafter.
+            n_prompt_rows: rows of a prompt in a pass in which others generate; None = what takes as long again as
+                their rows alone.
+            n_host_bytes: host memory for prefixes that fall out of the cache.
+            n_rs_seq: snapshots that a recurrent target keeps of each sequence.
+            before_pass: called before the target or the draft computes; it may raise.
+            log: told what users should know.
+        """
+        self.vocab = vocab
+        self.n_ctx, self.n_batch = target.n_ctx, n_batch
+        """Positions of a sequence, and rows of a pass."""
+        self.memory = Memory(target, drafter, tap, n_host_bytes, log)
+        self.draft = draft or DraftSettings()
+        self._rounds = Rounds(
+            self.memory, n_batch=n_batch, n_rs_seq=n_rs_seq, n_prompt_rows=n_prompt_rows, draft_model=draft_model
+        )
+        self._before_pass = before_pass
+        self._guard = Guard(type(self).__name__)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._outputs: list[Output] = []
+
+    # what it is made of
+
+    @property
+    def target(self) -> Target:
+        """The context."""
+        return self.memory.target
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The head; None without one."""
+        return self.memory.drafter
+
+    def set_drafter(self, drafter: Drafter | None) -> None:
+        """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
+        with self._guard:
+            self._begin()
+            self._rounds.set_drafter(drafter)
+
+    @property
+    def planner(self) -> Planner | None:
+        """What decides in mode "auto"; None: chains of a few tokens are drafted."""
+        return self._rounds.planner
+
+    @planner.setter
+    def planner(self, planner: Planner | None) -> None:
+        self._rounds.planner = planner
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """A source of drafts in place of all others; None: those that the sequences' settings name."""
+        return self._rounds.proposer
+
+    @proposer.setter
+    def proposer(self, proposer: Proposer | None) -> None:
+        self._rounds.proposer = proposer
+
+    @property
+    def on_draw(self) -> Callable[[Part, int], int] | None:
+        """Hook for experiments: (part, token drawn) -> the token to go on with. None: the one that was drawn."""
+        return self._rounds.on_draw
+
+    @on_draw.setter
+    def on_draw(self, hook: Callable[[Part, int], int] | None) -> None:
+        self._rounds.on_draw = hook
+
+    @property
+    def argmax_on_device(self) -> bool:
+        """Whether the target's device takes the argmax of each row, so that rows of logits never travel."""
+        return self._rounds.argmax_on_device
+
+    @property
+    def opened(self) -> Round | None:
+        """The pass that is open."""
+        return self._rounds.opened
+
+    @property
+    def n_running(self) -> int:
+        """Sequences that have a place."""
+        return len(self._running)
+
+    @property
+    def n_waiting(self) -> int:
+        """Sequences that wait for one."""
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do, or to tell."""
+        return bool(self._running or self._waiting or self._outputs)
+
+    # sequences
+
+    def add(
+        self,
+        tokens: SequenceOf[int],
+        sampling: Sampling | None = None,
+        *,
+        max_tokens: int | None = None,
+        stop: SequenceOf[str] = (),
+        draft: DraftSettings | None = None,
+        logprobs: int | None = None,
+    ) -> Sequence:
+        """Have tokens continued. From any thread.
+
+        Args:
+            tokens: the prompt.
+            sampling: how tokens are drawn.
+            max_tokens: at most; None = what the context holds.
+            stop: strings that end the text, and are cut off.
+            draft: what is drafted; None = the engine's settings.
+            logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
+
+        Returns:
+            The sequence; look at it between two steps.
+
+        Raises:
+            ValueError: no tokens, or the sampler cannot be built.
+            ContextFullError: the prompt has no room in the context.
+        """
+        check_prompt(tokens, self.vocab.n_tokens, self.n_ctx)
+        draft = draft or self.draft
+        self.check_draft(draft)
+        n_left = self.n_ctx - len(tokens)
+        sequence = Sequence(
+            tokens,
+            Chain(sampling or Sampling(), self.vocab),
+            max_tokens=n_left if max_tokens is None else max_tokens,
+            draft=draft,
+            text=Text(stop),
+            logprobs=logprobs,
+        )
+        sequence.n_save = self.n_save(len(tokens))
+        self._waiting.append(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
+        sequence.is_cancelled = True
+
+    def check_draft(self, draft: DraftSettings) -> None:
+        """Raise ValueError for a draft that the target cannot take back."""
+        n_rs_seq = self._rounds.n_rs_seq
+        if self.drafter is not None and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
+            raise ValueError(
+                f"a draft of {draft.depth} tokens is longer than the target's snapshots allow: it keeps "
+                f"{n_rs_seq} per sequence. Draft less, or load the model with a larger draft_n_max or "
+                "draft_tree_depth"
+            )
+
+    # the loop
+
+    def step(self) -> list[Output]:
+        """One pass for all running sequences; returns what came of it.
+
+        Raises:
+            Eagle3Error: the pass failed; the sequences go on from where they are with the next one, which also returns
+                what had come of this one.
+        """
+        with self._guard:
+            self._begin()
+            self._end_cancelled()
+            opened = self._open()
+            for part in opened.parts if opened is not None else ():
+                sequence = part.sequence
+                while not sequence.finish_reason and (token := self._next_or_fail(sequence)) is not None:
+                    self._advance(sequence, token)
+            self._rounds.commit()
+            self._retire()
+            outputs, self._outputs = self._outputs, []
+            return outputs
+
+    def open(self, only: Sequence | None = None) -> Round | None:
+        """Begin a pass: draft and verify. None if nothing is to be done.
+
+        only: for this sequence, which was not added but is `held`; else for all that run.
+        """
+        with self._guard:
+            self._begin()
+            return self._open(only)
+
+    def accept(self, sequence: Sequence) -> Iterator[int]:
+        """Sample a sequence's rows of the open pass, one by one, for as long as its draft says the same."""
+        while (token := self.next(sequence)) is not None:
+            yield token
+
+    def next(self, sequence: Sequence) -> int | None:
+        """The next token that `accept` would yield; None if the round has no more to say."""
+        with self._guard:
+            return self._rounds.next(sequence)
+
+    def commit(self) -> None:
+        """Make target and draft hold what was accepted of the open pass. Does nothing without one."""
+        with self._guard:
+            self._rounds.commit()
+
+    def n_save(self, n_prompt: int) -> int:
+        """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
+        return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
+
+    def _begin(self) -> None:
+        """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
+        self._rounds.commit()
+        self._retire()
+        self.memory.tidy()
+
+    # a sequence that somebody drives by hand
+
+    def hold(self, sequence: Sequence, seq_id: int) -> None:
+        """Give a place to a sequence that `open(sequence)` will run; others may take it while nothing runs."""
+        with self._guard:
+            self._begin()
+            if sequence.seq_id < 0:
+                self._hold(sequence, seq_id)
+
+    def _hold(self, sequence: Sequence, seq_id: int) -> None:
+        user = self.memory.places[seq_id].user
+        if user is not None and user.state is State.RUNNING:
+            self._put_aside(user)
+        sequence.state = State.HELD
+        self.memory.place(sequence, seq_id)
+
+    def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
+        """Have a held sequence go on with other tokens, as far as they begin alike; the rest of them is pending."""
+        with self._guard:
+            self._begin()
+            if sequence.seq_id < 0:
+                sequence.tokens = tokens
+                self._hold(sequence, seq_id)
+            else:
+                self.memory.settle(sequence)  # what is lost was not to be gone on from
+                self.memory.resume(sequence, tokens)
+            sequence.n_prompt = len(tokens)
+            sequence.n_save = self.n_save(len(tokens))
+            self._rounds.begin_text(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Have target and draft hold the first n_past tokens of a held sequence, whatever happened meanwhile."""
+        with self._guard:
+            self._begin()
+            if sequence.seq_id >= 0 and not self.memory.settle(sequence):
+                raise _lost()
+
+    def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
+        """Somebody has filled the empty context: a sequence holds these tokens there, and nothing else is there."""
+        with self._guard:
+            sequence.state = State.HELD
+            self.memory.adopt(sequence, tokens, seq_id)
+
+    def decoded_elsewhere(self, sequence: Sequence, n_past: int, seq_id: int) -> None:
+        """Somebody else has decoded into a held sequence, up to n_past; the last row of that says what follows.
+
+        Raises:
+            Eagle3Error: another sequence runs there.
+        """
+        with self._guard:
+            self._begin()
+            if sequence.seq_id < 0:
+                user = self.memory.places[seq_id].user
+                if user is not None and user.state is State.RUNNING:
+                    user.is_dirty = True
+                    raise Eagle3Error(
+                        f"somebody has decoded into sequence {seq_id}, where another text is being generated: "
+                        "let the engine come to an end before, or evaluate at least one token with `eval`"
+                    )
+                sequence.state = State.HELD
+                self.memory.take_over(sequence, seq_id)
+            self.memory.decoded_elsewhere(sequence, n_past)
+            self._rounds.decoded_elsewhere(sequence)
+
+    def go_back(self, sequence: Sequence, n_past: int) -> None:
+        """Keep exactly the first tokens of a held sequence; what cannot be kept of them is pending again."""
+        with self._guard:
+            self._begin()
+            if not self.memory.settle(sequence):
+                raise _lost()
+            self.memory.go_back(sequence, n_past)
+
+    def clear(self) -> None:
+        """Forget all that no running sequence holds."""
+        with self._guard:
+            self._begin()
+            self.memory.clear()
+
+    def vacate(self) -> None:
+        """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
+        with self._guard:
+            self._begin()
+            for sequence in reversed(self._running.copy()):
+                self._put_aside(sequence)
+            self.memory.clear()
+
+    def flush(self) -> None:
+        """Have the target's memory hold exactly what the sequences have taken in: somebody is about to copy it."""
+        with self._guard:
+            self._begin()
+            self.memory.flush()
+
+    def drop(self, sequences: SequenceOf[Sequence]) -> None:
+        """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
+        with self._guard:
+            for sequence in sequences:
+                sequence.is_cancelled = True
+            self._begin()
+            self._end_cancelled()
+            self._outputs = [output for output in self._outputs if output.sequence not in sequences]
+
+    def close(self) -> None:
+        """The context is about to be freed: every later call raises."""
+        with self._guard:
+            self._guard.closed = True
+            self._rounds.set_drafter(None)
+            self.target.close()
+
+    # who runs
+
+    def _end_cancelled(self) -> None:
+        for sequence in [s for s in list(self._waiting) if s.is_cancelled]:  # others may be added meanwhile
+            self._waiting.remove(sequence)
+            self._end(sequence, "cancelled")
+            self._finish(sequence)
+        for sequence in self._running:
+            if sequence.is_cancelled and not sequence.finish_reason:
+                self._end(sequence, "cancelled")
+        self._retire()
+
+    def _admit(self) -> None:
+        """Give places to those that wait, in their order, for as long as there is room for what they hold."""
+        while self._waiting and len(self._running) < self.target.n_seq:
+            sequence = self._waiting[0]
+            n_held = sum(len(s.tokens) for s in self._running)
+            n_spare = _N_CELLS_EACH * (1 + len(self._running))
+            if self.target.is_pooled and self._running and n_held + len(sequence.tokens) + n_spare > self.n_ctx:
+                return
+            while not self.memory.place(sequence):
+                if not self.memory.make_room():
+                    return
+            self._waiting.popleft()
+            self._run(sequence, len(self._running))
+
+    def _run(self, sequence: Sequence, i: int) -> None:
+        """A sequence that was waiting has a place now."""
+        sequence.state = State.RUNNING
+        self._running.insert(i, sequence)
+        self._rounds.begin_text(sequence)
+
+    def _close_ranks(self) -> None:
+        """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
+        if self.target.is_pooled or not self._running:
+            return
+        while True:
+            last = max(self._running, key=lambda s: s.seq_id)
+            taken = {s.seq_id for s in self._running}
+            hole = next((i for i in range(last.seq_id) if i not in taken), None)
+            if hole is None or last.max_tokens - (len(last.tokens) - last.n_prompt) < _N_WORTH_MOVING:
+                return
+            i = self._running.index(last)
+            self._put_aside(last)
+            if not self.memory.place(last, hole):
+                return
+            self._waiting.popleft()
+            self._run(last, i)
+
+    def _put_aside(self, sequence: Sequence) -> None:
+        """Take a running sequence's place away; it comes back by itself, before all that were never there."""
+        self.memory.put_aside(sequence)
+        self._running.remove(sequence)
+        sequence.state = State.WAITING
+        self._waiting.appendleft(sequence)
+        self.memory.tidy()
+
+    def _end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
+        sequence.finish_reason = reason
+        text = "" if sequence.text is None else sequence.text.release(at_end=True)
+        self._outputs.append(Output(sequence, None, text))
+
+    def _fail(self, sequence: Sequence, error: BaseException) -> None:
+        sequence.error = error
+        self._end(sequence, "error")
+
+    def _retire(self) -> None:
+        """Free the places of those that are done."""
+        if any(s.finish_reason for s in self._running):
+            done = [s for s in self._running if s.finish_reason]
+            self._running = [s for s in self._running if not s.finish_reason]
+            for sequence in done:
+                self._finish(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.memory.release(sequence)
+        sequence.state = State.DONE
+        sequence.saved = sequence.chain = None
+
+    # open
+
+    def _open(self, only: Sequence | None = None) -> Round | None:
+        self._before_pass()
+        if only is None:
+            self._admit()
+            self._close_ranks()
+            return self._pass(self._running, by_hand=False)
+        only.state = State.RUNNING  # nobody may take its place now
+        try:
+            return self._pass([only], by_hand=True)
+        finally:
+            if self._rounds.opened is None:
+                only.state = State.HELD
+
+    def _pass(self, sequences: list[Sequence], by_hand: bool) -> Round | None:
+        with_drafts = True
+        while True:
+            self._settle_all(sequences)
+            for sequence in sequences:
+                if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
+                    self._full(sequence, by_hand)
+            going = [s for s in sequences if not s.finish_reason]
+            opened = self._rounds.plan(going, by_hand)
+            if opened is None:
+                return None
+            if with_drafts:
+                self._rounds.propose(opened)
+            try:
+                self._rounds.verify(opened)
+            except ContextFullError as e:
+                if self.memory.make_room():
+                    continue
+                if any(part.draft.tokens for part in opened.parts):
+                    with_drafts = False
+                elif by_hand:
+                    raise
+                elif len(going) > 1:
+                    self._put_aside(going[-1])
+                else:
+                    self._fail(going[0], e)
+                    return None
+            else:
+                return opened
+
+    def _settle_all(self, sequences: SequenceOf[Sequence]) -> None:
+        """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
+        for place in self.memory.places:
+            user = place.user
+            if user is not None and user.is_dirty and not self.memory.settle(user) and user in sequences:
+                raise _lost()
+
+    def _full(self, sequence: Sequence, by_hand: bool) -> None:
+        if by_hand:
+            raise ContextFullError(
+                f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
+                "Use a larger n_ctx."
+            )
+        self._end(sequence, "length")
+
+    # accept
+
+    def _next_or_fail(self, s: Sequence) -> int | None:
+        """The same; an error ends the sequence alone."""
+        try:
+            return self._rounds.next(s)
+        except BaseException as e:
+            self._fail(s, e)
+            if isinstance(e, Exception):
+                return None
+            raise  # an interrupt is for all, but this sequence's sampler may have drawn a token that nobody got
+
+    def _advance(self, s: Sequence, token: int) -> None:
+        """A token came: go on, or end the text."""
+        text = s.text
+        assert text is not None
+        if token in self.vocab.eog:
+            s.tokens.pop()
+            s.finish_reason = "stop"
+        else:
+            piece = self.vocab.piece(token)
+            n = len(s.tokens) - s.n_prompt
+            if text.add(piece, may_wait=n < s.max_tokens + N_COMPLETE):
+                if text.find_stop(len(piece)):
+                    s.finish_reason = "stop"
+                elif n >= s.max_tokens:
+                    s.finish_reason = "length"
+        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason))))
+
+    # commit
+
+
+def _lost() -> Eagle3Error:
+    return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
+
+
+def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int) -> None:
+    """Raise what `Engine.add` raises for a prompt that cannot be read."""
+    if not tokens:
+        raise ValueError("expected at least one token, found none")
+    if len(tokens) > n_ctx:
+        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
+    if min(tokens) < 0 or max(tokens) >= n_vocab:
+        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

@@ -1,0 +1,357 @@
+"""Rounds: propose, verify, accept, commit, for sequences that have a place.
+
+Lossless by construction: a sequence's sampler chain sees the target's logits only, once per emitted token and in order.
+What is drafted decides how many rows one pass of the target computes, never which token comes out.
+
+A pass holds the rows of all sequences that generate, each the last token and its draft, and pieces of the prompts that
+are being read. Rows are sampled when they are asked for; until `commit` the pass is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from time import perf_counter_ns
+
+import numpy as np
+import numpy.typing as npt
+
+from .._core import BatchPart, Drafter, Planner, Target
+from ..errors import Eagle3Error
+from .memory import Memory
+from .pace import Pace
+from .proposer import Fixed, Guess, Plain, Planned, Proposer
+from .sequence import Part, Round, Sequence, State, TokenLogprob
+
+N_ROWS_ARGMAX = 33
+"""Rows of one sequence whose argmax a device may have to take at once."""
+N_REPLAY_MAX = 8
+"""A target that must evaluate this many accepted tokens once more gets a round without a draft."""
+
+
+class Rounds:
+    """The passes of a target, one after the other, and those who draft for them."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        n_batch: int,
+        n_rs_seq: int,
+        n_prompt_rows: int | None,
+        draft_model: Callable[..., object] | None,
+    ):
+        """The arguments are those of `Engine`."""
+        target = memory.target
+        self.memory, self.n_batch = memory, n_batch
+        self.n_rs_seq = n_rs_seq
+        self.pace = Pace(n_prompt_rows)
+        self.on_draw: Callable[[Part, int], int] | None = None
+        self.proposer: Proposer | None = None
+        self.opened: Round | None = None
+        """The pass that is open."""
+        self.argmax_on_device = False
+        self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
+        self._can_replay = target.rollback_kind == "checkpoint"
+        self._n_draft_max = n_rs_seq if target.rollback_kind == "snapshots" else n_batch
+        self._n_ctx = target.n_ctx
+        self._live: list[Sequence] = []  # whose rows may still be those of the last decode
+        self._n_batches = target.n_batches  # with that one
+        self._plain = Plain()
+        self._guess = None if draft_model is None else Guess(draft_model)
+        self._fixed: Proposer = self._plain
+        self._planned: Planned | None = None
+        self.set_drafter(memory.drafter)
+
+    @property
+    def target(self) -> Target:
+        """The context."""
+        return self.memory.target
+
+    def set_drafter(self, drafter: Drafter | None) -> None:
+        """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
+        if drafter is not self.memory.drafter:
+            self.memory.set_drafter(drafter)
+        self._fixed = self._plain if drafter is None else Fixed(drafter, self.target.n_leaves_max)
+        self._planned = None
+
+    @property
+    def planner(self) -> Planner | None:
+        """What decides in mode "auto"; None: chains of a few tokens are drafted."""
+        return None if self._planned is None else self._planned.planner
+
+    @planner.setter
+    def planner(self, planner: Planner | None) -> None:
+        self._planned = None if planner is None else Planned(planner)
+
+    def begin_text(self, sequence: Sequence) -> None:
+        """A new text begins in this sequence's place."""
+        if self._planned is not None:
+            self._planned.planner.reset(sequence.seq_id)
+
+    def decoded_elsewhere(self, sequence: Sequence) -> None:
+        """Somebody else has decoded; the last row of that says what follows in this sequence."""
+        self._forget_rows()
+        sequence.rows = [-1]
+        self._live = [sequence]
+
+    def _forget_rows(self) -> None:
+        for s in self._live:
+            s.rows = []
+        self._live = []
+        self._n_batches = self.target.n_batches
+
+    # open
+
+    def plan(self, sequences: SequenceOf[Sequence], by_hand: bool) -> Round | None:
+        """Who takes part in the pass: rows of those that generate first, then pieces of prompts."""
+        self.take_argmax_on_device(sequences)
+        again = []
+        for s in sequences:
+            if s.n_past == len(s.tokens):
+                if s.rows:
+                    again.append(Part(s, s.n_past, [], True, root=s.rows[-1]))
+                else:
+                    self.memory.go_back(s, s.n_past - 1, same_next=True)
+        if again:  # first, for another pass would overwrite their rows
+            return Round(again, by_hand, n_rows=0, n_prompt_rows=0)
+        parts: list[Part] = []
+        reading = []
+        n_room = self.n_batch
+        is_crowded = False
+        for s in sequences:
+            if s.n_past < s.n_prompt or len(s.tokens) > s.n_past + 1:
+                reading.append(s)
+                continue
+            n = 1 + self._n_replay(s)
+            if n > n_room:
+                is_crowded = True
+                continue
+            n_room -= n
+            parts.append(Part(s, s.n_past, s.tokens[-1:], False))
+        n_prompt_rows = 0
+        n_prompt_max = self.pace.n_rows if parts and reading else n_room
+        for s in reading:
+            n_replay = self._n_replay(s)
+            n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
+            if n <= 0:
+                break
+            n_end = min(len(s.tokens), s.n_past + n)
+            if s.n_past < s.n_save < n_end:
+                n_end = s.n_save
+            parts.append(Part(s, s.n_past, s.tokens[s.n_past : n_end], True))
+            n_prompt_rows += n_end - s.n_past
+            n_room -= n_replay + n_end - s.n_past
+        if not parts:
+            return None
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part.sequence.seq_id)
+        # without drafts nobody has tokens to evaluate again after this pass: the next one has room for all
+        return Round(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, n_prompt_rows)
+
+    def _n_replay(self, s: Sequence) -> int:
+        return self.target.n_replay(s.seq_id) if self._can_replay else 0
+
+    def propose(self, opened: Round) -> None:
+        """Draft for those that can be drafted for."""
+        start = perf_counter_ns()
+        groups: dict[Proposer, list[Part]] = {}
+        n_rows = opened.n_rows
+        for part in opened.parts:
+            s = part.sequence
+            if part.reads or s.draft.mode == "off":
+                continue
+            if self._n_replay(s) > N_REPLAY_MAX:
+                continue
+            proposer = self.proposer or self._proposer_of(s)
+            if proposer is self._plain or (proposer is not self._guess and self._head_is_behind(s)):
+                continue
+            if proposer in groups:
+                groups[proposer].append(part)
+            else:
+                groups[proposer] = [part]
+        n_drafting = sum(map(len, groups.values()))
+        if n_drafting == 0:
+            return
+        n_each = min((self.n_batch - n_rows) // n_drafting, self._n_draft_max)
+        if self.argmax_on_device:
+            n_each = min(n_each, N_ROWS_ARGMAX - 1)
+        for proposer, parts in groups.items():
+            sequences = [part.sequence for part in parts]
+            n_rooms = [
+                max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - (len(s.tokens) - s.n_prompt) - 1))
+                for s in sequences
+            ]
+            drafts = proposer.propose(sequences, n_rooms, n_rows - len(parts))
+            for part, draft in zip(parts, drafts, strict=True):
+                part.draft = draft
+                n_rows += len(draft.tokens)
+        opened.n_rows = n_rows
+        opened.draft_ns = perf_counter_ns() - start
+
+    def _proposer_of(self, s: Sequence) -> Proposer:
+        if self.memory.drafter is None:
+            return self._guess or self._plain
+        if s.draft.mode == "auto" and self._planned is not None:
+            return self._planned
+        return self._fixed
+
+    def _head_is_behind(self, s: Sequence) -> bool:
+        drafter = self.memory.drafter
+        return drafter is not None and drafter.n_past(s.seq_id) != s.n_past
+
+    def verify(self, opened: Round) -> None:
+        """The pass of the target."""
+        start = perf_counter_ns()
+        batch, row = [], 0
+        for part in opened.parts:
+            s, draft, tokens = part.sequence, part.draft, part.tokens
+            if not tokens:
+                continue
+            s.is_dirty = True
+            part.root = row + len(tokens) - 1
+            row += len(tokens) + len(draft.tokens)
+            if draft.tokens:
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
+            else:
+                is_end = part.n_past + len(tokens) == len(s.tokens)
+                logits = "all" if s.logits_all else "last" if is_end else "none"
+                part.has_logits = logits != "none"
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
+        if batch:
+            self._forget_rows()
+            self.target.decode_parts(batch)
+            self._n_batches = self.target.n_batches
+        opened.verify_ns = perf_counter_ns() - start
+        self.opened = opened
+        for part in opened.parts:
+            s, n = part.sequence, len(part.tokens)
+            if n:
+                part.path = [0] if n == 1 else list(range(n))
+                s.n_past = s.n_own = part.n_past + n
+                self._count(part, opened, (n + len(part.draft.tokens)) / row)
+            part.ended = s.n_past < len(s.tokens) or s.chain is None
+            s.part = part
+        if batch:
+            self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
+
+    def _count(self, part: Part, opened: Round, share: float) -> None:
+        """A sequence's share of the pass, by rows."""
+        stats = part.sequence.stats
+        if part.reads:
+            stats.prompt_tokens += len(part.tokens)
+            stats.prefill_ns += int(share * opened.verify_ns)
+            return
+        stats.rounds += 1
+        stats.verify_ns += int(share * opened.verify_ns)
+        stats.draft_ns += int(share * opened.draft_ns)
+        if part.draft.tokens:
+            stats.drafts += 1
+            stats.extend_positions(part.draft)
+
+    def take_argmax_on_device(self, sequences: SequenceOf[Sequence]) -> None:
+        """All greedy, on an accelerator: have it take the argmax of each row, so that rows of logits never travel."""
+        if not self._can_take_argmax:
+            return
+        wanted = all(s.chain is not None and s.chain.is_argmax and not s.wants_logits for s in sequences)
+        if wanted == self.argmax_on_device:
+            return
+        try:
+            self.target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
+        except Eagle3Error:
+            self._can_take_argmax = False  # several devices that act as one cannot
+            return
+        self.argmax_on_device = wanted
+        if not wanted:
+            self._forget_rows()  # the last logits stayed there
+
+    # accept
+
+    def next(self, s: Sequence) -> int | None:
+        """Sample the next row along the draft; None if the round has no more to say."""
+        part = s.part
+        if part is None or part.ended:
+            return None
+        if part.node >= 0:
+            part.path.append(part.node + 1)
+            s.n_past += 1
+            s.n_own = s.n_past
+        chain = s.chain
+        assert chain is not None
+        start = perf_counter_ns()
+        row = part.row = part.root + part.node + 1
+        token = chain.draw(self.target, row, s.tokens)
+        if self.on_draw is not None:
+            token = self.on_draw(part, token)
+        if s.n_logprobs is not None:
+            s.logprobs.append(token_logprob(self.target.logits(row), token, s.n_logprobs))
+        draft = part.draft
+        node = draft.child(part.node, token)
+        sample_ns = perf_counter_ns() - start
+        part.sample_ns += sample_ns
+        s.stats.sample_ns += sample_ns
+        s.stats.judge(len(part.said), node >= 0, len(draft.tokens))
+        part.node = node
+        part.ended = node < 0
+        part.said.append(token)
+        s.tokens.append(token)
+        s.drafted = node >= 0
+        return token
+
+    # commit
+
+    def commit(self) -> None:
+        """Make target and draft hold what was accepted of the open pass. Does nothing without one."""
+        opened = self.opened
+        has_rows = self.target.n_batches == self._n_batches
+        if not has_rows:
+            self._forget_rows()  # somebody has decoded another batch
+        if opened is None:
+            return
+        start = perf_counter_ns()
+        # whoever comes back after an interrupt finds some of this done
+        for part in opened.parts:
+            s = part.sequence
+            if opened.by_hand:
+                s.state = State.HELD
+            if s.part is not part:
+                continue
+            if part.tokens:
+                self.memory.keep(part, has_rows)
+                if has_rows:
+                    s.rows = [part.first_row + row for row in part.path] if part.has_logits else []
+                    if s.n_past == s.n_save:
+                        self.memory.save(s)
+                    s.is_dirty = False
+            s.part = None
+        self._live = [part.sequence for part in opened.parts]
+        self.opened = None
+        commit_ns = perf_counter_ns() - start
+        n_rows = max(1, sum(part.n_rows for part in opened.parts))
+        for part in opened.parts:
+            stats, share_ns = part.sequence.stats, commit_ns * part.n_rows // n_rows
+            if part.reads:
+                stats.prefill_ns += share_ns
+            else:
+                stats.draft_ns += share_ns
+        self._observe(opened, commit_ns)
+
+    def _observe(self, opened: Round, commit_ns: int) -> None:
+        """Tell those who draft how it went."""
+        proposer = self.proposer or self._planned
+        if proposer is None:
+            return
+        parts = [p for p in opened.parts if p.said and not p.reads and p.sequence.draft.mode == "auto"]
+        if parts:
+            other_ns = commit_ns + sum(part.sample_ns for part in opened.parts)
+            proposer.observe(opened, parts, other_ns)
+
+
+def token_logprob(logits: npt.NDArray[np.single], token: int, n_top: int) -> TokenLogprob:
+    """Log-softmax of a row, of the token and of the n_top most probable ones, in float64."""
+    x = logits.astype(np.float64)
+    peak = x.max()
+    x -= peak + np.log(np.exp(x - peak).sum())
+    best = np.argpartition(-x, n_top)[:n_top] if 0 < n_top < len(x) else np.arange(min(n_top, len(x)))
+    best = best[np.argsort(-x[best], kind="stable")]
+    return TokenLogprob(token, float(x[token]), {int(i): float(x[i]) for i in best})

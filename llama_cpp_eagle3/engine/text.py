@@ -1,0 +1,90 @@
+"""The text of a sequence as it grows: whole characters, up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+N_COMPLETE = 16
+"""Tokens beyond its limit that a text may take to end outside of a character."""
+
+
+class Text:
+    """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
+
+    __slots__ = ("_bytes", "_n_lacking", "_n_out", "_stop")
+
+    def __init__(self, stop: Sequence[str] = ()):
+        """stop: strings that end the text, and are cut off."""
+        self._stop = [s.encode() for s in stop if s]
+        self._bytes = b""
+        self._n_out = 0  # bytes that were handed out
+        self._n_lacking = 0  # bytes that may still be needed to complete a character
+
+    def add(self, piece: bytes, may_wait: bool) -> bool:
+        """Append the bytes of a token; returns whether the text may end here.
+
+        may_wait: whether another token is allowed only to complete a character.
+        """
+        self._bytes += piece
+        self._n_lacking = bytes_lacking(self._bytes, self._n_lacking)
+        if self._n_lacking > 0 and may_wait:
+            self._n_lacking -= 1
+            return False
+        return True
+
+    def find_stop(self, n_new: int) -> bool:
+        """Cut the text off at a stop string that ends in its last n_new bytes, if there is one."""
+        if not self._stop:
+            return False
+        start = max(0, len(self._bytes) - n_new - 4 - max(map(len, self._stop)))
+        found = [i for s in self._stop if (i := self._bytes.find(s, start)) >= 0]
+        if found:
+            self._bytes = self._bytes[: min(found)]
+        return bool(found)
+
+    def release(self, at_end: bool = False) -> str:
+        """What is new and can stay: whole characters that no stop string begins with, or all that is left."""
+        end = len(self._bytes)
+        if not at_end:
+            end -= self._n_held()
+        new = self._bytes[self._n_out : end]
+        text = new.decode("utf-8", errors="ignore")
+        if not at_end and text.encode() != new:
+            # an incomplete character at the end waits; what can never be one is dropped
+            n_tail = next((n for n in (1, 2, 3) if _begins_character(new[-n:])), 0)
+            end -= n_tail
+        self._n_out = max(self._n_out, end)
+        return text
+
+    def _n_held(self) -> int:
+        """Bytes at the end that a stop string may begin with."""
+        longest = max(map(len, self._stop), default=1) - 1
+        for n in range(min(longest, len(self._bytes)), 0, -1):
+            tail = self._bytes[-n:]
+            if any(s.startswith(tail) for s in self._stop):
+                return n
+        return 0
+
+    def __str__(self) -> str:
+        return self._bytes.decode("utf-8", errors="ignore")
+
+
+def _begins_character(tail: bytes) -> bool:
+    """Whether these bytes are the beginning of a character, but not all of it."""
+    lead = tail[0]
+    n_bytes = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 0
+    return n_bytes > len(tail) and all(0x80 <= byte < 0xC0 for byte in tail[1:])
+
+
+def bytes_lacking(text: bytes, n_before: int) -> int:
+    """How many more bytes the last character of a text seems to need, as `Llama.create_completion` counts them.
+
+    n_before is what was found before the last token, less one; it stands if the text says nothing else.
+    """
+    n_lacking = n_before
+    for k in (3, 2, 1):
+        lead = text[-k] if k <= len(text) else 0
+        n_bytes = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 0
+        if n_bytes > k:
+            n_lacking = n_bytes - k
+    return n_lacking

@@ -1,0 +1,177 @@
+"""What a target and its head are loaded with: checked and prepared before llama_cpp loads, used after it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from ._core import Drafter, FeatureTap, Target
+from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .engine import N_ROWS_ARGMAX
+from .options import DraftOptions
+from .pair import Pair, check_pair, fingerprint
+from .planning import machine
+from .rpc import RpcServers, find_device
+
+
+class Loading:
+    """Files, devices and the tap. llama_cpp's parameters go through it on their way to llama.cpp."""
+
+    def __init__(
+        self,
+        model_path: str,
+        draft: DraftOptions,
+        rpc_servers: str | Sequence[str] | None,
+        *,
+        vocab_only: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ):
+        """Compare the headers, reach the servers, and make the tap, which must exist before the context.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError, RpcError: see `Eagle3Llama`.
+        """
+        self.model_path, self.draft, self.rpc_servers = model_path, draft, rpc_servers
+        self.pair: Pair | None = None
+        self.tap: FeatureTap | None = None
+        self.servers: RpcServers | None = None
+        if not vocab_only:
+            self.pair = check_pair(model_path, draft.model_path, draft.target_layers)
+            info = self.pair.target
+            if draft.model_path is not None or draft.target_layers is not None:
+                self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, info.n_embd, info.arch)
+        if rpc_servers:
+            self.servers = RpcServers(rpc_servers)
+        self.draft_device = None if draft.device is None else find_device(draft.device, self.servers)
+        self._progress = progress
+        self._on_progress: Any = None
+        self._model_devices: Any = None
+
+    @property
+    def has_head(self) -> bool:
+        """Whether there is something to draft with."""
+        return self.pair is not None and self.pair.head is not None
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; empty without a head."""
+        if self.draft.model_path is None or not self.has_head:
+            return "", ""
+        return fingerprint(self.model_path), fingerprint(self.draft.model_path)
+
+    def preset_model(self, params: Any) -> None:
+        """Set what Llama has no argument for in a llama_model_params."""
+        if self.servers is not None:
+            self._model_devices = self.servers.model_devices()
+            params.devices = ctypes.cast(self._model_devices, ctypes.c_void_p)
+        if self._progress is not None:
+            progress = self._progress
+
+            def on_progress(share: float, _: Any) -> bool:
+                progress(share)
+                return True
+
+            params.progress_callback = self._on_progress = lib.llama_progress_callback(on_progress)
+
+    def preset_context(self, params: Any) -> None:
+        """Put the tap's callback into a llama_context_params."""
+        if self.tap is not None and self.tap.cb_eval:
+            params.cb_eval = lib.ggml_backend_sched_eval_callback(self.tap.cb_eval)
+            params.cb_eval_user_data = self.tap.cb_eval_user_data
+
+    def fit_context(self, params: Any, model: Any) -> None:
+        """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
+        draft = self.draft
+        n_seq = draft.n_parallel
+        if draft.model_path is not None:
+            if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+                params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
+            elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
+                # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
+                # frees no cell that a leaf borrows: the cache would run full, so that there are only chains
+                n_seq = min(n_seq + draft.n_leaves - 1, max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
+        if n_seq > 1:
+            params.n_seq_max = n_seq
+            params.kv_unified = draft.is_pooled
+        params.n_outputs_max_per_seq = min(N_ROWS_ARGMAX, params.n_batch)
+
+    def check_servers(self) -> None:
+        """Raise RpcError if an rpc server has gone: llama.cpp would end the process."""
+        if self.servers is not None:
+            self.servers.check()
+
+    def prepare_free(self) -> None:
+        """The model and its head are about to be freed."""
+        if self.servers is not None:
+            self.servers.prepare_free()
+
+    def close(self) -> None:
+        """They are freed."""
+        self.tap = None
+        if self.servers is not None:
+            self.servers.close()
+
+    def make_target(self, ctx: Any, model: Any) -> Target:
+        """The target's verbs on a context that llama_cpp made."""
+        return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
+
+    def make_drafter(self, model: Any, n_ctx: int, n_threads: int, n_batch: int, draft_type: int | None) -> Drafter:
+        """Load the head, its wider matrices converted to a type."""
+        draft = self.draft
+        assert draft.model_path is not None
+        return Drafter(
+            draft.model_path,
+            int(model),
+            n_ctx,
+            n_seq_max=draft.n_parallel,
+            boundaries=draft.target_layers,
+            device=self.draft_device,
+            n_gpu_layers=draft.n_gpu_layers,
+            type=draft_type,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+            n_threads=n_threads,
+            n_batch=min(n_batch, 512),
+        )
+
+    def describe(self, drafter: Drafter, target: Target, n_state_bytes: int) -> str:
+        """One line on what was loaded, with a head."""
+        assert self.pair is not None
+        assert self.pair.head is not None
+        assert self.tap is not None
+        why = "draft_target_layers" if self.draft.target_layers else self.pair.head.boundaries_why
+        return (
+            f"draft '{self.draft.model_path}' ({self.pair.head.dialect}) on {drafter.device}, "
+            f"reads {drafter.boundaries} of {self.pair.target.n_layer} layers by the {self.tap.kind} tap"
+            + (f" ({why})" if why else "")
+            + f"; rejected tokens go by {target.rollback_kind}"
+            + (f", {n_state_bytes} bytes of state per sequence" if n_state_bytes else "")
+        )
+
+    def costs_key(
+        self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any
+    ) -> dict[str, Any]:
+        """Everything that the costs of a loaded pair depend on, ready for JSON."""
+        draft = self.draft
+        return {
+            "target": fingerprint(self.model_path),
+            "draft": None if draft.model_path is None else fingerprint(draft.model_path),
+            "lora": lora_path and fingerprint(lora_path),
+            "boundaries": None if self.tap is None else self.tap.boundaries,
+            "tap": None if self.tap is None else self.tap.kind,
+            "n_gpu_layers": model_params.n_gpu_layers,
+            "tensor_split": tensor_split,
+            "rpc_servers": self.rpc_servers,
+            "draft_device": None if drafter is None else drafter.device,
+            "machine": machine(),
+            "n_threads": [context_params.n_threads, context_params.n_threads_batch],
+            "n_ubatch": context_params.n_ubatch,
+            "flash_attn": int(context_params.flash_attn_type),
+            "offload_kqv": bool(context_params.offload_kqv),
+            "draft_type": draft.type,
+            "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+        }

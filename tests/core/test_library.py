@@ -1,0 +1,100 @@
+"""How the compiled module finds libllama: exactly one, of exactly one version."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+import llama_cpp_eagle3
+from llama_cpp_eagle3 import LibraryMismatchError, _core, _library
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+def test_one_libllama_is_mapped():
+    result = run(
+        "import llama_cpp_eagle3\n"
+        "llama_cpp_eagle3._core.FeatureTap([1], 4, 64, 'llama')\n"
+        "print(open('/proc/self/maps').read())"
+    )
+    assert result.returncode == 0, result.stderr
+    files = {line.split()[-1] for line in result.stdout.splitlines() if "/" in line}
+    for name in ("libllama", "libggml", "libggml-base"):
+        found = sorted(f for f in files if re.fullmatch(rf"{name}\.so[.0-9]*", Path(f).name))
+        assert len(found) == 1, f"{name}: {found}"
+        assert Path(found[0]).parent == Path(llama_cpp.llama_cpp._lib._name).parent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF")
+def test_no_library_of_our_own():
+    """The wheel brings only _core, without a search path."""
+    core = Path(_core.__file__)
+    assert not [f.name for f in core.parent.rglob("*.so*") if f != core]
+    binary = core.read_bytes()
+    assert b"libllama.so.0" in binary
+    assert b"$ORIGIN" not in binary
+
+
+def test_versions_agree():
+    pinned = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
+    assert pinned == llama_cpp_eagle3.LLAMA_CPP_PYTHON_VERSION
+    assert pinned == _core.LLAMA_CPP_PYTHON_VERSION
+    assert pinned == llama_cpp.__version__
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'"llama-cpp-python=={pinned}"' in project
+    assert f'\nversion = "{llama_cpp_eagle3.__version__}"\n' in project
+
+
+@pytest.mark.parametrize("found", ["0.3.35", "0.3.37", "0.3.36+cu124"])
+def test_other_versions_are_refused(monkeypatch, found):
+    monkeypatch.setattr(llama_cpp, "__version__", found)
+    with pytest.raises(LibraryMismatchError) as e:
+        _library.load()
+    assert found in str(e.value)
+    assert "pip install llama-cpp-python==0.3.36" in str(e.value)
+    assert isinstance(e.value, ImportError)
+
+
+def test_missing_llama_cpp():
+    result = run("import sys\nsys.modules['llama_cpp'] = None\nimport llama_cpp_eagle3")
+    assert "LibraryMismatchError: llama-cpp-python is not installed" in result.stderr
+    assert "pip install llama-cpp-python==0.3.36" in result.stderr
+
+
+def test_library_without_our_symbols():
+    """A llama_cpp that has loaded no libllama: the compiled module does not load another one by itself."""
+    result = run(
+        "import sys, types\n"
+        "fake = types.ModuleType('llama_cpp')\n"
+        "fake.__version__ = '0.3.36'\n"
+        "fake.llama_cpp = types.SimpleNamespace(_lib=types.SimpleNamespace(_name='/nowhere/libllama.so'))\n"
+        "sys.modules['llama_cpp'] = fake\n"
+        "import llama_cpp_eagle3"
+    )
+    assert "LibraryMismatchError: the compiled module does not fit the loaded libllama (/nowhere" in result.stderr
+
+
+def test_typed():
+    package = Path(llama_cpp_eagle3.__file__).parent
+    assert (package / "py.typed").exists()
+    stubs = (package / "_core.pyi").read_text()
+    for name, value in vars(_core).items():
+        if name.startswith("_"):
+            continue
+        assert re.search(rf"^(class {name}:|def {name}\(|{name}: )", stubs, re.MULTILINE), f"{name} has no stub"
+        if not isinstance(value, type):
+            continue
+        body = stubs.split(f"class {name}:")[1].split("\nclass ")[0]
+        for member in vars(value):
+            if not member.startswith("_"):
+                assert f"def {member}(" in body, f"{name}.{member} has no stub"

@@ -1,0 +1,246 @@
+"""Rounds of which only a part is accepted leave no trace, whatever the target's memory is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error
+from lowlevel import LowLevel, parts_of
+from random_arch import N_VOCAB, load_random_arch
+
+pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
+
+N_MAX = 5
+KINDS = {
+    "llama": "trim",
+    "gemma3": "trim",
+    "qwen35": "snapshots",
+    "qwen35moe": "snapshots",
+    "lfm2": "snapshots",
+    "nemotron_h": "snapshots",
+    "qwen3next": "checkpoint",
+    "mamba2": "checkpoint",
+}
+
+
+def context(folder: Path, arch: str, **params) -> LowLevel:
+    return LowLevel(load_random_arch(folder, arch), [0, 1], n_rs_seq=N_MAX, **params)
+
+
+def run_rounds(low: LowLevel, rng: np.random.Generator, n_rounds: int, seq_id: int = 0) -> list[int]:
+    """Random rounds, each of one token that is certain and up to N_MAX drafted ones; returns what was accepted."""
+    text = rng.integers(0, N_VOCAB, 7).tolist()
+    low.target.decode(text, 0, seq_id=seq_id)
+    for _ in range(n_rounds):
+        tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
+        low.decode_draft(tokens, len(text), seq_id)
+        assert low.target.holds_draft(seq_id) == (len(tokens) > 1)
+        n_accepted = int(rng.integers(1, len(tokens) + 1))
+        if len(tokens) > 1:
+            low.target.keep(seq_id, list(range(n_accepted)))
+        assert not low.target.holds_draft(seq_id)
+        text += tokens[:n_accepted]
+        assert low.target.n_past(seq_id) == len(text)
+    return text
+
+
+@pytest.mark.parametrize("swa_full", [True, False])
+@pytest.mark.parametrize("arch", KINDS)
+def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: bool) -> None:
+    rng = np.random.default_rng(1)
+    with context(tmp_path, arch, swa_full=swa_full) as low, context(tmp_path, arch, swa_full=swa_full) as fresh:
+        assert low.target.rollback_kind == KINDS[arch]
+        text = run_rounds(low, rng, 25)
+        for i in range(0, len(text), 50):
+            fresh.target.decode(text[i : i + 50], i)
+        for _ in range(64):  # beyond the window of 32, too
+            token = int(rng.integers(0, N_VOCAB))
+            low.target.decode([token], len(text))
+            fresh.target.decode([token], len(text))
+            text.append(token)
+            np.testing.assert_allclose(low.target.logits(0), fresh.target.logits(0), atol=2e-4)
+            np.testing.assert_allclose(low.tap.rows, fresh.tap.rows, atol=2e-4)
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
+    """A replay in front of a batch is not seen: rows, logits, tokens and positions are those that were asked for."""
+    with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
+        low.target.decode([1, 2, 3], 0)
+        low.decode_draft([4, 5, 6, 7], 3)
+        low.target.keep(0, [0, 1])
+        assert low.target.n_replay() == (2 if KINDS[arch] == "checkpoint" else 0)
+        low.decode_draft([8, 9, 10], 5)
+        fresh.target.decode([1, 2, 3, 4, 5, 8, 9, 10], 0)
+        assert low.target.tokens.tolist() == [8, 9, 10]
+        assert low.target.pos.tolist() == [5, 6, 7]
+        assert low.tap.rows.shape[0] == 3
+        np.testing.assert_allclose(low.tap.rows, fresh.tap.rows[5:], atol=1e-5)
+        np.testing.assert_allclose(low.target.logits_all(3), fresh.target.logits_all(8)[5:], atol=1e-4)
+        low.target.keep(0, [0, 1, 2])
+        assert low.target.n_replay() == 0
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_one_pass_per_round(tmp_path: Path, arch: str) -> None:
+    """Counted by the graphs that ggml runs."""
+    names: list[str] = []
+    model = load_random_arch(tmp_path, arch)
+    with LowLevel(model, n_rs_seq=N_MAX, on_eval=names.append) as low:
+        low.target.decode([1, 2, 3], 0)
+        n_per_pass = names.count("result_output")
+        assert n_per_pass == 1
+        names.clear()
+        run_rounds(low, np.random.default_rng(2), 20)
+        assert names.count("result_output") == 1 + 20
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_abort(tmp_path: Path, arch: str) -> None:
+    with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
+        low.target.decode([1, 2, 3], 0)
+        low.decode_draft([4, 5, 6], 3)
+        low.target.keep(0, [])
+        if KINDS[arch] == "snapshots":
+            assert low.target.n_past() == 0  # the state before the batch is gone
+            low.target.decode([1, 2, 3], 0)
+        assert low.target.n_past() == 3
+        low.target.decode([7, 8], 3)
+        fresh.target.decode([1, 2, 3, 7, 8], 0)
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(4), atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "qwen35", "mamba2"])
+def test_saved_states(tmp_path: Path, arch: str) -> None:
+    """Going back further than a round: to the last saved state, else to the beginning."""
+    text = np.random.default_rng(3).integers(0, N_VOCAB, 900).tolist()
+    with (
+        context(tmp_path, arch, swa_full=False, n_ctx=1024, n_ubatch=16) as low,
+        context(tmp_path, arch, n_ctx=1024) as fresh,
+    ):
+        fresh_logits = {}
+        for i in range(0, 900, 50):
+            low.target.decode(text[i : i + 50], i)
+            fresh.target.decode(text[i : i + 50], i)
+            fresh_logits[i + 50] = fresh.target.logits(49)
+            if i + 50 in (250, 450):
+                low.target.save()
+        for n_past in (500, 450, 400, 100):
+            expected = 450 if n_past >= 450 else 250 if n_past >= 250 else 0
+            if arch == "gemma3" and n_past < 450:
+                expected = 0  # a window is large: only the last one is kept
+            assert low.target.truncate(n_past) == expected
+            assert low.target.n_past() == expected
+            for i in range(expected, 850, 50):
+                low.target.decode(text[i : i + 50], i)
+                np.testing.assert_allclose(low.target.logits(49), fresh_logits[i + 50], atol=5e-4)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen35", "mamba2", "qwen3next"])
+def test_sequences(tmp_path: Path, arch: str) -> None:
+    """Three sequences in one batch each round, with other lengths and other acceptance; the third one skips rounds."""
+    rng = np.random.default_rng(4)
+    texts = [rng.integers(0, N_VOCAB, n).tolist() for n in (3, 9, 5)]
+    with context(tmp_path, arch, n_seq_max=3) as low, context(tmp_path, arch) as fresh:
+        low.target.decode_parts(parts_of(*((s, 0, text) for s, text in enumerate(texts))))
+        for i in range(12):
+            parts = []
+            for s in [0, 2, 1][: 3 if i % 3 else 1] if i % 2 else [1, 0]:
+                tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
+                parts.append((s, len(texts[s]), tokens))
+            low.target.decode_parts(parts_of(*parts, is_draft=True))
+            assert low.target.tokens.tolist() == [t for _, _, tokens in parts for t in tokens]
+            rows, logits = low.tap.rows, low.target.logits_all(len(low.target.tokens))
+            first = 0
+            for s, n_past, tokens in parts:
+                fresh.target.truncate(0)
+                fresh.target.decode(texts[s], 0)
+                fresh.target.decode(tokens, n_past)
+                last = first + len(tokens)
+                np.testing.assert_allclose(rows[first:last], fresh.tap.rows, atol=2e-4)
+                np.testing.assert_allclose(logits[first:last], fresh.target.logits_all(len(tokens)), atol=2e-4)
+                n_accepted = int(rng.integers(1, len(tokens) + 1))
+                if len(tokens) > 1:
+                    low.target.keep(s, list(range(n_accepted)))
+                texts[s] += tokens[:n_accepted]
+                first = last
+
+
+def test_errors(tmp_path: Path) -> None:
+    with context(tmp_path, "qwen35") as low:
+        with pytest.raises(
+            ValueError, match="draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"
+        ):
+            low.decode_draft([1] * 7, 0)
+        with pytest.raises(Eagle3Error, match="sequence 0 has no draft to keep a path of"):
+            low.target.keep(0, [0])
+        low.decode_draft([1, 2], 0)
+        for path in ([0, 1, 2], [1], [0, 0]):
+            with pytest.raises(ValueError, match="does not go on from the path before it"):
+                low.target.keep(0, path)
+        with pytest.raises(ValueError, match="sequence id 1 is out of range: the context has n_seq_max = 1"):
+            low.target.n_past(1)
+        with pytest.raises(ValueError, match="keeps a recurrent state: draft chains"):
+            low.decode_tree([1, 2, 3], [-1, 0, 0], 2)
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_states(tmp_path: Path, arch: str) -> None:
+    """What a sequence holds goes to another place and comes back: replay, saved states, windows and all."""
+    rng = np.random.default_rng(6)
+    with context(tmp_path, arch, n_seq_max=2) as low, context(tmp_path, arch) as fresh:
+        other = rng.integers(0, N_VOCAB, 20).tolist()
+        low.target.decode(other, 0, seq_id=0)
+        text = run_rounds(low, rng, 8, seq_id=1)
+        low.target.save(1)
+        low.decode_draft([3, 4, 5], len(text), 1)
+        low.target.keep(1, [0, 1])
+        text += [3, 4]
+        state = low.target.state_get(1)
+        low.target.truncate(0, 0)
+        low.target.truncate(0, 1)
+        low.target.state_set(0, state)
+        assert low.target.n_past(0) == len(text)
+        low.target.decode([7, 8], len(text), seq_id=0)
+        fresh.target.decode([*text, 7, 8], 0)
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(len(text) + 1), atol=2e-4)
+        for broken in (b"", state[:-1], state + b"x", b"x" * 40):
+            with pytest.raises(ValueError, match="not a state of a sequence"):
+                low.target.state_set(1, broken)
+            assert low.target.n_past(1) == 0
+
+
+def test_no_room_for_a_state(tmp_path: Path) -> None:
+    with context(tmp_path, "llama", n_seq_max=2) as low:
+        for i in range(0, 200, 50):
+            low.target.decode([1] * 50, i)
+        state = low.target.state_get(0)
+        with pytest.raises(ContextFullError, match="no room in the context for the 200 tokens"):
+            low.target.state_set(1, state)
+        assert low.target.n_past(1) == 0
+        assert low.target.n_past(0) == 200
+
+
+@pytest.mark.parametrize("arch", KINDS)
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
+    """A prefix that two sequences share; or the copy is refused."""
+    rng = np.random.default_rng(7)
+    text = rng.integers(0, N_VOCAB, 60).tolist()
+    with context(tmp_path, arch, n_seq_max=2, swa_full=swa_full) as low, context(tmp_path, arch) as fresh:
+        low.target.decode(text[:50], 0)
+        low.target.decode([9] * 5, 0, seq_id=1)
+        n_past = low.target.copy(0, 1, 40)
+        assert n_past == low.target.n_past(1) == (40 if KINDS[arch] == "trim" else 0)
+        if n_past == 0:
+            return
+        low.target.decode([3, 4], 40, seq_id=1)
+        fresh.target.decode([*text[:40], 3, 4], 0)
+        np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(41), atol=2e-4)
+        low.target.decode(text[50:], 50)
+        fresh.target.truncate(0)
+        fresh.target.decode(text, 0)
+        np.testing.assert_allclose(low.target.logits(9), fresh.target.logits(59), atol=2e-4)

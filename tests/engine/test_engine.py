@@ -1,0 +1,475 @@
+"""The engine: sequences join and leave at any time, and each gets what it would get alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3.engine import DraftSettings, Engine, Sampling, Sequence
+from loading import is_tie, load, load_plain, prompts, take
+from recurrent_pairs import write_pair
+
+GREEDY = Sampling(temperature=0.0)
+N = 20
+
+
+@pytest.fixture(scope="module", params=["perfect", "random", "qwen35", "qwen3next", "mamba2"])
+def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any, perfect_pair: Any) -> tuple[Any, Any]:
+    if request.param == "random":
+        return tiny_target, tiny_head
+    if request.param == "perfect":
+        return tuple(perfect_pair)
+    return write_pair(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["streams", "pool"])
+def llm(pair: Any, request: Any) -> Iterator[Eagle3Llama]:
+    options = {"n_parallel": 3, "n_ctx": 1536, "draft_n_max": 4, "n_batch": 64, "n_ubatch": 32}
+    with closing(load(*pair, kv_unified=request.param, **options)) as llm:
+        yield llm
+
+
+def run(engine: Engine, n_steps: int = 1000) -> None:
+    for _ in range(n_steps):
+        if not engine.has_work:
+            return
+        engine.step()
+    pytest.fail("the engine does not come to an end")
+
+
+class Reference:
+    """Plain decoding, one by one."""
+
+    def __init__(self, target: Any):
+        self.plain = load_plain(target)
+
+    def check(self, sequence: Sequence) -> bool:
+        """Whether it parted from plain decoding at a tie; anything else fails."""
+        prompt, found = sequence.tokens[: sequence.n_prompt], sequence.generated
+        return is_tie(self.plain, prompt, take(self.plain, prompt, len(found)), found)
+
+
+@pytest.fixture
+def reference(pair: Any) -> Iterator[Reference]:
+    reference = Reference(pair[0])
+    yield reference
+    reference.plain.close()
+
+
+def test_join_and_leave(llm: Eagle3Llama, reference: Reference) -> None:
+    """More sequences than places, added while others run, of which some are cancelled: waiting, reading, generating."""
+    engine, rng = llm.engine, np.random.default_rng(0)
+    texts = prompts(12, min(llm.n_vocab(), 128), (3, 150))
+    added: list[Sequence] = []
+    cancelled = set()
+    for i, text in enumerate(texts):
+        added.append(engine.add(text, GREEDY, max_tokens=int(rng.integers(1, 2 * N))))
+        if i % 4 == 3:
+            victim = added[int(rng.integers(0, len(added)))]
+            engine.cancel(victim)
+            if not victim.is_done:
+                cancelled.add(id(victim))
+        for _ in range(int(rng.integers(0, 4))):
+            engine.step()
+    run(engine)
+    assert engine.n_running == engine.n_waiting == 0
+    n_ties = 0
+    for sequence in added:
+        assert sequence.is_done
+        if id(sequence) in cancelled:
+            assert sequence.finish_reason == "cancelled"
+            continue
+        assert sequence.finish_reason in ("stop", "length")
+        assert sequence.finish_reason == "stop" or len(sequence.generated) >= sequence.max_tokens
+        n_ties += reference.check(sequence)
+    assert n_ties <= 1
+    engine.cancel(added[0])  # no error
+    engine.step()
+
+
+def test_mixed_passes(llm: Eagle3Llama, reference: Reference) -> None:
+    """A long prompt is read in pieces beside the rows of those that generate; nobody waits for it."""
+    engine = llm.engine
+    vocab = min(llm.n_vocab(), 128)
+    first = [engine.add(text, GREEDY, max_tokens=60) for text in prompts(2, vocab)]
+    while not all(s.generated for s in first):
+        engine.step()
+    late = engine.add(prompts(1, vocab, (200, 201), seed=5)[0], GREEDY, max_tokens=N)
+    n_mixed = 0
+    while not late.generated:
+        n_before = [len(s.tokens) for s in first]
+        engine.step()
+        for s, n in zip(first, n_before, strict=True):
+            assert s.is_done or len(s.tokens) > n
+        n_mixed += not first[0].is_done
+    assert n_mixed >= 2  # 200 tokens and n_batch is 64
+    run(engine)
+    assert sum(reference.check(s) for s in [*first, late]) <= 1
+
+
+def test_budget(tiny_target: Any) -> None:
+    with closing(load(tiny_target, n_parallel=2, n_prompt_rows=7)) as llm:
+        engine = llm.engine
+        one = engine.add([1, 2, 3], GREEDY, max_tokens=100)
+        engine.step()
+        two = engine.add([1] * 50, GREEDY, max_tokens=2)
+        reached = []
+        while not two.generated:
+            engine.step()
+            reached.append(two.n_past)
+        assert reached[:7] == [7, 14, 21, 28, 35, 42, 49]
+        assert not one.is_done
+
+
+def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference) -> None:
+    class Oops(Exception):
+        pass
+
+    def fails_at(n: int) -> Any:
+        def processor(ids: Any, scores: Any) -> Any:
+            if len(ids) >= n:
+                raise Oops(n)
+            return scores
+
+        return processor
+
+    engine = llm.engine
+    good = [engine.add(text, GREEDY, max_tokens=N) for text in ([1, 2, 3], [4, 5])]
+    bad = [
+        engine.add([7, 8], Sampling(temperature=0.0, logits_processors=[fails_at(n)]), max_tokens=N) for n in (2, 3, 6)
+    ]
+    run(engine)
+    for n, sequence in zip((0, 1, 4), bad, strict=True):
+        assert sequence.finish_reason == "error"
+        assert isinstance(sequence.error, Oops)
+        assert len(sequence.generated) == n
+    assert sum(reference.check(s) for s in good) <= 1
+    for tokens, sampling, error, message in (
+        ([], GREEDY, ValueError, "at least one token"),
+        ([1, 99999], GREEDY, ValueError, "expected tokens in 0"),
+        ([1] * 2000, GREEDY, ContextFullError, "2000 tokens do not fit"),
+        ([1], Sampling(grammar='root ::= "a" ('), ValueError, "cannot parse the grammar"),
+        ([1], Sampling(logit_bias={99999: 1.0}), ValueError, "logit_bias: expected tokens in"),
+    ):
+        with pytest.raises(error, match=message):
+            engine.add(tokens, sampling)
+    assert not engine.has_work
+    for options in ({"temperature": float("nan")}, {"mirostat_mode": 3}):
+        with pytest.raises(ValueError, match="expected"):
+            Sampling(**options)
+
+
+def test_a_pass_that_fails_is_taken_back(llm: Eagle3Llama, reference: Reference) -> None:
+    """Every sequence goes back to its accepted prefix, and goes on."""
+    engine = llm.engine
+    sequences = [engine.add(text, GREEDY, max_tokens=N) for text in prompts(3, min(llm.n_vocab(), 128))]
+    target = engine.target
+
+    class Failing:
+        def __init__(self, kind: type[BaseException], after: bool):
+            self.kind, self.after = kind, after
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(target, name)
+
+        def decode_parts(self, parts: Any) -> None:
+            if self.after:
+                target.decode_parts(parts)
+            raise self.kind("no")
+
+    for i in range(60):
+        if i % 3 == 1:
+            kind = KeyboardInterrupt if i % 2 else Eagle3Error
+            engine.memory.target = Failing(kind, i % 4 == 0)  # type: ignore[assignment]
+            if engine.has_work:
+                with pytest.raises(kind):
+                    engine.step()
+            engine.memory.target = target
+        engine.step()
+    run(engine)
+    assert sum(reference.check(s) for s in sequences) <= 1
+
+
+def test_the_context_is_full(tiny_target: Any, tiny_head: Any) -> None:
+    with closing(load(tiny_target, tiny_head, n_ctx=256)) as llm:
+        engine = llm.engine
+        sequence = engine.add([1, 2, 3], Sampling(temperature=0.0, ignore_eos=True), max_tokens=1000)
+        run(engine)
+        assert sequence.finish_reason == "length"
+        assert len(sequence.tokens) == 257  # the last one was sampled and has no room
+
+
+@pytest.mark.parametrize("draft", ["chain", "tree", "auto"])
+def test_put_aside_and_resumed(perfect_pair: Any, draft: str) -> None:
+    """With a cache for a third of what 12 sequences need, all end with the text they have alone."""
+    texts = prompts(12, length=(20, 60))
+    options = {"n_ctx": 512, "n_parallel": 12, "kv_unified": True, "draft": draft}
+    with closing(load(*perfect_pair, **options)) as llm, closing(load_plain(perfect_pair[0])) as plain:
+        engine = llm.engine
+        sampling = Sampling(temperature=0.0, ignore_eos=True)
+        sequences = [engine.add(text, sampling, max_tokens=100) for text in texts]
+        n_needed = sum(len(text) + 100 for text in texts)
+        assert n_needed > 2.5 * llm.n_ctx()
+        n_aside = 0
+        while engine.has_work:
+            engine.step()
+            n_aside += sum(s.saved is not None for s in sequences)
+        assert n_aside > 0
+        n_ties = 0
+        for text, s in zip(texts, sequences, strict=True):
+            n_ties += is_tie(plain, text, plain_text(plain, text, len(s.generated), llm), s.generated)
+        assert all(s.finish_reason == "length" for s in sequences)
+        assert n_ties <= 1
+
+
+def plain_text(plain: Any, prompt: list[int], n: int, llm: Eagle3Llama) -> list[int]:
+    """Greedy text that does not end."""
+    eog = list(llm.engine.vocab.eog)
+
+    def no_end(ids: Any, scores: Any) -> Any:
+        scores[eog] = -np.inf
+        return scores
+
+    return take(plain, prompt, n, logits_processor=llama_cpp.LogitsProcessorList([no_end]))
+
+
+def test_prefixes_are_kept_and_shared(llm: Eagle3Llama, reference: Reference) -> None:
+    """What a finished sequence leaves behind is there for the next; a running one shares what it has."""
+    engine = llm.engine
+    vocab = min(llm.n_vocab(), 128)
+    (shared,) = prompts(1, vocab, (100, 101), seed=3)
+    first = engine.add(shared, GREEDY, max_tokens=10)
+    run(engine)
+    longer = [*shared, *first.generated, 5, 6, 7]
+    second = engine.add(longer, GREEDY, max_tokens=40)
+    engine.step()
+    kind = llm.target.rollback_kind
+    assert second.stats.prompt_tokens <= 16
+    while not second.generated:
+        engine.step()
+    third = engine.add([*shared, 9, 9, 9], GREEDY, max_tokens=10)  # beside the second one, which goes on
+    run(engine)
+    if kind == "trim":
+        assert third.stats.prompt_tokens <= 5
+    assert sum(reference.check(s) for s in (first, second, third)) <= 1
+
+
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_host_memory(pair: Any, kv_unified: bool) -> None:
+    """Prefixes that fell out of the cache come back from host memory, within its limit."""
+    options = {"n_parallel": 2, "n_ctx": 1024, "kv_unified": kv_unified, "draft_n_max": 4}
+    with closing(load(*pair, **options, prefix_cache_bytes=64 << 20)) as llm, closing(load_plain(pair[0])) as plain:
+        engine = llm.engine
+        texts = prompts(6, min(llm.n_vocab(), 128), (100, 120), seed=8)
+        answers = []
+        for text in texts:
+            sequence = engine.add(text, GREEDY, max_tokens=8)
+            run(engine)
+            answers.append(sequence.generated)
+        assert len(engine.memory.host) == 4  # two are still in their places
+        assert engine.memory.host.n_bytes > 0
+        for text, answer in zip(texts, answers, strict=True):
+            sequence = engine.add([*text, *answer, 1, 2], GREEDY, max_tokens=8)
+            run(engine)
+            assert sequence.stats.prompt_tokens <= 12
+            expected = take(plain, sequence.tokens[: sequence.n_prompt], len(sequence.generated))
+            assert not is_tie(plain, sequence.tokens[: sequence.n_prompt], expected, sequence.generated)
+        n_bytes = engine.memory.host.n_bytes
+        assert n_bytes <= 64 << 20
+        llm.reset()
+        assert engine.memory.host.n_bytes == 0
+    with closing(load(*pair, **options, prefix_cache_bytes=1000)) as llm:
+        for text in texts:
+            llm.engine.add(text, GREEDY, max_tokens=2)
+            run(llm.engine)
+        assert len(llm.engine.memory.host) == 0  # too large, each of them
+
+
+def test_own_settings(perfect_pair: Any) -> None:
+    """Every sequence drafts as it says, beside others."""
+    with closing(load(*perfect_pair, n_parallel=4, kv_unified=True, draft="chain")) as llm:
+        engine = llm.engine
+        modes = [
+            DraftSettings(mode="off"),
+            DraftSettings(mode="chain", n_max=2),
+            DraftSettings(mode="tree", tree_depth=3, tree_tokens=6),
+            DraftSettings(mode="chain", n_max=5),
+        ]
+        sequences = [engine.add([1, 2, 3], GREEDY, max_tokens=30, draft=draft) for draft in modes]
+        run(engine)
+        assert len({tuple(s.generated) for s in sequences}) == 1
+        lengths = [len(s.stats.accepted_per_position) for s in sequences]
+        assert lengths == [0, 2, 3, 5]
+        assert sequences[0].stats.drafted == 0
+
+
+def test_trees_of_several_sequences(perfect_pair: Any) -> None:
+    target, head = perfect_pair
+    with (
+        closing(load(target, head, n_parallel=3, draft_tree_tokens=6, draft_tree_depth=3, n_ctx=768)) as llm,
+        closing(load_plain(target)) as plain,
+    ):
+        assert llm.target.n_leaves_max > 1
+        texts = prompts(6)
+        for text, result in zip(texts, llm.generate_batch(texts, temperature=0.0, max_tokens=N), strict=True):
+            assert not is_tie(plain, text, take(plain, text, len(result.tokens)), result.tokens)
+            assert result.stats.drafted > 2 * result.stats.drafts
+
+
+def test_auto_respects_n_max_that_was_changed(perfect_pair: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """Where trees are possible too."""
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    with closing(load(*perfect_pair, draft="auto", draft_n_max=8)) as llm:
+        take(llm, [1, 2, 3], 60)
+        depth = len(llm.last_stats.accepted_per_position)
+        llm.draft_n_max = 2
+        take(llm, [1, 2, 3], 60)
+        assert len(llm.last_stats.accepted_per_position) <= 2
+        llm.draft_n_max = 8
+        take(llm, [1, 2, 3], 60)
+        assert len(llm.last_stats.accepted_per_position) == depth or depth > 0
+
+
+def test_seeds_do_not_stay(tiny_target: Any) -> None:
+    """A prompt without a seed has the model's, whatever others had before."""
+    with closing(load(tiny_target, n_parallel=1)) as llm:
+        alone = llm.generate_batch(["x"], max_tokens=N)[0].text
+        texts = [r.text for r in llm.generate_batch(["x", "x", "x"], [{"seed": 77}, {}, {"seed": 78}], max_tokens=N)]
+        assert texts[1] == alone
+        assert texts[0] != alone
+
+
+def test_room_is_not_reserved(tiny_target: Any) -> None:
+    """Sequences that may come to need more than there is run together for as long as they do not."""
+    with closing(load(tiny_target, n_parallel=4, n_ctx=512, kv_unified=True)) as llm:
+        engine = llm.engine
+        for _ in range(4):
+            engine.add([1, 2, 3], GREEDY, max_tokens=400)
+        engine.step()
+        assert engine.n_running == 4
+
+
+def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
+    """`add` and `cancel` at any time; a second thread that steps is told."""
+    engine = llm.engine
+    added: list[Sequence] = []
+    errors: list[BaseException] = []
+
+    def client() -> None:
+        for text in prompts(15, min(llm.n_vocab(), 128), seed=2):
+            added.append(engine.add(text, GREEDY, max_tokens=N))
+            if len(added) % 5 == 0:
+                engine.cancel(added[-2])
+            try:
+                engine.step()
+            except BusyError as e:
+                errors.append(e)
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    while thread.is_alive() or engine.has_work:
+        try:
+            engine.step()
+        except BusyError as e:
+            errors.append(e)
+    thread.join()
+    assert all(s.is_done for s in added)
+    assert sum(reference.check(s) for s in added if s.finish_reason != "cancelled") <= 1
+
+    def processor(ids: Any, scores: Any) -> Any:
+        with pytest.raises(BusyError, match="this Engine is in use"):
+            engine.step()
+        return scores
+
+    sequence = engine.add([1, 2], Sampling(temperature=0.0, logits_processors=[processor]), max_tokens=2)
+    run(engine)
+    assert sequence.error is None
+
+
+def test_stream_and_logprobs(perfect_pair: Any) -> None:
+    target, head = perfect_pair
+    texts = ["abc", "the", "x"]
+    with (
+        closing(load(target, head, n_parallel=2, draft_n_max=4)) as llm,
+        closing(load_plain(target, logits_all=True)) as plain,
+    ):
+        whole = llm.generate_batch(texts, temperature=0.0, max_tokens=N, logprobs=3)
+        pieces: dict[int, str] = {}
+        tokens: dict[int, list[int]] = {}
+        stream = llm.generate_batch(texts, temperature=0.0, max_tokens=N, stream=True)
+        for i, token, text in stream:  # type: ignore[misc]
+            pieces[i] = pieces.get(i, "") + text
+            tokens.setdefault(i, []).append(token)
+        for i, (text, result) in enumerate(zip(texts, whole, strict=True)):
+            assert pieces[i] == result.text
+            n = len(result.tokens)
+            assert tokens[i][:n] == result.tokens
+            assert result.logprobs is not None
+            assert [entry.token for entry in result.logprobs] == result.tokens
+            answer = plain.create_completion(text, temperature=0.0, max_tokens=n, logprobs=3)
+            expected = answer["choices"][0]["logprobs"]
+            found = [entry.logprob for entry in result.logprobs]
+            np.testing.assert_allclose(found, expected["token_logprobs"][: len(found)], atol=1e-3)
+            assert all(len(entry.top) == 3 and max(entry.top.values()) >= entry.logprob for entry in result.logprobs)
+        # leaving a stream ends all
+        stream = llm.generate_batch(texts, temperature=0.0, max_tokens=N, stream=True)
+        next(stream)  # type: ignore[call-overload]
+        stream.close()  # type: ignore[union-attr]
+        assert not llm.engine.has_work
+
+
+def test_stop_strings_are_held_back(tiny_target: Any) -> None:
+    with closing(load(tiny_target, n_parallel=2)) as llm:
+        result = llm.generate_batch(["q"], temperature=0.0, max_tokens=40)[0]
+        text, raw = result.text, llm.detokenize(result.tokens)
+        # what is no UTF-8 is not in the text
+        stop = next(text[i : i + 4] for i in range(8, 36) if text[i : i + 4].encode() in raw)
+        streamed = ""
+        for _, _, piece in llm.generate_batch(["q"], temperature=0.0, max_tokens=40, stop=stop, stream=True):  # type: ignore[misc]
+            streamed += piece
+            assert stop not in streamed
+        assert streamed == text[: text.index(stop)]
+
+
+def test_generate_beside_the_engine(llm: Eagle3Llama, reference: Reference) -> None:
+    """Llama's own context takes place 0; who ran there comes back by itself."""
+    engine = llm.engine
+    vocab = min(llm.n_vocab(), 128)
+    sequences = [engine.add(text, GREEDY, max_tokens=30) for text in prompts(3, vocab)]
+    for _ in range(3):
+        engine.step()
+    prompt = prompts(1, vocab, seed=9)[0]
+    expected = take(reference.plain, prompt, 12)
+    assert not is_tie(reference.plain, prompt, expected, take(llm, prompt, 12))
+    stream = llm.generate(prompt, temp=0.0)
+    got = [next(stream) for _ in range(3)]
+    engine.step()  # takes the place again
+    run(engine)
+    assert sum(reference.check(s) for s in sequences) <= 1
+    stream.close()
+    assert got == expected[:3]
+    assert not is_tie(reference.plain, prompt, expected, take(llm, prompt, 12))
+    state = llm.save_state()
+    sequences = [engine.add(text, GREEDY, max_tokens=20) for text in prompts(2, vocab, seed=4)]
+    engine.step()
+    llm.load_state(state)
+    run(engine)
+    assert sum(reference.check(s) for s in sequences) <= 1
+
+
+def test_closed(tiny_target: Any, tiny_head: Any) -> None:
+    llm = load(tiny_target, tiny_head)
+    engine = llm.engine
+    engine.add([1, 2], GREEDY)
+    llm.close()
+    with pytest.raises(Eagle3Error, match="closed"):
+        engine.step()
+    with pytest.raises(Eagle3Error, match="closed"):
+        _ = llm.engine

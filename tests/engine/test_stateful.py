@@ -1,0 +1,722 @@
+"""The engine against plain decoding, whatever happens in whatever order.
+
+Hypothesis adds and cancels sequences, lets calls fail or be interrupted, uses Llama's own context in between, and after
+each of that the engine's books must agree with what target and draft hold. Every text must be plain llama_cpp's.
+
+EAGLE3_STATEFUL_STEPS=20000 runs about so many steps per kind of target, other ones each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from faults import Fault, Full, Interrupt, Lost, armed
+from invariants import check_draft_cache, check_empty, check_engine
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3._core import CostCurve, Planner
+from llama_cpp_eagle3.engine import DraftSettings, Sequence
+from llama_cpp_eagle3.engine.text import N_COMPLETE
+from loading import load
+from oracle import Draw, Reference
+from recurrent_pairs import write_pair
+from tiny import write_head, write_perfect_pair, write_target
+
+N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
+SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
+N_STEPS_EACH = 40
+"""Of a run."""
+UNSETTLED = pytest.mark.skipif(
+    "EAGLE3_STATEFUL_ALL" not in os.environ, reason="calls in some orders are known to fail (EAGLE3_STATEFUL_ALL=1)"
+)
+KINDS = (
+    *("random", "perfect-row", "perfect-token", "gemma3", "mamba2"),
+    pytest.param("qwen35", marks=UNSETTLED),
+    pytest.param("qwen3next", marks=UNSETTLED),
+)
+N_TEXTS, N_TOKENS = 3, 250
+
+counts: Counter[str] = Counter()
+
+
+@dataclass
+class Kind:
+    """A target with its head, and what all runs with it share."""
+
+    name: str
+    target: Any
+    head: Any
+    reference: Reference
+    fresh: Eagle3Llama
+    """To see what a draft should hold."""
+    texts: list[list[int]]
+    """What prompts begin with."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if name == "random":
+        target: Any = write_target(folder / "target.gguf", eos_scale=1.0)
+        head: Any = write_head(folder / "head.gguf", target)
+    elif name.startswith("perfect"):
+        target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf", kind=name.split("-")[1])
+    else:
+        target, head = write_pair(folder, name)
+    reference = Reference(target)
+    n_vocab = min(reference.plain.n_vocab(), 128)
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, n_vocab, N_TOKENS).tolist() for _ in range(N_TEXTS)]
+    with closing(load(target, head, draft="chain")) as fresh:
+        yield Kind(name, target, head, reference, fresh, texts)
+    reference.plain.close()
+
+
+class Oops(Exception):
+    """A logits processor that fails."""
+
+
+class Failing:
+    """A logits processor that raises at its n-th call."""
+
+    def __init__(self, n: int, kind: type[BaseException]):
+        self.n, self.kind, self.n_calls = n, kind, 0
+        self.raised: list[BaseException] = []
+
+    def __call__(self, ids: Any, scores: Any) -> Any:
+        self.n_calls += 1
+        if self.n_calls >= self.n:
+            self.raised.append(self.kind(f"call {self.n_calls}"))
+            raise self.raised[-1]
+        return scores
+
+
+@dataclass
+class Request:
+    """A sequence, and what is known of it."""
+
+    sequence: Sequence
+    prompt: list[int]
+    draw: Draw
+    max_tokens: int
+    failing: Failing | None = None
+    may_be_cancelled: bool = False
+    is_watched: bool = True
+    """Whether all of its outputs come to us."""
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    has_ended: bool = False
+    is_checked: bool = False
+
+
+@dataclass
+class Stream:
+    """A generator of `Llama.generate` that waits for its next token."""
+
+    stream: Any
+    prompt: list[int]
+    draw: Draw
+    tokens: list[int]
+    is_disturbed: bool = False
+    """Something else has happened since its last token."""
+
+
+class Clock:
+    """Every look at it is the same time later, so that nothing depends on how fast the machine is."""
+
+    def __init__(self, step: int):
+        self._ticks = itertools.count(step, step)
+
+    def __call__(self) -> int:
+        return next(self._ticks)
+
+
+class ClockedDrafter:
+    """A planner's drafter with such a clock."""
+
+    def __init__(self, drafter: Any):
+        self.drafter, self.time_us = drafter, Clock(50)
+        self.n_unroll = drafter.n_unroll
+
+    def begin(self, *args: Any) -> Any:
+        self.drafter.begin(*args)
+        return self.drafter.nodes
+
+    def expand(self, nodes: Any, top_k: int) -> Any:
+        n = len(self.drafter.nodes)
+        self.drafter.expand(nodes, top_k)
+        return self.drafter.nodes[n:]
+
+
+# what the rules draw
+
+texts = st.tuples(
+    st.integers(0, N_TEXTS - 1),
+    st.one_of(st.integers(0, 20), st.integers(0, 130), st.sampled_from([64, 100, 235, 250])),
+    st.lists(st.integers(0, 127), max_size=5),
+)
+"""The first tokens of one of the texts, and others."""
+draws = st.builds(
+    Draw,
+    temperature=st.sampled_from([0.0, 0.0, 0.0, 0.8, 1.5]),
+    top_k=st.sampled_from([40, 40, 0]),
+    repeat_penalty=st.sampled_from([1.0, 1.0, 1.2]),
+    mirostat_mode=st.sampled_from([0, 0, 0, 2]),
+    seed=st.integers(1, 3),
+    ignore_eos=st.booleans(),
+)
+GREEDY = Draw()
+modes = st.builds(
+    DraftSettings,
+    mode=st.sampled_from(["off", "chain", "tree", "auto"]),
+    n_max=st.integers(1, 5),
+    n_min=st.sampled_from([0, 0, 1]),
+    p_min=st.sampled_from([0.0, 0.0, 0.1]),
+    tree_depth=st.integers(1, 4),
+    tree_topk=st.integers(1, 3),
+    tree_tokens=st.integers(4, 8),
+)
+errors = st.one_of(
+    st.builds(
+        Fault,
+        st.sampled_from([Interrupt, Lost]),
+        names=st.sampled_from([("decode_parts",), ("keep",), ("process",)]),
+        after=st.booleans(),
+        skip=st.integers(0, 3),
+    ),
+    st.builds(Fault, st.sampled_from([Interrupt, Lost]), after=st.booleans(), skip=st.integers(0, 60)),
+    st.builds(
+        Fault,
+        st.just(Full),
+        names=st.sampled_from([("decode_parts",), ("state_set",)]),
+        after=st.just(False),
+        skip=st.integers(0, 2),
+        times=st.integers(1, 6),
+    ),
+)
+maybe_errors = st.one_of(st.none(), st.none(), errors)
+picks = st.integers(0, 1 << 16)
+
+
+class Machine(RuleBasedStateMachine):
+    """All that can happen to an engine."""
+
+    kind: Kind
+
+    @initialize(
+        n_parallel=st.integers(1, 4),
+        is_pool=st.booleans(),
+        n_batch=st.sampled_from([12, 24, 64]),
+        n_ubatch=st.sampled_from([8, 64]),
+        n_prompt_rows=st.sampled_from([None, 5, 40]),
+        n_host_bytes=st.sampled_from([0, 100_000, 64 << 20]),
+        with_head=st.sampled_from([True, True, True, False]),
+        draft=st.sampled_from(["chain", "tree", "auto"]),
+        draft_n_max=st.integers(1, 5),
+        with_planner=st.booleans(),
+    )
+    def load(
+        self,
+        n_parallel: int,
+        is_pool: bool,
+        n_batch: int,
+        n_ubatch: int,
+        n_prompt_rows: int | None,
+        n_host_bytes: int,
+        with_head: bool,
+        draft: str,
+        draft_n_max: int,
+        with_planner: bool,
+    ) -> None:
+        self.is_pool = is_pool or n_parallel == 1
+        n_ctx = 256 if self.is_pool else 256 * n_parallel
+        options: dict[str, Any] = {"n_parallel": n_parallel, "kv_unified": is_pool, "n_ctx": n_ctx}
+        options |= {"n_batch": n_batch, "n_ubatch": min(n_batch, n_ubatch), "swa_full": False}
+        options |= {"n_prompt_rows": n_prompt_rows, "prefix_cache_bytes": n_host_bytes}
+        if with_head:
+            options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
+            options["draft_n_max"] = draft_n_max
+        self.llm = load(self.kind.target, self.kind.head if with_head else None, **options)
+        self.engine = self.llm.engine
+        assert self.engine.n_ctx == 256
+        assert self.engine.target.is_pooled == self.is_pool
+        self.llm.draft = "chain"  # "auto" would measure first
+        self.n_max = draft_n_max
+        self._patch_clock()
+        if with_head and with_planner:
+            self._plan()
+        self.requests: list[Request] = []
+        self.raised: list[BaseException] = []
+        self.own: list[int] = []  # what Llama's own context should hold
+        self.own_is_foreign = False
+        self.streams: list[Stream] = []
+        self.states: list[tuple[list[int], Any]] = []
+        self.head_may_be_behind = False
+        counts["runs"] += 1
+
+    def _patch_clock(self) -> None:
+        import llama_cpp_eagle3.engine.rounds as rounds
+
+        rounds.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
+
+    def _plan(self) -> None:
+        cheap: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
+        n_leaves = self.engine.target.n_leaves_max
+        self.engine.planner = Planner(
+            ClockedDrafter(self.llm.drafter),
+            CostCurve({1: 1e5, 16: 1.001e5}),
+            n_max=8,
+            n_nodes_max=min(16, self.engine.n_batch - 1),
+            top_k=3 if n_leaves > 1 else 1,
+            n_leaves_max=n_leaves,
+            n_seq_max=self.engine.target.n_seq,
+            uniform=not self.is_pool,
+            **cheap,
+        )
+
+    def _tokens(self, text: tuple[int, int, list[int]]) -> list[int]:
+        i, n, tail = text
+        return [*self.kind.texts[i][:n], *tail]
+
+    def _settings(self, mode: DraftSettings) -> DraftSettings:
+        """Not deeper than the snapshots are."""
+        n_max = min(mode.n_max, self.n_max)
+        return DraftSettings(
+            mode=mode.mode,
+            n_max=n_max,
+            n_min=min(mode.n_min, n_max),
+            p_min=mode.p_min,
+            tree_depth=min(mode.tree_depth, self.n_max),
+            tree_topk=mode.tree_topk,
+            tree_tokens=mode.tree_tokens,
+        )
+
+    # sequences
+
+    @rule(
+        text=texts,
+        draw=draws,
+        mode=modes,
+        max_tokens=st.sampled_from([1, 2, 8, 20, 60, 1000]),
+        stop=st.sampled_from([(), (), ("e", "qu"), tuple("abcdefghijklm")]),
+        fails_at=st.sampled_from([0] * 8 + [1, 2, 5]),
+        error=st.sampled_from([Oops, Oops, Interrupt]),
+        logprobs=st.sampled_from([None, None, 2]),
+        n=st.integers(1, 3),
+    )
+    def add(
+        self,
+        text: Any,
+        draw: Draw,
+        mode: Any,
+        max_tokens: int,
+        stop: Any,
+        fails_at: int,
+        error: Any,
+        logprobs: Any,
+        n: int,
+    ) -> None:
+        prompt = self._tokens(text) or [1]
+        for _ in range(n):
+            self._add(prompt, draw, mode, max_tokens, stop, Failing(fails_at, error) if fails_at else None, logprobs)
+
+    def _add(
+        self, prompt: list[int], draw: Draw, mode: DraftSettings, max_tokens: int, stop: Any = (),
+        failing: Failing | None = None, logprobs: int | None = None,
+    ) -> None:  # fmt: skip
+        sequence = self.engine.add(
+            prompt,
+            draw.sampling([failing] if failing else []),
+            max_tokens=max_tokens,
+            stop=stop,
+            draft=self._settings(mode),
+            logprobs=logprobs,
+        )
+        self.requests.append(Request(sequence, prompt, draw, max_tokens, failing))
+        counts["added"] += 1
+
+    @precondition(lambda self: any(r.sequence.is_done for r in self.requests))
+    @rule(i=picks, n_back=st.sampled_from([0, 0, 1, 5]), tail=st.lists(st.integers(0, 127), max_size=5), mode=modes)
+    def go_on_from_one(self, i: int, n_back: int, tail: list[int], mode: DraftSettings) -> None:
+        done = [r for r in self.requests if r.sequence.is_done]
+        tokens = done[i % len(done)].sequence.tokens
+        self._add(([*tokens[: len(tokens) - n_back], *tail] or [1])[:250], GREEDY, mode, 20)
+
+    @precondition(lambda self: self.requests)
+    @rule(i=picks)
+    def cancel(self, i: int) -> None:
+        r = self.requests[i % len(self.requests)]
+        r.may_be_cancelled |= not r.sequence.finish_reason
+        self.engine.cancel(r.sequence)
+
+    @precondition(lambda self: self.requests)
+    @rule(some=st.lists(picks, max_size=3), all_of_them=st.sampled_from([False, False, True]), fault=maybe_errors)
+    def drop(self, some: list[int], all_of_them: bool, fault: Fault | None) -> None:
+        chosen = self.requests if all_of_them else [self.requests[i % len(self.requests)] for i in some]
+        for r in chosen:
+            r.may_be_cancelled |= not r.sequence.finish_reason
+        self._attempt(fault, lambda: self.engine.drop([r.sequence for r in chosen]))
+
+    @rule(n=st.integers(1, 12))
+    def step(self, n: int) -> None:
+        for _ in range(n):
+            self._step()
+
+    @rule(fault=errors, n=st.integers(1, 3))
+    def step_and_fail(self, fault: Fault, n: int) -> None:
+        for _ in range(n):
+            self._step(fault)
+
+    def _step(self, fault: Fault | None = None) -> None:
+        counts["steps"] += 1
+        done, outputs = self._attempt(fault, self.engine.step)
+        for output in outputs if done else ():
+            r = next((r for r in self.requests if r.sequence is output.sequence), None)
+            if r is not None:
+                assert not r.has_ended, f"something came after the end of {r.sequence}"
+                r.text += output.text
+                r.has_ended = output.token is None
+                if output.token is not None:
+                    r.tokens.append(output.token)
+        self._check()
+
+    @rule(fault=maybe_errors)
+    def vacate(self, fault: Fault | None) -> None:
+        self._attempt(fault, self.engine.vacate)
+
+    @rule(fault=maybe_errors)
+    def clear(self, fault: Fault | None) -> None:
+        self._attempt(fault, self.engine.clear)
+
+    @rule(some=st.lists(texts, min_size=1, max_size=3), draw=draws)
+    def generate_batch(self, some: list[Any], draw: Draw) -> None:
+        prompts = [(self._tokens(text) or [1])[:240] for text in some]
+        for r in self.requests:
+            r.is_watched = False  # what comes of the others in between is nobody's
+        options = draw.options()
+        options["temperature"] = options.pop("temp")
+        ok, results = self._attempt(
+            None,
+            lambda: self.llm.generate_batch(
+                prompts, max_tokens=8, seed=draw.seed, ignore_eos=draw.ignore_eos, **options
+            ),
+        )
+        if ok:
+            for prompt, result in zip(prompts, results, strict=True):
+                assert result.finish_reason in ("stop", "length")
+                self.kind.reference.check(prompt, draw, result.tokens)
+
+    # Llama's own context
+
+    @rule(
+        text=texts, draw=draws, n=st.integers(1, 20), reset=st.sampled_from([True, True, False]),
+        stays=st.booleans(), fault=maybe_errors,
+    )  # fmt: skip
+    def own_generate(self, text: Any, draw: Draw, n: int, reset: bool, stays: bool, fault: Fault | None) -> None:
+        self._look_at_own()
+        tokens = self._tokens(text)
+        prompt = tokens if reset else [*self.own, *tokens]
+        if not prompt:
+            return
+        self.llm.set_seed(draw.seed)
+        stream = self.llm.generate(tokens, **draw.options(), reset=reset, ignore_eos=draw.ignore_eos)
+        s = Stream(stream, prompt, draw, [])
+        if self._next_of(s, n, fault):
+            if stays:
+                self.streams.append(s)
+            else:
+                stream.close()
+                self._look_at_own()
+
+    @precondition(lambda self: self.streams)
+    @rule(i=picks, n=st.integers(1, 8), fault=maybe_errors)
+    def own_next(self, i: int, n: int, fault: Fault | None) -> None:
+        self._look_at_own()
+        s = self.streams[i % len(self.streams)]
+        if not self._next_of(s, n, fault):
+            self.streams.remove(s)
+
+    @precondition(lambda self: self.streams)
+    @rule(i=picks)
+    def own_close(self, i: int) -> None:
+        self.streams.pop(i % len(self.streams)).stream.close()
+
+    def _next_of(self, s: Stream, n: int, fault: Fault | None) -> bool:
+        """Draw n tokens; False if the stream has ended."""
+        for other in self.streams:
+            other.is_disturbed |= other is not s
+        known = [*self.own, -1], [*s.prompt, *s.tokens]
+
+        def draw_some() -> None:
+            for _ in range(n):
+                s.tokens.append(next(s.stream))
+                known[1].append(s.tokens[-1])
+
+        try:
+            ok, _ = self._attempt(fault, draw_some, own=known)
+        except Eagle3Error as e:
+            if "the model was used for something else" not in str(e):
+                raise
+            assert s.is_disturbed
+            ok = False
+        self.kind.reference.check(s.prompt, s.draw, s.tokens)
+        s.is_disturbed = False
+        if ok:
+            self.own = [*s.prompt, *s.tokens[:-1]]
+        return ok
+
+    @rule(text=texts, fault=maybe_errors)
+    def own_eval(self, text: Any, fault: Fault | None) -> None:
+        self._look_at_own()
+        tokens = self._tokens(text)
+        after = [*self.own, *tokens]
+        ok, _ = self._attempt(fault, lambda: self.llm.eval(tokens), own=(self.own, after))
+        if ok:
+            self.own = after
+
+    @rule(fault=maybe_errors)
+    def own_sample(self, fault: Fault | None) -> None:
+        self._look_at_own()
+        if not self.own:
+            return
+        self.llm._sampler = None
+        ok, token = self._attempt(fault, lambda: self.llm.sample(temp=0.0), own=(self.own,))
+        if ok and self.llm.n_tokens:
+            self.kind.reference.check(self.own, GREEDY, [token])
+
+    @rule(fault=maybe_errors)
+    def own_reset(self, fault: Fault | None) -> None:
+        self._look_at_own()
+        ok, _ = self._attempt(fault, self.llm.reset, own=(self.own,))
+        if ok:
+            self.own = []
+
+    @rule(fault=maybe_errors)
+    def own_save(self, fault: Fault | None) -> None:
+        self._look_at_own()
+        ok, state = self._attempt(fault, self.llm.save_state, own=(self.own,))
+        if ok:
+            assert state.n_tokens == len(self.own)
+            self.states.append((self.own, state))
+
+    @precondition(lambda self: self.states)
+    @rule(i=picks, as_plain=st.sampled_from([False, False, False, True]), fault=maybe_errors)
+    def own_load(self, i: int, as_plain: bool, fault: Fault | None) -> None:
+        self._look_at_own()
+        tokens, state = self.states[i % len(self.states)]
+        draft_state = state.draft_state
+        if as_plain and self.llm.drafter is not None:
+            state.draft_state = b""
+            self.head_may_be_behind = True
+        ok, _ = self._attempt(fault, lambda: self.llm.load_state(state), own=(self.own, tokens))
+        state.draft_state = draft_state
+        if ok:
+            self.own, self.own_is_foreign = tokens, False
+
+    @rule(n=picks)
+    def own_back(self, n: int) -> None:
+        self._look_at_own()
+        if self.own:
+            n %= len(self.own)
+            self.llm.n_tokens = n
+            self.own = self.own[:n]
+
+    @rule(token=st.integers(0, 127), tokens=st.lists(st.integers(0, 127), min_size=1, max_size=6))
+    def own_foreign(self, token: int, tokens: list[int]) -> None:
+        """Somebody evaluates text, and then something behind it himself, as the handlers of images do."""
+        self._look_at_own()
+        if len(self.own) + 1 + len(tokens) > self.engine.n_ctx:
+            return
+        ok, _ = self._attempt(None, lambda: self.llm.eval([token]), own=(self.own, [*self.own, token]))
+        if not ok:
+            return
+        self.own = [*self.own, token]
+        n_past = self.llm.n_tokens
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, t in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = t, n_past + i, 1
+            batch.seq_id[i][0], batch.logits[i] = 0, i == len(tokens) - 1
+        done = llama_cpp.llama_decode(self.llm.ctx, batch) == 0
+        llama_cpp.llama_batch_free(batch)
+        if done:
+            n = n_past + len(tokens)
+            self.llm.input_ids[n_past:n] = tokens
+            self.llm.n_tokens = n
+            self.own, self.own_is_foreign = [*self.own, *tokens], True
+
+    def _look_at_own(self) -> None:
+        """Llama's context holds what it should, unless others took its place."""
+        n = self.llm.n_tokens
+        if n != len(self.own):
+            assert n == 0, f"{n} tokens are left of {len(self.own)}"
+            self.own, self.own_is_foreign = [], False
+        assert self.llm.input_ids[:n].tolist() == self.own
+
+    # what every call is checked for
+
+    def _attempt(
+        self, fault: Fault | None, call: Callable[[], Any], own: tuple[list[int], ...] | None = None
+    ) -> tuple[bool, Any]:
+        """Call: (whether it went well, its result). own: what Llama's context may hold some tokens of if it did not."""
+        if own is None:
+            for s in self.streams:
+                s.is_disturbed = True
+        elif own[0] is not self.own or own is not None:
+            for s in self.streams:
+                s.is_disturbed |= len(own) < 2 or own[0][-1:] != [-1]
+        error: BaseException | None = None
+        result = None
+        try:
+            with armed(self.engine, fault):
+                result = call()
+        except (Exception, KeyboardInterrupt) as e:
+            error = e
+        if fault is not None:
+            new = [e for e in fault.raised if e not in self.raised]
+            counts["faults"] += len(new)
+            self.raised += new
+        if error is None:
+            return True, result
+        is_expected = any(error is e for e in [*self.raised, *self._processor_errors()])
+        if own is not None:
+            others = self.is_pool and self.engine.n_running + self.engine.n_waiting > 0
+            n_most = max(map(len, own))
+            is_expected |= isinstance(error, ContextFullError) and (others or n_most >= self.engine.n_ctx)
+            is_expected |= self.own_is_foreign and "it was reset" in str(error)
+        if not is_expected:
+            if isinstance(error, KeyboardInterrupt):  # Hypothesis would stop
+                raise AssertionError("an interrupt came again") from error
+            raise error
+        if own is not None:
+            n = self.llm.n_tokens
+            found = self.llm.input_ids[:n].tolist()
+            assert any(tokens[:n] == found for tokens in own), f"{found} is left of {own}"
+            self.own = found
+            self.own_is_foreign &= n > 0
+        return False, None
+
+    def _processor_errors(self) -> list[BaseException]:
+        return [e for r in self.requests if r.failing for e in r.failing.raised]
+
+    def _check(self) -> None:
+        check_engine(self.llm, self.head_may_be_behind)
+        for r in self.requests:
+            if r.sequence.is_done and not r.is_checked:
+                self._check_done(r)
+
+    def _check_done(self, r: Request) -> None:
+        s, reason = r.sequence, r.sequence.finish_reason
+        r.is_checked = True
+        counts[f"finished: {reason}"] += 1
+        generated = s.generated
+        assert s.tokens[: s.n_prompt] == r.prompt
+        expected = self.kind.reference.check(r.prompt, r.draw, generated)
+        counts["tokens"] += len(generated)
+        raw = b"".join(self.engine.vocab.piece(t) for t in generated)
+        eog = self.engine.vocab.eog
+        assert not eog & set(generated)
+        assert len(generated) <= r.max_tokens + N_COMPLETE
+        assert s.seq_id == -1
+        if reason == "stop":
+            is_cut = s.text is not None and any(stop in raw for stop in s.text._stop)
+            assert is_cut or set(expected[len(generated) :]) & eog or len(expected) < len(generated)
+        elif reason == "length":
+            assert len(generated) >= r.max_tokens or len(s.tokens) == self.engine.n_ctx + 1
+        elif reason == "cancelled":
+            assert r.may_be_cancelled
+        else:
+            assert reason == "error"
+            if r.failing is not None and any(s.error is e for e in r.failing.raised):
+                assert len(generated) == r.failing.n - 1
+            else:
+                assert any(s.error is e for e in self.raised), s.error
+        if s.n_logprobs is not None:
+            assert [entry.token for entry in s.logprobs][: len(generated)] == generated
+        if r.is_watched and not r.may_be_cancelled:
+            assert [t for t in r.tokens if t not in eog] == generated
+            assert r.text == str(s.text)
+
+    def _check_drafts(self) -> None:
+        if self.llm.drafter is None or self.head_may_be_behind or self.engine.opened is not None:
+            return
+        for place in self.engine.memory.places:
+            user = place.user
+            if user is None or not (user.is_dirty or user.n_foreign or user.n_past > user.n_own):
+                check_draft_cache(self.llm, self.kind.fresh, place)
+
+    @rule()
+    def look_at_drafts(self) -> None:
+        self._check_drafts()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "states"):
+            return
+        try:
+            if sys.exc_info()[1] is None:
+                self._end()
+        finally:
+            self.llm.close()
+
+    def _end(self) -> None:
+        n_most = 100 + 2 * sum(len(r.prompt) + min(r.max_tokens, 256) for r in self.requests)
+        for _ in range(n_most):
+            if not self.engine.has_work:
+                break
+            self._step()
+        assert not self.engine.has_work, f"does not come to an end: {self.engine._running}, {self.engine._waiting}"
+        self._step()
+        assert all(r.is_checked for r in self.requests)
+        self._look_at_own()
+        self._check_drafts()
+        for s in self.streams:
+            s.stream.close()
+        self.llm.reset()
+        check_empty(self.llm)
+        self._fill()
+        counts["ties"] = self.kind.reference.n_ties
+
+    def _fill(self) -> None:
+        """No cell was lost: texts as long as the context find room."""
+        n = 1 if self.is_pool else self.engine.target.n_seq
+        for i in range(n):
+            self._add(self.kind.texts[0][: 240 + i], GREEDY, DraftSettings(mode="off"), 1000)
+        while self.engine.has_work:
+            self._step()
+        assert all(r.sequence.finish_reason in ("length", "stop") for r in self.requests[-n:])
+
+
+def test_stateful(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llama_cpp_eagle3.engine import rounds
+
+    monkeypatch.setattr(rounds, "perf_counter_ns", Clock(10_000))
+    counts.clear()
+    n_runs = max(1, N_STEPS // N_STEPS_EACH) if N_STEPS else 3
+    machine = seed(SEED or zlib.crc32(kind.name.encode()))(type("Machine", (Machine,), {"kind": kind}))
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=n_runs,
+            stateful_step_count=N_STEPS_EACH,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    print(f"{kind.name}: {dict(sorted(counts.items()))}")

@@ -1,0 +1,242 @@
+"""Every mistake is an exception that says what is wrong; nothing stays behind, and a good call afterwards works."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
+from loading import OPTIONS, load, load_plain, path_of, take
+from tiny import CORRUPTIONS, corrupt, write_head
+
+EXPECTED: dict[str, list[int]] = {}
+
+
+def check_good_call(target: Any, head: Any) -> None:
+    """A good pair loads and generates what it should."""
+    if path_of(target) not in EXPECTED:
+        with closing(load_plain(target)) as plain:
+            EXPECTED[path_of(target)] = take(plain, [1, 2, 3], 12)
+    with closing(load(target, head)) as llm:
+        assert take(llm, [1, 2, 3], 12) == EXPECTED[path_of(target)]
+
+
+@pytest.mark.parametrize("name", [c.name for c in CORRUPTIONS])
+def test_bad_head(name: str, tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.gguf"
+    expected = corrupt(name, path, tiny_target)
+    with pytest.raises(getattr(errors, expected.error or "Eagle3Error")) as info:
+        load(tiny_target, path)
+    assert isinstance(info.value, ValueError)
+    for word in (str(path), *expected.words):
+        assert word in str(info.value)
+    if expected.error == "IncompatibleDraftError" and not name.startswith("d2t"):
+        assert tiny_target.path in str(info.value)
+    check_good_call(tiny_target, tiny_head)
+
+
+def spoil_target(kind: str, path: Path, target: Any) -> None:
+    data = Path(target.path).read_bytes()
+    if kind == "zero_length":
+        path.write_bytes(b"")
+    elif kind == "not_gguf":
+        path.write_bytes(b"PK\x03\x04" + bytes(4096))
+    elif kind == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif kind == "truncated_header":
+        path.write_bytes(data[:300])
+    elif kind == "wrong_arch":
+        write_head(path, target)
+    elif kind == "unknown_arch":
+        path.write_bytes(data.replace(b"llama", b"lamma"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["missing", "zero_length", "not_gguf", "truncated", "truncated_header", "wrong_arch", "unknown_arch"]
+)
+@pytest.mark.parametrize("with_head", [True, False])
+def test_bad_target(kind: str, with_head: bool, tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
+    path = tmp_path / f"{kind}.gguf"
+    spoil_target(kind, path, tiny_target)
+    with pytest.raises(ValueError, match=kind) as info:
+        load(path, tiny_head if with_head else None)
+    if kind in ("missing", "zero_length", "not_gguf", "truncated_header", "wrong_arch"):
+        assert isinstance(info.value, ModelFileError)
+    check_good_call(tiny_target, tiny_head)
+
+
+def test_other_tokenizer_of_the_same_size(tiny_target: Any, tmp_path: Path) -> None:
+    path = tmp_path / "head.gguf"
+    write_head(path, tiny_target)
+    data = path.read_bytes()
+    for i in range(10):  # ten of 320 tokens are called differently
+        data = data.replace(b"<|unused_%d|>" % i, b"<|number_%d|>" % i)
+    path.write_bytes(data)
+    with pytest.raises(IncompatibleDraftError, match=r"10 of 320 tokens differ, the first is \d+: b'<\|number_0\|>'"):
+        load(tiny_target, path)
+
+
+def test_too_many_or_wrong_layers(tiny_target: Any, tiny_head: Any) -> None:
+    with pytest.raises(IncompatibleDraftError, match="reads 3 hidden states, draft_target_layers names 2"):
+        load(tiny_target, tiny_head, draft_target_layers=[1, 2])
+    with pytest.raises(IncompatibleDraftError, match=r"after 17 layers.*has 4 layers"):
+        load(tiny_target, tiny_head, draft_target_layers=[1, 2, 17])
+    with pytest.raises(IncompatibleDraftError, match=r"9 layers.*0 to 4 can be read, and 5 is"):
+        load(tiny_target, draft_target_layers=[9])
+    check_good_call(tiny_target, tiny_head)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_contxt": 512}, TypeError, "unexpected keyword argument 'n_contxt'. Did you mean 'n_ctx'"),
+        ({"draft_nmax": 2}, TypeError, "Did you mean 'draft_n_max'"),
+        ({"n_gqa": 8}, TypeError, "n_gqa"),
+        ({"draft_n_max": -1}, ValueError, "draft_n_max=-1"),
+        ({"draft_n_min": 4}, ValueError, "draft_n_min=4, draft_n_max=3"),
+        ({"draft_p_min": 1.5}, ValueError, "draft_p_min=1.5"),
+        ({"draft_n_max": 512}, ValueError, "needs batches of 513 tokens, n_ctx=512"),
+        ({"n_ctx": 3}, ValueError, "n_ctx=3 and n_batch=512 leave 3"),
+        ({"n_ctx": -5}, ValueError, "n_ctx=-5"),
+        ({"n_batch": 0}, ValueError, "n_batch=0"),
+        ({"embedding": True}, ValueError, "embedding and draft_model_path exclude each other"),
+        ({"vocab_only": True}, ValueError, "vocab_only and draft_model_path exclude each other"),
+        ({"draft_model": lambda ids: ids}, ValueError, "draft_model and draft_model_path exclude each other"),
+        ({"draft_type_k": 999}, ValueError, "999"),
+        ({"draft_model": "head.gguf", "draft_model_path": None}, TypeError, "draft_model_path"),
+        ({"draft_type": 999}, ValueError, "999"),
+        ({"draft_type": 1}, ValueError, "can be converted to"),
+        ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing, or is no LoRA adapter"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(options: Any, error: type[Exception], message: str, tiny_target: Any, tiny_head: Any) -> None:
+    with pytest.raises(error) as info:
+        load(tiny_target, tiny_head, **options)
+    assert message in str(info.value)
+    check_good_call(tiny_target, tiny_head)
+
+
+def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
+    """Everything that a failed constructor had loaded is freed, while the exception is still at hand."""
+    freed = []
+    closed = llama_cpp._internals.LlamaModel.close
+
+    def close(self: Any) -> None:
+        freed.append(self.path_model)
+        closed(self)
+
+    path = tmp_path / "nan.gguf"
+    corrupt("nan_matrix", path, tiny_target)
+    gc.collect()  # so that no model of an earlier test goes meanwhile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama_cpp._internals.LlamaModel, "close", close)
+        with pytest.raises(ModelFileError) as info:
+            load(tiny_target, path)
+        assert freed == [tiny_target.path]
+    assert info.value is not None
+
+
+def test_a_processor_that_raises(tiny_target: Any, tiny_head: Any) -> None:
+    """ctypes would print it and go on."""
+
+    class Stop(Exception):
+        pass
+
+    with closing(load(tiny_target, tiny_head)) as llm:
+        for n in (1, 3, 6):
+            calls = []
+
+            def process(ids: np.ndarray, scores: np.ndarray, n: int = n, calls: Any = calls) -> np.ndarray:
+                calls.append(len(ids))
+                if len(calls) == n:
+                    raise Stop
+                return scores
+
+            tokens = []
+            processors = llama_cpp.LogitsProcessorList([process])
+            with pytest.raises(Stop), closing(llm.generate([1, 2, 3], logits_processor=processors)) as stream:
+                tokens.extend(stream)
+            assert len(calls) == n
+            assert llm.n_tokens == 3 + n - 1
+        for bad in ([lambda ids, scores: scores[:5]], [lambda ids: ids], [lambda ids, scores: "x"]):
+            with pytest.raises((ValueError, TypeError)):
+                take(llm, [1, 2, 3], 2, logits_processor=llama_cpp.LogitsProcessorList(bad))
+    check_good_call(tiny_target, tiny_head)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_criteria_that_raise(tiny_target: Any, tiny_head: Any, n: int) -> None:
+    with closing(load(tiny_target, tiny_head)) as llm:
+        calls = []
+
+        def stop(ids: np.ndarray, scores: np.ndarray) -> bool:
+            calls.append(len(ids))
+            return 1 // (n - len(calls)) < 0
+
+        with pytest.raises(ZeroDivisionError):
+            take(llm, [1, 2, 3], 20, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]))
+        assert llm.engine.opened is None
+        assert llm.drafter.n_past() == llm.n_tokens == 3 + n - 1
+
+
+def test_bad_tokens(tiny_target: Any, tiny_head: Any) -> None:
+    with closing(load(tiny_target, tiny_head)) as llm:
+        for tokens in ([1, 2, 320], [-1], [2**40]):
+            with pytest.raises((ValueError, TypeError, OverflowError)):
+                take(llm, tokens, 1)
+        with pytest.raises(ValueError, match="at least one token"):
+            take(llm, [], 1)
+        assert take(llm, np.array([1, 2, 3]), 2) == take(llm, [1, 2, 3], 2)  # type: ignore[arg-type]
+        stream = llm.generate([1, 2, 3])
+        next(stream)
+        with pytest.raises(ValueError, match="token 9999 is not in the target's vocabulary"):
+            stream.send([9999])
+    check_good_call(tiny_target, tiny_head)
+
+
+def test_closed(tiny_target: Any, tiny_head: Any) -> None:
+    llm = load(tiny_target, tiny_head)
+    stream = llm.generate([1, 2, 3])
+    next(stream)
+    llm.eval([4])
+    rows = llm.features
+    kept = np.array(rows)
+    llm.close()
+    llm.close()
+    np.testing.assert_array_equal(rows, kept)  # they outlive the model
+    for use in (lambda: next(stream), lambda: llm.eval([1]), llm.save_state, llm.reset, lambda: llm.features):
+        with pytest.raises(Eagle3Error, match="closed"):
+            use()
+
+
+def test_freed_without_closing(tiny_target: Any, tiny_head: Any) -> None:
+    for _ in range(3):
+        llm = load(tiny_target, tiny_head)
+        stream = llm.generate([1, 2, 3])
+        next(stream)
+        del llm
+        next(stream)
+        del stream
+    gc.collect()
+
+
+def test_wrong_vocabulary_names_both_numbers(tiny_target: Any, tmp_path: Path) -> None:
+    head = write_head(tmp_path / "h.gguf", replace(tiny_target, n_vocab=352))
+    with pytest.raises(IncompatibleDraftError, match=r"352.*320"):
+        load(tiny_target, head)
+
+
+def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> None:
+    llm = Eagle3Llama(Path(tiny_target.path), draft_model_path=Path(tiny_head.path), **OPTIONS)
+    assert llm.model_path == tiny_target.path
+    llm.close()
+    with pytest.raises(TypeError):
+        Eagle3Llama(tiny_target.path, tiny_head.path)  # type: ignore[misc]

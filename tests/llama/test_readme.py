@@ -1,0 +1,25 @@
+"""Every Python snippet of the README runs, in order, as one program."""
+
+import re
+import runpy
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_readme_snippets(tmp_path, capsys):
+    snippets = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+    assert len(snippets) >= 2
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(snippets))
+    names = runpy.run_path(str(script))
+    names["llm"].close()
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_readme_commands_exist():
+    from llama_cpp_eagle3.cli import COMMANDS
+
+    used = set(re.findall(r"^llama-cpp-eagle3 ([a-z-]+)", README.read_text(), re.M))
+    assert used
+    assert used <= set(COMMANDS)

@@ -1,0 +1,159 @@
+"""Targets with a recurrent state behind `Eagle3Llama`: rejected tokens go by snapshots or checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, _core
+from llama_cpp_eagle3.draft import Draft
+from loading import Drafts, is_tie, load, load_plain, prompts, take
+from random_arch import N_VOCAB
+from recurrent_pairs import KINDS, write_pair
+
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
+
+OPTIONS = {"n_ctx": 256}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    return request.param, *write_pair(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture
+def models(pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
+    _, target, head = pair
+    with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, head, draft_n_max=5, **OPTIONS)) as llm:
+        yield plain, llm
+
+
+def some_right(llm: Eagle3Llama, context: list[int], rng: np.random.Generator) -> Any:
+    """A drafter that knows the answer and errs now and then."""
+
+    def draft(id_last: int, n_room: int) -> Draft:
+        n_max = min(llm.draft_n_max, n_room)
+        llm.drafter.propose(id_last, n_max)
+        right = context[llm.n_tokens + 1 :][:n_max]
+        return Draft.chain([t if rng.random() < 0.7 else (t + 1) % N_VOCAB for t in right])
+
+    return draft
+
+
+def test_told_at_load(pair: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    arch, target, head = pair
+    with closing(load(target, head, draft_n_max=5, verbose=True, **OPTIONS)) as llm:
+        assert llm.target.rollback_kind == KINDS[arch]
+        assert llm.n_state_bytes > 1000
+        line = f"rejected tokens go by {KINDS[arch]}, {llm.n_state_bytes} bytes of state per sequence"
+        assert line in capfd.readouterr().err
+        n_rs_seq = llama_cpp.llama_cpp._lib.llama_n_rs_seq
+        n_rs_seq.argtypes, n_rs_seq.restype = (llama_cpp.llama_context_p_ctypes,), llama_cpp.ctypes.c_uint32
+        assert n_rs_seq(llm.ctx) == (5 if KINDS[arch] == "snapshots" else 0)
+
+
+def test_lossless(models: Any) -> None:
+    plain, llm = models
+    rng = np.random.default_rng(0)
+    n_ties = 0
+    for prompt in prompts(6, N_VOCAB):
+        expected = take(plain, prompt, 70)
+        n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
+        assert llm.last_stats.drafted > 100 or llm.target.rollback_kind == "checkpoint"
+        llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], rng))
+        n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
+        assert 0.2 < llm.last_stats.draft_acceptance_rate < 0.8
+        llm.engine.proposer = None
+    assert n_ties <= 2
+
+
+def test_trees_become_chains_that_the_snapshots_hold(pair: Any) -> None:
+    _, target, head = pair
+    prompt = prompts(1, N_VOCAB)[0]
+    with closing(load_plain(target, **OPTIONS)) as plain:
+        expected = take(plain, prompt, 30)
+        for options in ({"draft": "tree"}, {"draft_tree_depth": 6}):
+            with closing(load(target, head, **OPTIONS | options)) as llm:
+                assert not is_tie(plain, prompt, expected, take(llm, prompt, 30))
+                assert len(llm.last_stats.accepted_per_position) == llm.draft_tree_depth
+        # auto before anything was measured
+        with closing(load(target, head, draft="auto", draft_n_max=1, **OPTIONS)) as llm:
+            llm.eval(prompt[:-1])
+            with closing(llm.generate(prompt[-1:], temp=0.0, reset=False)) as stream:
+                assert [next(stream) for _ in range(30)] == expected
+
+
+def test_longer_than_the_snapshots(models: Any) -> None:
+    """Raised after loading: an error before anything is evaluated."""
+    _, llm = models
+    llm.draft_n_max = 6
+    if llm.target.rollback_kind != "snapshots":
+        assert len(take(llm, [1, 2, 3], 20)) == 20
+        return
+    with pytest.raises(ValueError, match="a draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"):
+        take(llm, [1, 2, 3], 20)
+    assert llm.n_tokens == llm.target.n_past() == 0
+    with pytest.raises(ValueError, match="longer than the target's snapshots"):
+        llm.generate_batch([[1, 2, 3]])
+    llm.draft_n_max = 5
+    assert len(take(llm, [1, 2, 3], 20)) == 20
+
+
+def test_same_and_longer_prompts_are_reused(models: Any) -> None:
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, (100, 101))[0]
+    expected = take(plain, prompt, 20)
+    for _ in range(2):
+        assert take(llm, prompt, 20) == expected
+    assert llm.last_stats.prompt_tokens <= 2
+    longer = [*prompt, 1, 2, 3]
+    assert take(llm, longer, 20) == take(plain, longer, 20)
+    assert llm.last_stats.prompt_tokens <= 5
+
+
+@pytest.mark.parametrize("n_open", [1, 2, 3, 5])
+def test_states(models: Any, n_open: int) -> None:
+    """Saved in the middle of a round, replay included."""
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, seed=4)[0]
+    expected = take(plain, prompt, 40)
+    llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
+    stream = llm.generate(prompt, temp=0.0)
+    tokens = [next(stream) for _ in range(n_open + 10)]
+    assert tokens == expected[: n_open + 10]
+    state = llm.save_state()
+    assert [next(stream) for _ in range(5)] == expected[n_open + 10 : n_open + 15]
+    stream.close()
+    llm.engine.proposer = None
+    take(llm, [3, 2, 1], 10)
+    llm.load_state(state)
+    assert llm.drafter.n_past() == llm.n_tokens == state.n_tokens
+    # the last token was sampled but not evaluated: the prompt goes on where the state ends
+    assert take(llm, [*prompt, *tokens], 10) == expected[n_open + 10 : n_open + 20]
+    assert llm.last_stats.prompt_tokens <= 2
+    assert llm.last_stats.drafted > 0
+
+
+def test_interrupted_decode_is_mended(models: Any) -> None:
+    """A batch in the memory that no round knows of: what cannot be taken back is evaluated again."""
+    plain, llm = models
+    prompt = prompts(1, N_VOCAB, seed=5)[0]
+    expected = take(plain, prompt, 30)
+    stream = llm.generate(prompt, temp=0.0)
+    tokens = [next(stream) for _ in range(8)]
+    stream.close()
+    llm.target.decode_parts([_core.BatchPart(0, llm.n_tokens, [1], [2, 3, 4])])
+    llm.eval([tokens[-1]])
+    assert take(llm, [*prompt, *tokens], 20) == expected[8:28]
+
+
+def test_plain(pair: Any) -> None:
+    """Without a head, on the same engine."""
+    _, target, _ = pair
+    with closing(load_plain(target, **OPTIONS)) as plain, closing(load(target, **OPTIONS)) as llm:
+        assert take(llm, [1, 5, 9, 13], 40) == take(plain, [1, 5, 9, 13], 40)

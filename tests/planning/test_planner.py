@@ -1,0 +1,351 @@
+"""The planner against every fixed setting, in simulated time, and what keeps it honest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3._core import CostCurve, Planner
+from planner_sim import (
+    TARGETS,
+    TRUTH,
+    Costs,
+    Head,
+    Machine,
+    make_planner,
+    run_auto,
+    run_batch,
+    run_chain,
+    run_plain,
+    run_tree,
+    us,
+)
+
+CHAIN = {"n_max": 16}
+TREE = {"n_max": 8, "top_k": 8, "n_leaves_max": 16, "n_nodes_max": 31}
+TREES = [(3, 2, 7), (4, 4, 15), (5, 4, 11)]
+
+HEADS = {
+    "useless": Head.constant(0.0, says=0.5),
+    "0.3": Head.constant(0.3),
+    "0.5": Head.constant(0.5),
+    "0.7": Head.constant(0.7),
+    "0.9": Head.constant(0.9),
+    "over-confident": Head.constant(0.3, says=0.95),
+    "varied": Head.varied(0.8, 1.5),
+    "varied, over-confident": Head.varied(0.85, 2.0, trust=0.75),
+}
+
+
+class TestCostCurve:
+    def test_between_and_above(self) -> None:
+        curve = CostCurve({2: 10.0, 4: 8.0, 8: 20.0})
+        assert [curve.at(n) for n in (1, 2, 3, 4, 5, 8)] == pytest.approx([10, 10, 10, 8, 20, 20])
+        assert curve.at(12) == pytest.approx(30)
+        assert curve.at(256) == pytest.approx(640)
+        assert curve.at(0) == 0
+        assert curve.measured == {2: 10.0, 4: 8.0, 8: 20.0}
+
+    @pytest.mark.parametrize("measured", [{}, {0: 1.0}, {129: 1.0}, {1: 0.0}, {1: -1.0}, {1: float("nan")}])
+    def test_bad_times(self, measured: dict[int, float]) -> None:
+        with pytest.raises(ValueError, match="cost curve"):
+            CostCurve(measured)
+
+    def test_a_slower_machine_moves_all(self, rng: np.random.Generator) -> None:
+        """What was not seen lately follows what is seen now: a longer context, a busy machine."""
+        curve = CostCurve({1: 10.0, 4: 20.0, 8: 30.0})
+        for _ in range(60):
+            for n, t in ((1, 15.0), (4, 30.0)):
+                curve.observe(n, t * np.exp(0.05 * rng.standard_normal()))
+        assert curve.at(1) == pytest.approx(15, rel=0.05)
+        assert curve.at(4) == pytest.approx(30, rel=0.05)
+        assert curve.at(8) == pytest.approx(45, rel=0.15)
+        assert curve.drift == pytest.approx(1.5, rel=0.15)
+
+    def test_one_wrong_value_moves_itself(self) -> None:
+        """A guess between measured values is corrected without the others being doubted."""
+        curve = CostCurve({1: 10.0, 4: 20.0, 8: 40.0})
+        for _ in range(5):
+            curve.observe(6, 22.0)
+        assert curve.at(6) == pytest.approx(22, rel=0.1)
+        for _ in range(20):
+            curve.observe(1, 10.0)
+            curve.observe(6, 22.0)
+        assert curve.at(6) == pytest.approx(22, rel=0.05)
+        assert curve.at(4) == pytest.approx(20, rel=0.05)
+
+    def test_one_interruption_moves_little(self) -> None:
+        curve = CostCurve({1: 10.0, 4: 20.0})
+        curve.observe(4, 1e6)
+        assert curve.at(4) < 30
+        for bad in (0.0, -1.0, float("nan"), float("inf")):
+            curve.observe(4, bad)
+        curve.observe(1000, 1.0)
+        assert curve.at(4) < 30
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", HEADS)
+def test_never_far_from_the_best_fixed_setting(target: str, name: str) -> None:
+    costs, head = Costs(us(TARGETS[target])), HEADS[name]
+    plain = run_plain(costs, 100)
+    chains = [run_chain(costs, head, n, 3000) for n in range(9)]
+    trees = [run_tree(costs, head, *tree, 3000) for tree in TREES]
+    for options, best in ((CHAIN, max(chains)), (TREE, max(chains + trees))):
+        machine = Machine(costs, head, seed=2)
+        auto = run_auto(machine, make_planner(machine, **options), 5000)
+        assert auto >= 0.97 * best
+        assert auto >= 0.97 * plain
+
+
+def test_random_curves_and_acceptances(rng: np.random.Generator) -> None:
+    """Against the exact rate of every chain, for staircases of any shape and acceptances that change with depth."""
+    for seed in range(15):
+        steps = np.cumsum(rng.exponential(0.3, 17) * (rng.random(17) < 0.5)) + rng.uniform(-0.1, 0.3, 17)
+        target = {n: 1e4 * max(1.0 + steps[n], 0.7) for n in range(1, 17)}
+        begin, step = rng.uniform(200, 3000), rng.uniform(100, 2000)
+        costs = Costs(target, dict.fromkeys(range(1, 129), begin), {1: step})
+        head = Head.constant(*np.sort(rng.uniform(0.2, 0.98, 16))[::-1], says=0.7)
+        t = [target[1]] + [target[n + 1] + begin + (n - 1) * step for n in range(1, 16)]
+        best = max(1e6 * head.expected(n) / t[n] for n in range(16))
+        machine = Machine(costs, head, seed)
+        planner = make_planner(machine, n_max=15)
+        run_auto(machine, planner, 1000)
+        assert run_auto(machine, planner, 3000) >= 0.97 * best, seed
+
+
+def test_a_head_that_changes() -> None:
+    """Good and useless by turns, every 1000 tokens: better than good for nothing and than always trusted."""
+    head = Head(lambda rng, *_: float(rng.beta(4, 1)), lambda p, _, n: p if n // 1000 % 2 else 0.0)
+    for target in ("Q4_0", "F16"):
+        costs = Costs(us(TARGETS[target]))
+        best = max(run_chain(costs, head, n, 8000) for n in range(9))
+        machine = Machine(costs, head, seed=2)
+        assert run_auto(machine, make_planner(machine, **CHAIN), 8000) >= 1.02 * best
+
+
+def test_a_head_that_becomes_good_is_found() -> None:
+    costs = Costs(us(TARGETS["Q4_0"]))
+    head = Head(lambda *_: 0.8, lambda p, _, n: p if n > 6000 else 0.0)
+    machine = Machine(costs, head)
+    planner = make_planner(machine, **CHAIN)
+    run_auto(machine, planner, 6000, text=10_000)
+    stats = planner.stats()
+    assert not stats["worth_asking"]
+    assert stats["probes"] < 50
+    assert stats["chosen"][0] > 0.99 * stats["rounds"]
+    run_auto(machine, planner, 256 + 64, text=10_000)
+    assert planner.stats()["worth_asking"]
+    plain = run_plain(costs, 10)
+    assert run_auto(machine, planner, 1000) > 1.3 * plain
+
+
+def test_costs_that_never_pay() -> None:
+    """Two rows cost more than two passes, and more rows no less: the head is not asked even once."""
+    target = {n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4}
+    machine = Machine(Costs(target), Head.constant(0.99))
+    planner = make_planner(machine, **CHAIN)
+    assert not planner.can_pay()
+    run_auto(machine, planner, 500)
+    assert planner.stats()["drafted"] == 0
+    # but eight rows may be cheap
+    assert make_planner(machine, target | {8: 3e4}, **CHAIN).can_pay()
+    assert not make_planner(machine, target | {8: 3e4}, n_max=6).can_pay()
+
+
+def test_costs_are_learned() -> None:
+    """Three rows are not as cheap as the curve says, and the machine is half as fast: found out while running."""
+    costs = Costs(us(TARGETS["Q4_0"]), noise=0.1)
+    best = max(run_chain(costs, Head.constant(0.8), n, 3000) for n in range(9))
+    machine = Machine(costs, Head.constant(0.8))
+    told = {n: 0.5 * t for n, t in (us(TARGETS["Q4_0"]) | {3: 16_000.0}).items()}
+    planner = make_planner(machine, told, **CHAIN)
+    run_auto(machine, planner, 300)
+    assert run_auto(machine, planner, 3000) >= 0.97 * best
+
+
+@pytest.mark.parametrize("hit", [lambda p: p, lambda p: p**3, lambda p: 0.6 * p, lambda p: 0.1], ids=range(4))
+def test_calibration_converges(hit, rng: np.random.Generator) -> None:
+    def true_rate(p: float, depth: int) -> float:
+        return hit(p) * (1.0 if depth == 1 else 0.8)
+
+    head = Head(lambda rng, *_: float(rng.uniform(0.02, 0.98)), lambda p, depth, _: true_rate(p, depth))
+    # drafting is nearly free, so that all is seen
+    machine = Machine(Costs({1: 1e4, 16: 1.01e4}, {1: 1.0}, {1: 1.0}), head)
+    planner = make_planner(machine, n_max=4)
+    run_auto(machine, planner, 20_000)
+    found = [[planner.acceptance(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
+    true = [[true_rate(p, depth) for p in (0.2, 0.5, 0.8, 0.95)] for depth in (1, 2, 3)]
+    np.testing.assert_allclose(found, true, atol=0.1)
+    assert np.abs(np.subtract(found, true)).mean() < 0.05
+
+
+def test_few_judgements_make_no_jumps() -> None:
+    machine = Machine(Costs({1: 1e4, 16: 1.01e4}), Head.constant(0.8), n_seqs=2)
+    planner = make_planner(machine, n_max=2, n_seq_max=2)
+    run_batch(machine, planner, 2, 4000)
+    before = [planner.acceptance(0.8, seq_id=s) for s in (0, 1)]
+    assert before == pytest.approx([0.8, 0.8], abs=0.06)
+    machine.head = Head.constant(0.0, says=0.8)
+    for _ in range(10):
+        planner.propose(TRUTH, 10)
+        planner.observe([TRUTH], 1, 1e4)
+    after = [planner.acceptance(0.8, seq_id=s) for s in (0, 1)]
+    assert 0.1 < after[0] < before[0] - 0.1
+    # the other sequence learns less of it, and a new text goes back to what all have in common
+    assert before[1] - 0.1 < after[1] < before[1]
+    planner.reset()
+    assert planner.acceptance(0.8, seq_id=0) > after[0] + 0.05
+
+
+def test_probes_cost_no_rows_and_are_judged_by_the_text() -> None:
+    """A chain that is drafted but not verified is compared with what comes out without it, round after round."""
+    machine = Machine(Costs(us(TARGETS["Q4_0"])), Head.constant(1.0, says=0.9))
+    planner = make_planner(machine, us(TARGETS["Q4_0"]) | dict.fromkeys((2, 3, 4, 5), 1000000.0), n_max=8)
+    assert planner.can_pay()
+    before = [planner.acceptance(0.9, depth) for depth in (1, 2)]
+    rounds = 0
+    while planner.stats()["drafted"] == 0 or rounds < 2:
+        assert len(planner.propose(TRUTH, 3)) == 0  # no room for the rows that are worth it
+        planner.observe([TRUTH], 1, 14_600.0)
+        rounds += 1
+    assert planner.acceptance(0.9, 1) > before[0]
+    # a token that does not belong to the judged text ends the comparison
+    known = planner.acceptance(0.9, 2)
+    planner.reset()
+    planner.observe([TRUTH], 1, 14_600.0)
+    assert planner.acceptance(0.9, 2) == pytest.approx(known, abs=0.05)
+
+
+@pytest.mark.parametrize("n_leaves", [1, 3, 100])
+@pytest.mark.parametrize("n_room", [0, 1, 5, 1000])
+def test_trees_keep_their_limits(n_leaves: int, n_room: int) -> None:
+    machine = Machine(Costs({1: 1e4, 64: 1.2e4}), Head.varied(0.5, 2.0))
+    planner = make_planner(machine, n_max=6, top_k=4, n_leaves_max=n_leaves, n_nodes_max=20)
+    sizes = set()
+    for _ in range(200):
+        draft = planner.propose(TRUTH, n_room)
+        sizes.add(len(draft))
+        assert len(draft) <= min(20, n_room)
+        depth: list[int] = []
+        for i, parent in enumerate(draft.parents):
+            assert -1 <= parent < i
+            depth.append(1 if parent < 0 else depth[parent] + 1)
+        assert max(depth, default=0) <= 6
+        n_found = sum(not draft.children(i) for i in range(len(draft)))
+        assert n_found <= n_leaves
+        siblings = [(p, t) for p, t in zip(draft.parents, draft.tokens, strict=True)]
+        assert len(set(siblings)) == len(siblings)
+        _, n_rows, t_verify, _ = machine.verify([(draft.tokens, draft.parents)])
+        planner.observe([TRUTH], n_rows, t_verify)
+    assert max(sizes) >= min(4, n_room)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n_seqs", [2, 4, 8])
+def test_several_sequences(target: str, n_seqs: int) -> None:
+    """All rows count in one pass: what pays for one sequence need not pay for eight."""
+    for name in ("useless", "0.7", "varied"):
+        costs, head = Costs(us(TARGETS[target])), HEADS[name]
+        best = max(run_batch(Machine(costs, head, 1, n_seqs), n, n_seqs, 4000) for n in range(4))
+        machine = Machine(costs, head, 2, n_seqs)
+        planner = make_planner(machine, n_max=16, n_nodes_max=64, n_seq_max=n_seqs, top_k=4)
+        assert run_batch(machine, planner, n_seqs, 6000) >= 0.97 * best
+
+
+@pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
+def test_steps_in_one_graph(name: str) -> None:
+    """Where a chain is one graph its length is chosen beforehand."""
+    costs, head = Costs(us(TARGETS["F16"])), HEADS[name]
+    best = max(run_chain(costs, head, n, 3000, n_unroll=128) for n in range(9))
+    machine = Machine(costs, head, 2, n_unroll=128)
+    planner = make_planner(machine, **CHAIN)
+    assert run_auto(machine, planner, 5000) >= 0.97 * best
+    assert run_auto(machine, planner, 1000) >= 0.97 * run_plain(costs, 10)
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "F16"])
+@pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
+def test_tokens_that_are_evaluated_again(target: str, name: str) -> None:
+    """Where rejected tokens cost a replay in the next pass, drafting has to pay for that too."""
+    costs, head = Costs(us(TARGETS[target])), HEADS[name]
+    best = max(run_batch(Machine(costs, head, 1, replays=True), n, 1, 4000) for n in range(8))
+    machine = Machine(costs, head, 2, replays=True)
+    machine.head = Head(head.p, head.hit)  # what is expected of a chain alone says nothing here
+    planner = make_planner(machine, replays=True, **CHAIN)
+    assert run_auto(machine, planner, 5000) >= 0.97 * best
+
+
+def test_own_time() -> None:
+    """Less than 20 microseconds a round: the least of several runs, since others use the machine too."""
+    least = {}
+    for name, options in (("chain", CHAIN), ("tree", TREE)):
+        machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
+        planner = make_planner(machine, **options)
+        times = []
+        for _ in range(40):
+            before = planner.stats()
+            run_auto(machine, planner, 100)
+            now = planner.stats()
+            times.append((now["planning_us"] - before["planning_us"]) / (now["rounds"] - before["rounds"]))
+        least[name] = min(times)
+    assert least["chain"] < 20
+    assert least["tree"] < 20
+
+
+def test_figures() -> None:
+    machine = Machine(Costs(us(TARGETS["F16"])), HEADS["varied"])
+    planner = make_planner(machine, **CHAIN)
+    log: list[int] = []
+    run_auto(machine, planner, 500, log=log)
+    stats = planner.stats()
+    assert stats["rounds"] == len(log) == sum(stats["chosen"].values())
+    assert stats["drafted"] == len(log)
+    assert stats["chosen"] == {n: log.count(n) for n in sorted(set(log))}
+    assert stats["steps"] > len(log)
+    assert stats["draft_us"] > 2000 * len(log)
+    assert 24 < stats["tokens_per_second"] < 60
+    assert stats["worth_asking"]
+
+
+def test_nothing_to_draft_with() -> None:
+    curve = CostCurve({1: 1.0})
+    planner = Planner(None, curve, draft_begin=curve, draft_step=curve)
+    assert len(planner.propose(1, 10)) == 0
+    planner.observe([1], 1, 10.0)
+
+
+def test_errors() -> None:
+    machine = Machine(Costs(us(TARGETS["F16"])), HEADS["0.7"], n_seqs=2)
+    for options in (
+        {"n_max": -1},
+        {"top_k": 0},
+        {"n_leaves_max": 0},
+        {"n_seq_max": 0},
+        {"n_nodes_max": 128},
+        {"n_nodes_max": -1},
+    ):
+        with pytest.raises(ValueError, match="planner: expected"):
+            make_planner(machine, **options)
+    planner = make_planner(machine, n_seq_max=2)
+    for call in (
+        lambda: planner.propose(1, 10, seq_id=2),
+        lambda: planner.propose(1, 10, seq_id=-1),
+        lambda: planner.propose_batch([], [], []),
+        lambda: planner.propose_batch([0, 0], [1, 1], [5, 5]),
+        lambda: planner.propose_batch([0, 1], [1], [5, 5]),
+        lambda: planner.observe([1], 1, 1.0, seq_id=5),
+        lambda: planner.observe_batch([0, 1], [[1]], 1, 1.0),
+        lambda: planner.reset(2),
+        lambda: planner.acceptance(2.0),
+        lambda: planner.acceptance(0.5, 0),
+    ):
+        with pytest.raises(ValueError, match="planner: expected"):
+            call()
+    # a drafter that fails leaves the planner usable
+    broken = make_planner(machine)
+    machine.begin, begin = None, machine.begin  # type: ignore[assignment, method-assign]
+    with pytest.raises(TypeError):
+        broken.propose(1, 10)
+    machine.begin = begin  # type: ignore[method-assign]
+    assert len(broken.propose(1, 10)) > 0

@@ -1,0 +1,368 @@
+"""Measuring costs leaves no trace in the context, and keeping them survives bad files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, planning
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.engine import Engine
+from llama_cpp_eagle3.planning import Costs, cache_dir, load_costs, make_planner
+from llama_cpp_eagle3.planning import save_costs as save
+from llama_cpp_eagle3.planning.cache import costs_path
+from loading import load, path_of, prompts, take
+from recurrent_pairs import write_pair
+
+COSTS = Costs({1: 10.0, 4: 12.5}, {1: 1.0, 16: 2.0}, {1: 0.5})
+
+
+def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
+    return planning.measure(llm.engine, llm.draft_type, seconds)
+
+
+def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
+    return planning.costs_of(llm.engine, llm.head, llm.costs_key(), seconds)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def llm(tiny_target: Any, tiny_head: Any) -> Iterator[Eagle3Llama]:
+    with closing(load(tiny_target, tiny_head)) as llm:
+        yield llm
+
+
+def test_what_is_measured(llm: Eagle3Llama) -> None:
+    start = perf_counter()
+    costs = measure(llm, 1.0)
+    assert perf_counter() - start < 2.0
+    assert sorted(costs.target) == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
+    assert sorted(costs.draft_begin) == [1, 2, 4, 8, 16]
+    assert sorted(costs.draft_step) == [1, 2, 4, 8]
+    for curve in (costs.target, costs.draft_begin, costs.draft_step):
+        assert all(1.0 < t < 1e6 for t in curve.values())
+
+
+def test_no_time_at_all(llm: Eagle3Llama) -> None:
+    """Two values are needed in any case, the rest is left out; and a small batch has no more rows."""
+    costs = measure(llm, 0.0)
+    assert sorted(costs.target) == [1, 4]
+    assert costs.draft_begin
+    assert costs.draft_step
+
+
+def test_small_batches(tiny_target: Any, tiny_head: Any) -> None:
+    with closing(load(tiny_target, tiny_head, n_batch=5, n_ubatch=2)) as llm:
+        costs = measure(llm, 0.2)
+        assert sorted(costs.target) == [1, 2, 3, 4, 5]
+        assert max(costs.draft_begin) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"logits_all": True}, {"n_parallel": 2}], ids=str)
+def test_no_trace(tiny_target: Any, tiny_head: Any, options: dict[str, Any]) -> None:
+    (prompt,) = prompts(1)
+    logits, drafts, states = [], [], []
+    for is_measured in (False, True):
+        with closing(load(tiny_target, tiny_head, **options)) as llm:
+            assert llm.drafter is not None
+            if is_measured:
+                measure(llm, 0.1)
+                assert llm.n_tokens == llm.target.n_past() == llm.drafter.n_past() == 0
+                with pytest.raises(ValueError, match="at least one token"):
+                    llm.sample()
+            llm.eval(prompt)
+            logits.append(llm.target.logits(len(prompt) - 1))
+            drafts.append(llm.drafter.propose(7, 5))
+            states.append(llm.save_state().llama_state)
+            assert take(llm, prompt, 20)
+    np.testing.assert_array_equal(*logits)
+    assert drafts[0] == drafts[1]
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("arch", ["qwen35", "mamba2"])
+def test_no_trace_in_recurrent_states(arch: str, tmp_path: Path) -> None:
+    target, head = write_pair(tmp_path, arch)
+    (prompt,) = prompts(1)
+    logits, texts = [], []
+    for is_measured in (False, True):
+        with closing(load(target, head, n_ctx=256)) as llm:
+            if is_measured:
+                assert measure(llm, 0.1).draft_step
+            llm.eval(prompt)
+            logits.append(llm.target.logits(len(prompt) - 1))
+            texts.append(take(llm, prompt, 30))
+    np.testing.assert_array_equal(*logits)
+    assert texts[0] == texts[1]
+
+
+def test_only_an_empty_context(llm: Eagle3Llama) -> None:
+    llm.eval([1, 2, 3])
+    with pytest.raises(Eagle3Error, match="costs are measured on an empty context, this one holds tokens"):
+        measure(llm)
+    assert llm.n_tokens == 3
+
+
+def test_without_a_head(tiny_target: Any) -> None:
+    with closing(load(tiny_target)) as llm:
+        costs = costs_of(llm, 0.1)
+        assert costs.draft_begin == costs.draft_step == {}
+        assert costs_of(llm) == costs
+        assert len(make_planner(llm.engine, costs).propose(1, 10)) == 0
+
+
+def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = costs_of(llm, 0.1)
+    (file,) = cache.rglob("*.json")
+    assert file == costs_path(llm.costs_key())
+    monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)
+    llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
+    assert costs_of(llm) == costs
+    planner = make_planner(llm.engine, costs, n_max=4)
+    assert len(planner.propose(4, 10)) <= 4
+
+
+def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
+    keys = []
+    for options in (
+        {},
+        {"n_threads": 2},
+        {"n_threads_batch": 2},
+        {"n_ubatch": 64},
+        {"flash_attn": True},
+        {"type_k": 1},
+        {"draft_type": 2},
+        {"draft_type_k": 1},
+        {"draft_target_layers": [0, 1, 3]},
+    ):
+        with closing(load(tiny_target, tiny_head, **options)) as llm:
+            keys.append(costs_path(llm.costs_key()))
+            assert costs_path(llm.costs_key()) == keys[-1]
+    with closing(load(tiny_target)) as llm:
+        keys.append(costs_path(llm.costs_key()))
+    assert len(set(keys)) == len(keys)
+
+
+GOOD: dict[str, Any] = {
+    "format": 2,
+    "key": {"draft": "x"},
+    "target": {"1": 1},
+    "draft_begin": {"1": 1},
+    "draft_step": {"1": 1},
+    "draft_type": None,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"format": 2}',
+        json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
+        *(
+            json.dumps(GOOD | change)
+            for change in (
+                {"format": 1},
+                {"key": {"draft": "y"}},
+                {"draft_begin": {}, "draft_step": {}},
+                {"target": {}},
+                {"target": {"0": 1}},
+                {"target": {"1": float("nan")}},
+                {"target": {"1": "a"}},
+                {"target": [1]},
+                {"draft_type": 8},
+                {"draft_type": "q4_0"},
+            )
+        ),
+        "\0\xff",
+    ],
+)
+def test_bad_files_are_ignored_and_replaced(text: str) -> None:
+    key = {"draft": "x"}
+    costs_path(key).parent.mkdir(parents=True)
+    costs_path(key).write_text(json.dumps(GOOD))
+    assert load_costs(key) == Costs({1: 1.0}, {1: 1.0}, {1: 1.0})
+    costs_path(key).write_bytes(text.encode("latin-1"))
+    assert load_costs(key) is None
+    assert save(key, COSTS) == costs_path(key)
+    assert load_costs(key) == COSTS
+    assert [path.name for path in costs_path(key).parent.iterdir()] == [costs_path(key).name]
+
+
+def test_folders_that_cannot_be_written(cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    assert load_costs({"draft": None}) is None
+    assert save({"draft": None}, COSTS) is None
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_dir() == tmp_path / "cache"
+    monkeypatch.delenv("LLAMA_CPP_EAGLE3_CACHE")
+    for platform, name, folder in (
+        ("linux", "XDG_CACHE_HOME", tmp_path / "llama-cpp-eagle3"),
+        ("win32", "LOCALAPPDATA", tmp_path / "llama-cpp-eagle3"),
+        ("darwin", "HOME", tmp_path / "Library" / "Caches" / "llama-cpp-eagle3"),
+    ):
+        monkeypatch.setattr("sys.platform", platform)
+        monkeypatch.setenv(name, str(tmp_path))
+        assert cache_dir() == folder
+
+
+class TestHeadInFewerBits:
+    """The head is measured in Q4_0 too, and stays in what is expected to be faster."""
+
+    Q4_0 = 2
+
+    @pytest.fixture(autouse=True)
+    def small_heads_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("llama_cpp_eagle3.planning.setup._N_BYTES_MIN", 0)
+
+    @pytest.fixture
+    def gain(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+        """Make graphs of the converted head that many times as fast as those of the file's."""
+
+        seen: list[int] = []
+
+        def times(engine: Engine, factor: float) -> tuple[dict[int, float], dict[int, float]]:
+            assert engine.drafter is not None
+            seen.append(engine.drafter.n_bytes_own)
+            scale = 1.0 if seen[-1] == max(seen) else 1.0 / factor
+            return {1: 400.0 * scale}, {1: 400.0 * scale}
+
+        def set_gain(factor: float) -> None:
+            for module in ("setup", "timing"):
+                monkeypatch.setattr(
+                    f"llama_cpp_eagle3.planning.{module}.measure_draft", lambda engine, seconds: times(engine, factor)
+                )
+            monkeypatch.setattr(
+                "llama_cpp_eagle3.planning.timing._fastest",
+                lambda *_: dict.fromkeys(range(1, 10), 1000.0),  # passes that cost the same whatever their size
+            )
+
+        return set_gain
+
+    @pytest.mark.parametrize(("factor", "draft_type"), [(4.0, Q4_0), (1.05, Q4_0), (1.01, None), (0.5, None)])
+    def test_what_is_faster_stays(
+        self, factor: float, draft_type: int | None, gain: Callable[[float], None], llm: Eagle3Llama
+    ) -> None:
+        gain(factor)
+        costs = costs_of(llm, 0.1)
+        assert costs.draft_type == llm.draft_type == draft_type
+        # who drafts is who is loaded, not the one that was there before
+        assert llm.engine.drafter is llm.drafter
+        llm.calibrate()
+        assert llm.planner is not None
+        assert llm.engine.drafter is llm.drafter
+        assert costs.draft_step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
+
+    def test_the_same_text(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
+        (prompt,) = prompts(1)
+        with closing(load(tiny_target)) as llm:
+            plain = take(llm, prompt, 40)
+        gain(4.0)
+        with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+            assert llm.drafter is not None
+            n_bytes, as_is = llm.drafter.n_bytes_own, llm.draft_type
+            assert take(llm, prompt, 40) == plain
+            assert (as_is, llm.draft_type) == (None, self.Q4_0)
+            assert llm.drafter.n_bytes_own < 0.5 * n_bytes
+            assert llm.last_stats.drafted > 0
+
+    def test_known_at_the_next_load(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
+        gain(4.0)
+        for known in (False, True):
+            with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+                assert llm.draft_type == (self.Q4_0 if known else None)
+                llm.calibrate()
+                assert llm.draft_type == self.Q4_0
+        with closing(load(tiny_target, tiny_head, draft="chain")) as llm:
+            assert llm.draft_type is None
+
+    def test_costs_of_another_type_are_not_used(
+        self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any
+    ) -> None:
+        """Another process may have measured meanwhile; a context that is not empty keeps its head."""
+        gain(4.0)
+        (prompt,) = prompts(1)
+        with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as llm:
+            llm.eval(prompt)
+            with closing(load(tiny_target, tiny_head, draft="auto", draft_n_max=None)) as other:
+                other.calibrate()
+            assert len(list(zip(range(5), llm.generate([3], reset=False), strict=False))) == 5
+            assert llm.draft_type is None
+            assert llm.planner is None
+            assert llm.last_stats.drafted > 0
+
+    @pytest.mark.parametrize("asked", [0, 8, 2], ids=["F32", "Q8_0", "Q4_0"])
+    def test_what_was_asked_for_stays(
+        self, asked: int, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any
+    ) -> None:
+        gain(4.0)
+        with closing(load(tiny_target, tiny_head, draft_type=asked)) as llm:
+            assert costs_of(llm, 0.1).draft_type == llm.draft_type == asked
+            assert costs_of(llm, 0.1).draft_type == asked
+
+    def test_for_real(self, llm: Eagle3Llama) -> None:
+        costs = costs_of(llm, 0.1)
+        assert costs.draft_type == llm.draft_type
+        assert costs.draft_type in (None, self.Q4_0)
+        assert llm.n_tokens == llm.target.n_past() == 0
+
+
+class TestCommand:
+    """`llama-cpp-eagle3 calibrate`."""
+
+    @pytest.fixture
+    def flags(self, tiny_target: Any) -> list[str]:
+        return [path_of(tiny_target), "-t", "1", "-c", "512", "--seconds", "0.1"]
+
+    def test_table(self, flags: list[str], tiny_head: Any, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["calibrate", *flags, "-md", path_of(tiny_head)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        for name in ("rows", "target ms", "draft ms", "to accept", "waiting rows ms", "nodes of a level ms"):
+            assert name in lines[0]
+        assert [line.split()[0] for line in lines[1:3]] == ["1", "2"]
+        (file,) = cache.rglob("*.json")
+        assert lines[-1] == f"kept in {file}"
+
+    def test_json(self, flags: list[str], cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["calibrate", *flags, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        (file,) = cache.rglob("*.json")
+        assert found["target"] == json.loads(file.read_text())["target"]
+        assert found["draft_step"] == {}
+
+    def test_unwritable(self, flags: list[str], cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        cache.write_text("")
+        assert main(["calibrate", *flags]) == 0
+        assert "not kept" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["nowhere.gguf"], "nowhere.gguf"),
+            (["a.gguf", "-m", "b.gguf"], "give the target once"),
+            (["a.gguf", "--seconds", "0"], "--seconds > 0"),
+            (["-md", "a.gguf"], "-md needs a target"),
+        ],
+    )
+    def test_errors(self, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["calibrate", *options]) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""Drive a compiled drafter and the NumPy reference side by side and measure how far apart they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import placement
+from llama_cpp_eagle3 import _core
+from reference import Draft, ReferenceHead
+from tiny import Head
+
+N_STEPS = 6
+
+# what the target accepted, round by round: all, none, more than one catch-up graph takes, ...
+ROUNDS = (3, 0, 6, 1, 0, 2, 20, 4)
+
+
+def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Drafter:
+    """A drafter on the CPU, or where `placement` says, whose K/V are F32, unless told otherwise."""
+    options = {"n_gpu_layers": 0, "device": placement.draft_device(), "type_k": 0, "type_v": 0}
+    return _core.Drafter(head.path, model_tgt, n_ctx, **options | kwargs)
+
+
+def rel_error(got: np.ndarray, want: np.ndarray) -> float:
+    """Largest difference, relative to the largest value."""
+    if got.shape != want.shape or not np.all(np.isfinite(got)):
+        return float("inf")
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+@dataclass
+class Worst:
+    """The largest errors seen, and whether a drafted id differed."""
+
+    logits: float = 0.0
+    states: float = 0.0
+    same_ids: bool = True
+
+    def agrees(self, tolerance: float) -> bool:
+        return self.same_ids and max(self.logits, self.states) < tolerance
+
+
+class SideBySide:
+    """Feeds the same random text to a sequence of a drafter and to the reference."""
+
+    def __init__(self, drafter: _core.Drafter, reference: ReferenceHead, seed: int = 1234, seq_id: int = 0):
+        self.drafter, self.reference, self.seq_id = drafter, reference, seq_id
+        self.rng = np.random.default_rng(seed)
+        self.worst = Worst()
+
+    @property
+    def n_past(self) -> int:
+        return self.reference.n_past
+
+    def token(self) -> int:
+        return int(self.rng.integers(0, self.reference.head.target.n_vocab))
+
+    def process(self, n: int, first: int | None = None) -> None:
+        """Give both `n` random rows; `first` is the token of the first one."""
+        if n == 0:
+            return
+        tokens = [self.token() for _ in range(n)]
+        if first is not None:
+            tokens[0] = first
+        rows = self.rng.normal(0.0, 2.0, (n, self.reference.head.n_embd_inp)).astype(np.float32)
+        self.drafter.process_rows(rows, tokens, self.n_past, self.seq_id)
+        self.reference.process(rows, tokens, self.n_past)
+        assert self.drafter.n_past(self.seq_id) == self.n_past
+
+    def truncate(self, n_past: int) -> None:
+        """Forget in both. The drafter may ask for the row before again: its slot held a token that is gone."""
+        self.reference.truncate(n_past)
+        n_past = self.drafter.truncate(n_past, self.seq_id)
+        assert self.drafter.n_past(self.seq_id) == n_past
+        assert self.n_past - 1 <= n_past <= self.n_past
+        rows, tokens = self.reference.rows, self.reference.tokens
+        n = n_past - self.reference.start
+        self.drafter.process_rows(rows[n:], tokens[n:], n_past, self.seq_id)
+
+    def restart(self, n_past: int) -> None:
+        """Forget in both, and go on from another position."""
+        self.drafter.restart(n_past, self.seq_id)
+        self.reference.restart(n_past)
+        assert self.drafter.n_past(self.seq_id) == self.n_past
+
+    def propose(self, id_last: int, n_steps: int = N_STEPS) -> Draft:
+        """Draft in both and compare each step: a shorter draft ends in the state of its last step."""
+        want = self.reference.propose(id_last, n_steps)
+        for n in [n_steps, *range(1, n_steps)]:
+            ids = self.drafter.propose(id_last, n, seq_id=self.seq_id)
+            self.worst.same_ids &= ids == want.ids[:n]
+            self.worst.logits = max(self.worst.logits, rel_error(self.drafter.draft_logits, want.logits[n - 1]))
+            self.worst.states = max(self.worst.states, rel_error(self.drafter.hidden_state, want.states[n - 1]))
+        return want
+
+
+def compare(drafter: _core.Drafter, reference: ReferenceHead, rounds: tuple[int, ...] = ROUNDS) -> Worst:
+    """A prompt in three pieces, then rounds as in speculative decoding."""
+    side = SideBySide(drafter, reference)
+    for n in (30, 1, 14):
+        side.process(n)
+    for n_accepted in rounds:
+        id_last = side.token()
+        side.propose(id_last)
+        side.process(n_accepted + 1, first=id_last)
+    side.propose(side.token())
+    return side.worst

@@ -1,0 +1,81 @@
+"""Errors out of single calls of target and draft, as an interrupt or a lost server brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error
+from llama_cpp_eagle3.engine import Engine
+
+
+class Interrupt(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C: Python says so once the call that is running has returned."""
+
+
+class Lost(Eagle3Error):
+    """The device is gone."""
+
+
+class Full(ContextFullError):
+    """There is no room, whatever else there is."""
+
+
+class Fault:
+    """What goes wrong: some calls, counted from when it is armed, raise instead of what they do, or after it."""
+
+    def __init__(
+        self, kind: type[BaseException], *, names: tuple[str, ...] = (), after: bool, skip: int, times: int = 1
+    ):
+        """names: of the calls that count; none = all. skip: of them that still go well."""
+        self.kind, self.names, self.after, self.skip, self.times = kind, names, after, skip, times
+        self.raised: list[BaseException] = []
+
+    def __repr__(self) -> str:
+        when = "after" if self.after else "before"
+        what = "|".join(self.names) or "any call"
+        return f"Fault({self.kind.__name__} {when} {what}, skip={self.skip}, times={self.times})"
+
+    def call(self, name: str, function: Any, *args: Any, **options: Any) -> Any:
+        if self.names and name not in self.names:
+            return function(*args, **options)
+        self.skip -= 1
+        if self.skip >= 0 or len(self.raised) >= self.times:
+            return function(*args, **options)
+        if self.after:
+            function(*args, **options)
+        self.raised.append(self.kind(f"{'after' if self.after else 'before'} {name}"))
+        raise self.raised[-1]
+
+
+class _Watched:
+    """A target or a drafter, whose calls are a fault's."""
+
+    def __init__(self, real: Any, fault: Fault):
+        self._real, self._fault = real, fault
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._real, name)
+        if not callable(value):
+            return value
+        return lambda *args, **options: self._fault.call(name, value, *args, **options)
+
+
+@contextmanager
+def armed(engine: Engine, fault: Fault | None) -> Iterator[None]:
+    """Let a fault come up in an engine's calls of target and draft."""
+    if fault is None:
+        yield
+        return
+    memory, fixed = engine.memory, engine._rounds._fixed
+    target, drafter = memory.target, memory.drafter
+    memory.target = _Watched(target, fault)  # type: ignore[assignment]
+    if drafter is not None:
+        memory.drafter = fixed.drafter = _Watched(drafter, fault)  # type: ignore[assignment, attr-defined]
+    try:
+        yield
+    finally:
+        memory.target, memory.drafter = target, drafter
+        if drafter is not None:
+            fixed.drafter = drafter  # type: ignore[attr-defined]

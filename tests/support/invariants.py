@@ -1,0 +1,140 @@
+"""What must hold of an engine between any two calls, however the last one ended."""
+
+from __future__ import annotations
+
+import struct
+
+import llama_cpp
+import numpy as np
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import Drafter
+from llama_cpp_eagle3.engine import Engine, Sequence, State
+from llama_cpp_eagle3.engine.memory import Place
+
+
+def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
+    """Who is where, and what target and draft hold of each."""
+    engine = llm.engine
+    _check_lists(engine, llm._context.sequence)
+    _check_host(engine)
+    if engine.opened is not None:
+        return  # a commit was interrupted: the next call goes on with it
+    for place in engine.memory.places:
+        _check_place(engine, place, head_may_be_behind)
+    _check_leaves(llm)
+
+
+def _check_lists(engine: Engine, own: Sequence) -> None:
+    running, waiting = engine._running, list(engine._waiting)
+    ids = [id(s) for s in [*running, *waiting, own]]
+    assert len(set(ids)) == len(ids), "a sequence is listed twice"
+    places = engine.memory.places
+    for s in running:
+        assert s.state is State.RUNNING, s
+        assert s.seq_id >= 0, s
+        assert places[s.seq_id].user is s, s
+        assert s.saved is None, s
+    for s in waiting:
+        assert s.state is State.WAITING, s
+        assert s.seq_id == -1, s
+        assert not s.finish_reason, s
+    for seq_id, place in enumerate(places):
+        assert place.seq_id == seq_id
+        if place.user is not None:
+            assert place.user.seq_id == seq_id, place
+            assert not place.kept, place
+            assert place.user is own or any(place.user is s for s in running), place
+    if own.seq_id >= 0:
+        assert places[own.seq_id].user is own
+        assert own.state is State.HELD or engine.opened is not None, own
+
+
+def _check_host(engine: Engine) -> None:
+    host = engine.memory.host
+    assert host.n_bytes == sum(len(state.target) + len(state.draft) for state in host._entries.values())
+    assert host.n_bytes <= host.n_bytes_max
+
+
+def _check_place(engine: Engine, place: Place, head_may_be_behind: bool) -> None:
+    target, drafter, user = engine.memory.target, engine.memory.drafter, place.user
+    if user is not None:
+        if user.is_dirty:
+            return
+        assert 0 <= user.n_past <= len(user.tokens), user
+        assert user.part is None, user
+        if user.state is State.RUNNING and not user.finish_reason:
+            assert user.n_pending or user.rows, user
+        assert len(user.rows) <= max(1, user.n_past), user
+        assert not user.rows or user in engine._rounds._live, user
+    n_past = len(place.kept) if user is None else user.n_past
+    n_target = target.n_past(place.seq_id)
+    assert n_target == n_past, f"the target holds {n_target} in {place}"
+    assert not target.holds_draft(place.seq_id), place
+    if drafter is not None and not head_may_be_behind:
+        # ahead where the target had to go back further than the draft
+        n_draft = drafter.n_past(place.seq_id)
+        assert n_draft >= n_past, f"the draft holds {n_draft} in {place}"
+        if user is not None:
+            assert n_draft <= len(user.tokens), f"the draft holds {n_draft} in {place}"
+
+
+def _check_leaves(llm: Eagle3Llama) -> None:
+    memory = llama_cpp.llama_get_memory(llm.ctx)
+    target = llm.engine.memory.target
+    n_longest = max(target.n_past(seq_id) for seq_id in range(target.n_seq))
+    for leaf in range(target.n_seq, llama_cpp.llama_n_seq_max(llm.ctx)):
+        assert llama_cpp.llama_memory_seq_pos_max(memory, leaf) < n_longest, f"leaf {leaf}"
+
+
+def check_empty(llm: Eagle3Llama) -> None:
+    """Nothing is left of anybody."""
+    memory, target, drafter = llama_cpp.llama_get_memory(llm.ctx), llm.engine.memory.target, llm.drafter
+    for seq_id in range(llama_cpp.llama_n_seq_max(llm.ctx)):
+        assert llama_cpp.llama_memory_seq_pos_max(memory, seq_id) == -1, f"sequence {seq_id}"
+    for seq_id in range(target.n_seq):
+        assert target.n_past(seq_id) == 0
+        assert drafter is None or drafter.n_past(seq_id) == 0
+    assert llm.engine.memory.host.n_bytes == 0
+    assert llm.n_tokens == 0
+
+
+class _DraftState:
+    """What `Drafter.state_get` gives, with an F32 cache."""
+
+    def __init__(self, drafter: Drafter, seq_id: int):
+        head, state = drafter.head, drafter.state_get(seq_id)
+        header = struct.Struct("=5i4x2Q2i")
+        _, self.start, self.first, n_rows, seeded, *_ = header.unpack_from(state)
+        values = np.frombuffer(state, np.float32, offset=header.size)
+        n_feat, n_embd_k = len(drafter.boundaries) * head.n_embd_tgt, head.n_head_kv * head.n_embd_head
+        self.rows = values[: n_rows * n_feat].reshape(n_rows, n_feat)
+        self.tokens = values[n_rows * n_feat :][:n_rows].view(np.int32).tolist()
+        n_slots = self.first - self.start + (seeded >= 0)
+        self.slots = values[n_rows * (n_feat + 1) :].reshape(2 * head.n_layer, n_slots, n_embd_k)
+
+
+def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, place: Place) -> None:
+    """The draft has seen of a place what it would have seen of the same tokens in an empty context."""
+    assert llm.drafter is not None
+    assert fresh.drafter is not None
+    tokens = list(place.tokens)
+    n = min(len(tokens), llm.drafter.n_past(place.seq_id))
+    if n == 0:
+        return
+    fresh.reset()
+    fresh.eval(tokens[:n])
+    rows = np.asarray(fresh.features).reshape(n, -1)
+    fresh.drafter.propose(0, 1)  # writes all rows that wait
+    mine, other = _DraftState(llm.drafter, place.seq_id), _DraftState(fresh.drafter, 0)
+    for i in range(min(len(mine.rows), n - mine.first)):
+        position = mine.first + i
+        assert mine.tokens[i] == tokens[position], f"token {position} of {place}"
+        _check_close(mine.rows[i], rows[position], f"row {position} of {place}")
+    for slot in range(mine.start, min(mine.first, n - 1)):
+        _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {place}")
+
+
+def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:
+    error = np.linalg.norm(a - b) / np.linalg.norm(b)
+    assert error < 1e-2, f"{what} is off by {error:.3f}"

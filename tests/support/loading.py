@@ -1,0 +1,107 @@
+"""Load tiny pairs, and compare what they generate with plain llama_cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+import placement
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.draft import Draft
+
+# One thread each: tiny models gain nothing from more, and several test processes may share two cores.
+# A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.
+OPTIONS: dict[str, Any] = {
+    "verbose": False,
+    "n_ctx": 512,
+    "n_threads": 1,
+    "n_threads_batch": 1,
+    "seed": 1,
+    "type_k": 0,
+    "type_v": 0,
+}
+
+
+def path_of(model: Any) -> str:
+    """Path of a model that is given as such, or as tests/tiny or the package describe it."""
+    return str(getattr(model, "path", model))
+
+
+def load(target: Any, head: Any = None, **options: Any) -> Eagle3Llama:
+    """Load quietly, with one thread."""
+    draft = {} if head is None else {"draft_model_path": path_of(head), "draft_type_k": 0, "draft_type_v": 0}
+    if head is not None and not any(name.startswith(("draft_tree", "draft_n_max")) for name in options):
+        draft["draft"] = "chain"  # what "auto" does depends on the machine
+    return Eagle3Llama(path_of(target), **OPTIONS | draft | placement.load_options(head is not None) | options)
+
+
+def load_plain(target: Any, **options: Any) -> llama_cpp.Llama:
+    """The same without us."""
+    return llama_cpp.Llama(path_of(target), **OPTIONS | options)
+
+
+def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
+    """The first n tokens, greedy if nothing else is said."""
+    stream = llm.generate(list(prompt), **{"temp": 0.0} | options)
+    with closing(stream):
+        return list(islice(stream, n))
+
+
+class Drafts:
+    """A source of drafts in place of the head: `draft(id_last, n_room)` for the one sequence of a generation."""
+
+    def __init__(self, draft: Callable[[int, int], Draft]):
+        self.draft = draft
+
+    def propose(self, sequences: Sequence[Any], n_rooms: Sequence[int], n_rows_extra: int) -> list[Draft]:
+        return [self.draft(s.tokens[-1], n_room) for s, n_room in zip(sequences, n_rooms, strict=True)]
+
+    def observe(self, *args: Any) -> None:
+        pass
+
+
+def prompts(n: int, n_vocab: int = 256, length: tuple[int, int] = (3, 40), seed: int = 0) -> list[list[int]]:
+    """Random prompts of random lengths."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, n_vocab, rng.integers(*length)).tolist() for _ in range(n)]
+
+
+def gap_at(llm: llama_cpp.Llama, tokens: Sequence[int]) -> float:
+    """How far the two best logits lie apart after these tokens, in plain llama_cpp."""
+    llm.reset()
+    llm.eval(list(tokens))
+    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llm.ctx, -1), shape=(llm.n_vocab(),))
+    second, first = np.partition(logits, -2)[-2:]
+    return float(first - second)
+
+
+def is_tie(reference: llama_cpp.Llama, prompt: Sequence[int], expected: list[int], found: list[int]) -> bool:
+    """False if both are equal, True if they part where the reference's best two logits are equal up to rounding.
+
+    Anything else fails the test. After a tie the texts are different ones, so that there is nothing left to compare.
+    """
+    assert len(expected) == len(found)
+    if expected == found:
+        return False
+    i = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
+    gap = gap_at(reference, [*prompt, *expected[:i]])
+    if gap >= 1e-3:
+        pytest.fail(f"token {i} is {found[i]} instead of {expected[i]}, the two best logits are {gap:.4f} apart")
+    return True
+
+
+def bundled_pair() -> tuple[Path, Path]:
+    """The bundled pair; a test without it is skipped."""
+    try:
+        from llama_cpp_eagle3.models import bundled_pair as find
+
+        return find()
+    except (ImportError, FileNotFoundError) as e:
+        pytest.skip(f"no bundled pair: {e}")
