@@ -23,6 +23,7 @@ from .guard import Guard
 from .head import Head
 from .hub import download
 from .loading import Loading
+from .model_file import check_file, file_errors, guard_tokenizer
 from .options import DraftOptions, check_names, check_values, draft_mode
 from .planning import have_planner, load_costs
 from .state import Eagle3State, check_state
@@ -77,6 +78,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
         progress: Callable[[float], None] | None = None,
+        checked: bool = True,
         **options: Any,
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
@@ -114,6 +116,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
             progress: told how far loading the target is, 0 to 1.
+            checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
+                tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes.
 
         Raises:
@@ -155,15 +159,18 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         path = os.fspath(model_path)
         try:
             vocab_only = bool(options.get("vocab_only"))
             self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            check_file(path, options, checked)
             if rpc_servers:
                 options.setdefault("n_gpu_layers", -1)
-            super().__init__(path, **options)
+            with file_errors(path):
+                super().__init__(path, **options)
             self.draft_model = draft_model
             if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
                 raise ModelFileError(
@@ -177,7 +184,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _start(self) -> None:
         """Make the engine, with the head if there is one."""
         loading, context = self._loading, self._context
-        target = loading.make_target(self._ctx.ctx, self._model.model)
+        with file_errors(self.model_path):
+            target = loading.make_target(self._ctx.ctx, self._model.model)
         self._n_ctx = target.n_ctx
         if len(self.input_ids) < self._n_ctx:  # llama.cpp rounds n_ctx up
             self.input_ids = np.zeros(self._n_ctx, dtype=np.intc)
@@ -359,6 +367,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     @_model.setter
     def _model(self, model: Any) -> None:
         self._llama_model = model
+        guard_tokenizer(model)
         self._loading.fit_context(self._context_params, model.model)
 
     # planning
@@ -840,6 +849,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "n_prompt_rows": self._n_prompt_rows,
             "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
+            "checked": self._checked,
         }
 
 

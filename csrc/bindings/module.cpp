@@ -54,12 +54,14 @@ PYBIND11_MODULE(_core, m) {
 
     m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
+    m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
 
     register_errors();
     register_devices(m);
     register_feature_tap(m);
     register_target(m);
     register_head(m);
+    register_model_files(m);
     register_drafter(m);
     register_planner(m);
 }

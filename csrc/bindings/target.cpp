@@ -4,6 +4,7 @@
 #include "error.h"
 #include "module.h"
 #include "target/arch_table.h"
+#include "target/graph_check.h"
 #include "target/target_info.h"
 
 #include <pybind11/numpy.h>
@@ -22,7 +23,9 @@ using seqs_t   = std::vector<std::vector<llama_seq_id>>;
 // a target and the flag that keeps a second thread out
 struct py_target {
     py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq) :
-        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {}
+        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {
+        check_graphs(reinterpret_cast<llama_context *>(ctx));
+    }
 
     target    impl;
     busy_flag busy;

@@ -1,6 +1,7 @@
 #include "target/target.h"
 
 #include "error.h"
+#include "load_guard.h"
 #include "target/logits.h"
 
 #include "ggml.h"
@@ -420,7 +421,8 @@ void target::run() {
         if (tap_ptr) {
             tap_ptr->begin(batch);
         }
-        const int32_t ret = llama_decode(ctx, batch);
+        const abort_guard guard(abort_guard::outside_kernels);
+        const int32_t     ret = llama_decode(ctx, batch);
         if (ret == 1) {
             throw context_full_error(
                 format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
@@ -557,12 +559,20 @@ static llama_token sample_candidates(llama_sampler * smpl, std::vector<llama_tok
     return token;
 }
 
+// samplers sort, and NaN has no order
+static void check_numbers(const float * logits, int32_t n) {
+    if (has_nan(logits, n)) {
+        throw error("the logits are no numbers: the model's file is damaged, or it overflows");
+    }
+}
+
 llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
     const float * x = logits(row);
     if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
+        check_numbers(x, n_vocab_tgt);
         return llama_sampler_sample(smpl, ctx, row == -1 ? -1 : row_idxs[row]);
     }
     return sample_candidates(smpl, candidates, /*sorted =*/true);
@@ -572,6 +582,7 @@ llama_token target::sample_from(llama_sampler * smpl, const float * logits) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
+    check_numbers(logits, n_vocab_tgt);
     candidates.resize(n_vocab_tgt);
     for (llama_token id = 0; id < n_vocab_tgt; ++id) {
         candidates[id] = { id, logits[id], 0.0f };

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
+
+from .._core import token_to_piece
 
 
 class Vocab:
@@ -29,14 +30,5 @@ class Vocab:
         """Bytes that a token stands for, of any length; of special tokens only if asked for."""
         piece = self._pieces.get((token, special))
         if piece is None:
-            piece = self._pieces[token, special] = self._read(token, special)
+            piece = self._pieces[token, special] = token_to_piece(int(self.pointer), token, special)
         return piece
-
-    def _read(self, token: int, special: bool) -> bytes:
-        size = 32
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = int(lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, special))
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
