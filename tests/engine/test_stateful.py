@@ -527,6 +527,8 @@ class Machine(RuleBasedStateMachine):
         self._look_at_own()
         if self.own:
             n %= len(self.own)
+            for s in self.streams:
+                s.is_disturbed = True
             self.llm.n_tokens = n
             self.own = self.own[:n]
 
