@@ -458,6 +458,8 @@ class Drafter:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
         """Forget a sequence, or all."""
+    def close(self) -> None:
+        """Free the head: every later call raises."""
     def state_get(self, seq_id: int = 0) -> bytes:
         """Return a sequence's cache and waiting rows."""
     def state_set(self, state: bytes, seq_id: int = 0) -> None:

@@ -1,6 +1,7 @@
 #include "error.h"
 #include "load_guard.h"
 #include "module.h"
+#include "nogil.h"
 #include "target/header_check.h"
 #include "target/tokenizer.h"
 
@@ -79,19 +80,20 @@ void register_model_files(py::module_ & m) {
             "Whether that was an assertion.");
 
     m.def(
-        "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(),
-        py::call_guard<py::gil_scoped_release>(),
+        "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
         "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
         "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");
 
     m.def(
         "tokenize",
         [](uintptr_t vocab, const py::bytes & text, bool add_special, bool parse_special) {
-            const std::string              s = text;
-            const py::gil_scoped_release   nogil;
-            const std::vector<llama_token> tokens = tokenize(vocab_at(vocab), s, add_special, parse_special);
-            const py::gil_scoped_acquire   gil;
-            py::list                       res(tokens.size());
+            const std::string        s = text;
+            std::vector<llama_token> tokens;
+            {
+                const nogil release;
+                tokens = tokenize(vocab_at(vocab), s, add_special, parse_special);
+            }
+            py::list res(tokens.size());
             for (size_t i = 0; i < tokens.size(); ++i) {
                 res[i] = tokens[i];
             }

@@ -1,4 +1,5 @@
 #include "module.h"
+#include "nogil.h"
 
 #include "error.h"
 
@@ -55,6 +56,9 @@ PYBIND11_MODULE(_core, m) {
     m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
     m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
+
+    // what is registered later is called earlier, and may still compute
+    py::module_::import("atexit").attr("register")(py::cpp_function(&end_threads));
 
     register_errors();
     register_devices(m);

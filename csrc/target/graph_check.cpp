@@ -180,13 +180,14 @@ void check_graphs(llama_context * ctx) {
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
     }
-    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does
+    // the two shapes for which llama.cpp has allocated already, the larger one last, as it does: other ones would leave
+    // other buffers behind
     const uint32_t n_seqs = llama_n_seq_max(ctx);
     for (uint32_t n_tokens : { n_seqs, std::max(n_seqs, std::min(llama_n_ctx(ctx), llama_n_ubatch(ctx))) }) {
         ggml_cgraph * graph = nullptr;
         abort_guard   guard;
         try {
-            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, /*n_outputs =*/n_seqs);
+            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, /*n_outputs =*/n_tokens);
         } catch (const std::exception & e) {
             throw model_file_error(format("llama.cpp cannot build the model's graph: %s", e.what()));
         }

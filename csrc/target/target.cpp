@@ -58,6 +58,9 @@ void target::check_open() const {
 
 void target::check_tokens(const std::vector<llama_token> & tokens) const {
     check_open();
+    if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
+        throw error("the model was loaded with vocab_only: without weights nothing can be evaluated");
+    }
     if (tokens.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }

@@ -385,6 +385,7 @@ class Engine:
             self._guard.closed = True
             self._rounds.set_drafter(None)
             self.target.close()
+            self.vocab.close()
 
     # who runs
 
