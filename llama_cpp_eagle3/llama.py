@@ -276,6 +276,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         )
 
     @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
+
+    @property
     def n_state_bytes(self) -> int:
         """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
         return self._n_state_bytes

@@ -68,7 +68,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probabilities behind one token, of the target's logits as they are."""
+    """Log-probabilities behind one token: of the target's logits as they are, or of what the samplers left of them."""
 
     token: int
     logprob: float
