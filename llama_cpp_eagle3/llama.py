@@ -373,15 +373,17 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         params = (self.model_params, self.context_params, self.lora_path, self.tensor_split)
         return self._loading.costs_key(self.drafter, *params)
 
-    def calibrate(self) -> None:
+    def calibrate(self, seconds: float = 2.0) -> None:
         """Measure now what passes cost, unless that is known; else the first generation with `draft="auto"` does it.
+
+        seconds: to spend.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
             if self._head is not None:
-                have_planner(self.engine, self._head, self.costs_key, self._log, must=True)
+                have_planner(self.engine, self._head, self.costs_key, self._log, seconds, must=True)
 
     def _begin_text(self) -> DraftSettings:
         """Check what may have been changed since loading; have a planner, if one is wanted."""

@@ -595,8 +595,14 @@ class Engine:
         """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
         for place in self.memory.places:
             user = place.user
-            if user is not None and user.is_dirty and not self.memory.settle(user) and user in sequences:
-                raise _lost()
+            if user is None or not user.is_dirty:
+                continue
+            n_past, is_there = user.n_past, self.memory.settle(user)
+            if user in sequences:
+                if not is_there:
+                    raise _lost()
+            elif user.n_past < n_past:
+                self.memory.release(user)  # whoever holds it evaluates nothing now: all is there, or nothing
 
     def _full(self, sequence: Sequence, by_hand: bool) -> None:
         if by_hand:

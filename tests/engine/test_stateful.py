@@ -255,7 +255,9 @@ class Machine(RuleBasedStateMachine):
         assert self.engine.n_ctx == 256
         assert self.engine.target.is_pooled == self.is_pool
         self.llm.draft = "chain"  # "auto" would measure first
-        self.n_max = draft_n_max
+        n_snapshots = self.llm.context_params.n_rs_seq
+        self.n_max = min(draft_n_max, n_snapshots) if n_snapshots else draft_n_max
+        self.llm.draft_n_max = self.n_max
         self._patch_clock()
         if with_head and with_planner:
             self._plan()
