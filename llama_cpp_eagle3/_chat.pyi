@@ -31,6 +31,9 @@ class Parser:
     def message(self) -> dict[str, Any]:
         """The message so far."""
 
+def json_nesting(json: str) -> int:
+    """Return how deep the brackets of a JSON text are nested."""
+
 def format_name(format: int) -> str:
     """Return the name of a format of answers, as llama-server writes it."""
 

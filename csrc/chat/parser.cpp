@@ -1,6 +1,8 @@
+#include "big_stack.h"
 #include "busy_flag.h"
 #include "chat.h"
 #include "module.h"
+#include "nesting.h"
 
 #include <random>
 
@@ -33,7 +35,21 @@ class parser {
     }
 
     common_chat_msg parse(const std::string & text, bool is_partial) const {
-        return common_chat_parse(text, is_partial, params);
+        const size_t nesting = text_nesting(text);
+        if (nesting > MAX_NESTING) {
+            throw std::runtime_error("the answer is nested too deep to be parsed: " + std::to_string(nesting) +
+                                     " brackets are open, expected at most " + std::to_string(MAX_NESTING));
+        }
+        common_chat_msg msg;
+        const auto      work = [&] {
+            msg = common_chat_parse(text, is_partial, params);
+        };
+        if (nesting > SMALL_NESTING) {
+            on_big_stack(work);
+        } else {
+            work();
+        }
+        return msg;
     }
 
     std::vector<common_chat_msg_diff> update(const std::string & text_added, bool is_partial) {

@@ -1,6 +1,8 @@
+#include "big_stack.h"
 #include "chat.h"
 #include "json-schema-to-grammar.h"
 #include "module.h"
+#include "nesting.h"
 
 #include <pybind11/stl.h>
 
@@ -14,15 +16,20 @@ class templates {
         if (!model && source.empty()) {
             throw std::invalid_argument("expected a model or a template, found neither");
         }
-        // llama.cpp's own message is lost on its way out of common_chat_templates_init
-        jinja::lexer lexer;
-        jinja::parse_from_tokens(lexer.tokenize(source));
-        tmpls = common_chat_templates_init(reinterpret_cast<const llama_model *>(model), source, bos, eos);
+        on_big_stack([&] { init(reinterpret_cast<const llama_model *>(model), source, bos, eos); });
     }
 
     common_chat_params apply(const std::string & request) const;
 
     common_chat_templates_ptr tmpls;
+
+  private:
+    void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
+        // llama.cpp's own message is lost on its way out of common_chat_templates_init
+        jinja::lexer lexer;
+        jinja::parse_from_tokens(lexer.tokenize(source));
+        tmpls = common_chat_templates_init(model, source, bos, eos);
+    }
 };
 
 // keys and defaults: llama_cpp_eagle3/chat/templates.py
@@ -94,7 +101,7 @@ void register_templates(py::module_ & m) {
                 common_chat_params params;
                 {
                     py::gil_scoped_release release;
-                    params = self.apply(request);
+                    on_big_stack([&] { params = self.apply(request); });
                 }
                 return to_dict(params);
             },
@@ -113,10 +120,15 @@ void register_templates(py::module_ & m) {
             return common_chat_templates_support_enable_thinking(self.tmpls.get());
         });
 
+    m.def("json_nesting", &json_nesting, py::arg("json"), "How deep the brackets of a JSON text are nested.");
     m.def("format_name", [](int format) { return common_chat_format_name(static_cast<common_chat_format>(format)); });
     m.def(
         "json_schema_to_grammar",
-        [](const std::string & schema) { return json_schema_to_grammar(common_json::parse(schema)); },
+        [](const std::string & schema) {
+            std::string grammar;
+            on_big_stack([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
+            return grammar;
+        },
         py::arg("schema"), nogil, "GBNF of what a JSON schema, given as JSON, allows.");
 }
 
