@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,7 @@ def serve(args: argparse.Namespace) -> int:
         ssl_keyfile=None if args.ssl_key_file is None else str(args.ssl_key_file),
         ssl_certfile=None if args.ssl_cert_file is None else str(args.ssl_cert_file),
     )
-    uvicorn.Server(config).run(sockets=sockets)
+    _Server(config).run(sockets=sockets)
     return 0
 
 
@@ -124,6 +127,19 @@ def _bind(hosts: str, port: int) -> list[socket.socket]:
 def _address_of(opened: socket.socket, is_tls: bool) -> str:
     host, port = opened.getsockname()[:2]
     return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, for which a signal is a usual end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class _Protocol(HttpToolsProtocol):

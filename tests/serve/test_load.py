@@ -71,16 +71,14 @@ def test_clients_leave(small: Running, stream: bool) -> None:
     """While generating, while waiting, and with a stream: all are gone with the next step."""
     jobs = small.server.worker.jobs
     with Slow(small):
-        sockets = []
+        sockets: list[socket.socket] = []
         for _ in range(4):
             opened = socket.create_connection(("127.0.0.1", int(small.url.rsplit(":", 1)[1])))
             body = httpx.Request("POST", small.url + "/completion", json={**LONG, "stream": stream}).read()
             head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
             opened.sendall(head + body)
             sockets.append(opened)
-        wait_for(lambda: len(jobs) == 4 and small.server.engine.n_running == 2)
-        n_waiting = small.server.engine.n_waiting
-        assert n_waiting == 2
+        wait_for(lambda: small.server.engine.n_running == small.server.engine.n_waiting == 2)
         sockets.pop().close()  # this one waits
         wait_for(lambda: len(jobs) == 3)
         for opened in sockets:
