@@ -7,6 +7,8 @@
 #include "ggml.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -551,15 +553,13 @@ const float * target::logits(int32_t row) const {
     return res;
 }
 
-static llama_token sample_candidates(llama_sampler * smpl, std::vector<llama_token_data> & candidates, bool sorted) {
+static llama_token select(llama_sampler * smpl, std::vector<llama_token_data> & candidates, bool sorted) {
     llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, sorted };
     llama_sampler_apply(smpl, &cur_p);
     if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
         throw error("the sampler selected no token");
     }
-    const llama_token token = cur_p.data[cur_p.selected].id;
-    llama_sampler_accept(smpl, token);
-    return token;
+    return cur_p.data[cur_p.selected].id;
 }
 
 // samplers sort, and NaN has no order
@@ -569,28 +569,56 @@ static void check_numbers(const float * logits, int32_t n) {
     }
 }
 
-llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
+static bool is_allowed(llama_sampler * grammar, llama_token token) {
+    llama_token_data       candidate = { token, 1.0f, 0.0f };
+    llama_token_data_array cur_p     = { &candidate, 1, /*.selected =*/-1, /*.sorted =*/false };
+    llama_sampler_apply(grammar, &cur_p);
+    return candidate.logit != -INFINITY;
+}
+
+void target::look_at_all(const float * logits) {
+    check_numbers(logits, n_vocab_tgt);
+    candidates.resize(n_vocab_tgt);
+    for (llama_token id = 0; id < n_vocab_tgt; ++id) {
+        candidates[id] = { id, logits[id], 0.0f };
+    }
+}
+
+llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best, llama_sampler * grammar) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
-    const float * x = logits(row);
-    if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
+    const float * x   = logits(row);
+    const bool    few = n_best > 0 && n_best < n_vocab_tgt && best_candidates(x, n_vocab_tgt, n_best, candidates);
+    if (!few && !grammar) {
         check_numbers(x, n_vocab_tgt);
         return llama_sampler_sample(smpl, ctx, row == -1 ? -1 : row_idxs[row]);
     }
-    return sample_candidates(smpl, candidates, /*sorted =*/true);
+    if (!few) {
+        look_at_all(x);
+    }
+    llama_token token = select(smpl, candidates, /*sorted =*/few);
+    if (grammar && !is_allowed(grammar, token)) {
+        look_at_all(x);
+        llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
+        llama_sampler_apply(grammar, &cur_p);
+        token = select(smpl, candidates, /*sorted =*/false);
+    }
+    if (grammar) {
+        llama_sampler_accept(grammar, token);
+    }
+    llama_sampler_accept(smpl, token);
+    return token;
 }
 
 llama_token target::sample_from(llama_sampler * smpl, const float * logits) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
-    check_numbers(logits, n_vocab_tgt);
-    candidates.resize(n_vocab_tgt);
-    for (llama_token id = 0; id < n_vocab_tgt; ++id) {
-        candidates[id] = { id, logits[id], 0.0f };
-    }
-    return sample_candidates(smpl, candidates, /*sorted =*/false);
+    look_at_all(logits);
+    const llama_token token = select(smpl, candidates, /*sorted =*/false);
+    llama_sampler_accept(smpl, token);
+    return token;
 }
 
 llama_token target::argmax(int32_t row) const {

@@ -18,6 +18,7 @@ COMMANDS = {
     "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
     "inspect": ("llama_cpp_eagle3.cli.inspect", "say what a head is"),
     "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
+    "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
     "speculative-simple": ("llama_cpp_eagle3.cli.speculative_simple", "generate from one prompt, with figures"),
 }
 """Command -> (module, what it does)."""

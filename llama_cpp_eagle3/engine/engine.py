@@ -7,7 +7,7 @@ all three. What a round is, `rounds` says.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ from .memory import Memory
 from .proposer import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
-from .sequence import DraftSettings, Part, Round, Sequence, State
+from .sequence import DraftSettings, Part, Round, Saved, Sequence, State
 from .text import N_COMPLETE, Text
 from .vocab import Vocab
 
@@ -37,6 +37,8 @@ class Output:
     token: int | None
     text: str
     """What is new of the text: whole characters, nothing that a stop string may still take back."""
+    drafted: bool = False
+    """Whether the token had been drafted."""
 
 
 class Engine:
@@ -174,6 +176,10 @@ class Engine:
         stop: SequenceOf[str] = (),
         draft: DraftSettings | None = None,
         logprobs: int | None = None,
+        seq_id: int | None = None,
+        use_kept: bool = True,
+        special: Collection[int] = (),
+        exact: bool = False,
     ) -> Sequence:
         """Have tokens continued. From any thread.
 
@@ -184,6 +190,10 @@ class Engine:
             stop: strings that end the text, and are cut off.
             draft: what is drafted; None = the engine's settings.
             logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
+            seq_id: the place to run in, and to go on from what is kept there; None = any.
+            use_kept: whether it may begin with what others left behind.
+            special: special tokens that are part of the text.
+            exact: never exceed max_tokens, not even to complete a character.
 
         Returns:
             The sequence; look at it between two steps.
@@ -192,21 +202,59 @@ class Engine:
             ValueError: no tokens, or the sampler cannot be built.
             ContextFullError: the prompt has no room in the context.
         """
+        sequence = self.prepare(
+            tokens,
+            sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            draft=draft,
+            logprobs=logprobs,
+            seq_id=seq_id,
+            use_kept=use_kept,
+            special=special,
+            exact=exact,
+        )
+        self.submit(sequence)
+        return sequence
+
+    def prepare(
+        self,
+        tokens: SequenceOf[int],
+        sampling: Sampling | None = None,
+        *,
+        max_tokens: int | None = None,
+        stop: SequenceOf[str] = (),
+        draft: DraftSettings | None = None,
+        logprobs: int | None = None,
+        seq_id: int | None = None,
+        use_kept: bool = True,
+        special: Collection[int] = (),
+        exact: bool = False,
+    ) -> Sequence:
+        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread."""
         check_prompt(tokens, self.vocab.n_tokens, self.n_ctx)
         draft = draft or self.draft
         self.check_draft(draft)
+        if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
+            raise ValueError(f"expected seq_id in 0..{self.target.n_seq - 1}, found {seq_id}")
         n_left = self.n_ctx - len(tokens)
         sequence = Sequence(
             tokens,
             Chain(sampling or Sampling(), self.vocab),
             max_tokens=n_left if max_tokens is None else max_tokens,
             draft=draft,
-            text=Text(stop),
+            text=Text(stop, n_complete=0 if exact else N_COMPLETE),
             logprobs=logprobs,
         )
+        assert sequence.chain is not None
+        sequence.chain.see(tokens)
         sequence.n_save = self.n_save(len(tokens))
-        self._waiting.append(sequence)
+        sequence.seq_id_wanted, sequence.use_kept, sequence.special = seq_id, use_kept, frozenset(special)
         return sequence
+
+    def submit(self, sequence: Sequence) -> None:
+        """The second half of `add`: have a prepared sequence wait for a place. From any thread."""
+        self._waiting.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
@@ -370,6 +418,30 @@ class Engine:
             self._begin()
             self.memory.flush()
 
+    def kept(self, seq_id: int) -> tuple[list[int], Saved]:
+        """Tokens that are kept in a place that nobody uses, and what target and draft hold of them, to be stored."""
+        with self._guard:
+            self._begin()
+            self.memory.flush()
+            return self.memory.kept(seq_id)
+
+    def keep_there(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+        """Have a place that nobody uses keep tokens, from what `kept` gave before.
+
+        Raises:
+            ContextFullError: no room.
+            Eagle3Error: the states are not what they should be. The place is empty then.
+        """
+        with self._guard:
+            self._begin()
+            self.memory.keep_there(seq_id, tokens, target, draft)
+
+    def forget(self, seq_id: int) -> int:
+        """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
+        with self._guard:
+            self._begin()
+            return self.memory.forget(seq_id)
+
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
         """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
         with self._guard:
@@ -400,22 +472,30 @@ class Engine:
         self._retire()
 
     def _admit(self) -> None:
-        """Give places to those that wait, in their order, for as long as there is room for what they hold."""
-        while self._waiting and len(self._running) < self.target.n_seq:
-            sequence = self._waiting[0]
+        """Give places to those that wait, in their order, for as long as there is room for what they hold.
+
+        Who waits for a place that is taken lets others pass.
+        """
+        while len(self._running) < self.target.n_seq:
+            taken = {s.seq_id for s in self._running}
+            sequence = next((s for s in list(self._waiting) if s.seq_id_wanted not in taken), None)
+            if sequence is None:
+                return
             n_held = sum(len(s.tokens) for s in self._running)
             n_spare = _N_CELLS_EACH * (1 + len(self._running))
             if self.target.is_pooled and self._running and n_held + len(sequence.tokens) + n_spare > self.n_ctx:
                 return
-            while not self.memory.place(sequence):
+            while not self.memory.place(sequence, sequence.seq_id_wanted):
                 if not self.memory.make_room():
                     return
-            self._waiting.popleft()
+            self._waiting.remove(sequence)
             self._run(sequence, len(self._running))
 
     def _run(self, sequence: Sequence, i: int) -> None:
         """A sequence that was waiting has a place now."""
         sequence.state = State.RUNNING
+        if sequence.n_kept < 0:
+            sequence.n_kept = sequence.n_past
         self._running.insert(i, sequence)
         self._rounds.begin_text(sequence)
 
@@ -427,7 +507,8 @@ class Engine:
             last = max(self._running, key=lambda s: s.seq_id)
             taken = {s.seq_id for s in self._running}
             hole = next((i for i in range(last.seq_id) if i not in taken), None)
-            if hole is None or last.max_tokens - (len(last.tokens) - last.n_prompt) < _N_WORTH_MOVING:
+            n_left = last.max_tokens - (len(last.tokens) - last.n_prompt)
+            if hole is None or n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
                 return
             i = self._running.index(last)
             self._put_aside(last)
@@ -552,14 +633,14 @@ class Engine:
             s.tokens.pop()
             s.finish_reason = "stop"
         else:
-            piece = self.vocab.piece(token)
+            piece = self.vocab.piece(token, token in s.special)
             n = len(s.tokens) - s.n_prompt
-            if text.add(piece, may_wait=n < s.max_tokens + N_COMPLETE):
+            if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
                 if text.find_stop():
                     s.finish_reason = "stop"
                 elif n >= s.max_tokens:
                     s.finish_reason = "length"
-        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason))))
+        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason)), s.drafted))
 
     # commit
 

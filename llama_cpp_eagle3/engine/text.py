@@ -11,10 +11,13 @@ N_COMPLETE = 16
 class Text:
     """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
 
-    __slots__ = ("_bytes", "_is_waiting", "_n_lacking", "_n_out", "_stop")
+    __slots__ = ("_bytes", "_is_waiting", "_n_lacking", "_n_out", "_stop", "n_complete", "stopping_word")
 
-    def __init__(self, stop: Sequence[str] = ()):
-        """stop: strings that end the text, and are cut off."""
+    def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE):
+        """stop: strings that end the text, and are cut off. n_complete: see `N_COMPLETE`."""
+        self.n_complete = n_complete
+        self.stopping_word = ""
+        """The one of them that has ended it."""
         self._stop = [s.encode() for s in stop if s]
         self._bytes = b""
         self._n_out = 0  # bytes that were handed out
@@ -35,9 +38,10 @@ class Text:
 
     def find_stop(self) -> bool:
         """Cut the text off at a stop string in what was not handed out, if there is one."""
-        found = [i for s in self._stop if (i := self._bytes.find(s, self._n_out)) >= 0]
+        found = [(i, s) for s in self._stop if (i := self._bytes.find(s, self._n_out)) >= 0]
         if found:
-            self._bytes = self._bytes[: min(found)]
+            i, word = min(found)
+            self._bytes, self.stopping_word = self._bytes[:i], word.decode()
         return bool(found)
 
     def release(self, at_end: bool = False) -> str:
