@@ -136,7 +136,12 @@ class Context:
         generation.tokens = list(prompt)
         self._drive(generation)
         engine.resume(sequence, prompt, _SEQ_ID)
-        self._n_mirrored = min(self._n_mirrored, sequence.n_past)
+        n = min(self._n_mirrored, sequence.n_past)
+        others = np.flatnonzero(self.input_ids[:n] != sequence.tokens[:n])  # it may begin with what others left behind
+        self._n_mirrored = int(others[0]) if len(others) else n
+        if sequence.logits_all and self._n_mirrored < sequence.n_past:
+            engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
+            self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
             part = self._open()
             if part.ended:
