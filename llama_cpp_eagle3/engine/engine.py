@@ -6,7 +6,6 @@ all three. What a round is, `rounds` says.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -19,14 +18,10 @@ from .memory import Memory
 from .proposer import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
+from .schedule import Schedule
 from .sequence import DraftSettings, Part, Round, Saved, Sequence, State
 from .text import N_COMPLETE, Text
 from .vocab import Vocab
-
-_N_WORTH_MOVING = 16
-"""Tokens that a sequence must still want before it is moved to another place."""
-_N_CELLS_EACH = 16
-"""Cells that every running sequence should have left when another one joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +86,9 @@ class Engine:
         )
         self._before_pass = before_pass
         self._guard = Guard(type(self).__name__)
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._schedule = Schedule(self.memory, self._rounds.begin_text)
         self._outputs: list[Output] = []
+        self._has_cancelled = False
 
     # what it is made of
 
@@ -153,17 +148,17 @@ class Engine:
     @property
     def n_running(self) -> int:
         """Sequences that have a place."""
-        return len(self._running)
+        return len(self._schedule.running)
 
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for one."""
-        return len(self._waiting)
+        return len(self._schedule.waiting)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do, or to tell."""
-        return bool(self._running or self._waiting or self._outputs)
+        return bool(self._schedule.running or self._schedule.waiting or self._outputs)
 
     # sequences
 
@@ -254,11 +249,11 @@ class Engine:
 
     def submit(self, sequence: Sequence) -> None:
         """The second half of `add`: have a prepared sequence wait for a place. From any thread."""
-        self._waiting.append(sequence)
+        self._schedule.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
-        sequence.is_cancelled = True
+        sequence.is_cancelled = self._has_cancelled = True
 
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
@@ -288,7 +283,7 @@ class Engine:
                 while not sequence.finish_reason and (token := self._next_or_fail(sequence)) is not None:
                     self._advance(sequence, token)
             self._rounds.commit()
-            self._retire()
+            self._schedule.retire()
             outputs, self._outputs = self._outputs, []
             return outputs
 
@@ -323,7 +318,7 @@ class Engine:
     def _begin(self) -> None:
         """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
         self._rounds.commit()
-        self._retire()
+        self._schedule.retire()
         self.memory.tidy()
 
     # a sequence that somebody drives by hand
@@ -338,7 +333,7 @@ class Engine:
     def _hold(self, sequence: Sequence, seq_id: int) -> None:
         user = self.memory.places[seq_id].user
         if user is not None and user.state is State.RUNNING:
-            self._put_aside(user)
+            self._schedule.put_aside(user)
         sequence.state = State.HELD
         self.memory.place(sequence, seq_id)
 
@@ -408,8 +403,8 @@ class Engine:
         """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
         with self._guard:
             self._begin()
-            for sequence in reversed(self._running.copy()):
-                self._put_aside(sequence)
+            for sequence in reversed(self._schedule.running.copy()):
+                self._schedule.put_aside(sequence)
             self.memory.clear()
 
     def flush(self) -> None:
@@ -446,7 +441,7 @@ class Engine:
         """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
         with self._guard:
             for sequence in sequences:
-                sequence.is_cancelled = True
+                self.cancel(sequence)
             self._begin()
             self._end_cancelled()
             self._outputs = [output for output in self._outputs if output.sequence not in sequences]
@@ -462,68 +457,20 @@ class Engine:
     # who runs
 
     def _end_cancelled(self) -> None:
-        for sequence in [s for s in list(self._waiting) if s.is_cancelled]:  # others may be added meanwhile
-            self._waiting.remove(sequence)
-            self._end(sequence, "cancelled")
-            self._finish(sequence)
-        for sequence in self._running:
-            if sequence.is_cancelled and not sequence.finish_reason:
-                self._end(sequence, "cancelled")
-        self._retire()
-
-    def _admit(self) -> None:
-        """Give places to those that wait, in their order, for as long as there is room for what they hold.
-
-        Who waits for a place that is taken lets others pass.
-        """
-        while len(self._running) < self.target.n_seq:
-            taken = {s.seq_id for s in self._running}
-            sequence = next((s for s in list(self._waiting) if s.seq_id_wanted not in taken), None)
-            if sequence is None:
-                return
-            n_held = sum(len(s.tokens) for s in self._running)
-            n_spare = _N_CELLS_EACH * (1 + len(self._running))
-            if self.target.is_pooled and self._running and n_held + len(sequence.tokens) + n_spare > self.n_ctx:
-                return
-            while not self.memory.place(sequence, sequence.seq_id_wanted):
-                if not self.memory.make_room():
-                    return
-            self._waiting.remove(sequence)
-            self._run(sequence, len(self._running))
-
-    def _run(self, sequence: Sequence, i: int) -> None:
-        """A sequence that was waiting has a place now."""
-        sequence.state = State.RUNNING
-        if sequence.n_kept < 0:
-            sequence.n_kept = sequence.n_past
-        self._running.insert(i, sequence)
-        self._rounds.begin_text(sequence)
-
-    def _close_ranks(self) -> None:
-        """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
-        if self.target.is_pooled or not self._running:
+        if not self._has_cancelled:
             return
-        while True:
-            last = max(self._running, key=lambda s: s.seq_id)
-            taken = {s.seq_id for s in self._running}
-            hole = next((i for i in range(last.seq_id) if i not in taken), None)
-            n_left = last.max_tokens - (len(last.tokens) - last.n_prompt)
-            if hole is None or n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
-                return
-            i = self._running.index(last)
-            self._put_aside(last)
-            if not self.memory.place(last, hole):
-                return
-            self._waiting.popleft()
-            self._run(last, i)
-
-    def _put_aside(self, sequence: Sequence) -> None:
-        """Take a running sequence's place away; it comes back by itself, before all that were never there."""
-        self.memory.put_aside(sequence)
-        self._running.remove(sequence)
-        sequence.state = State.WAITING
-        self._waiting.appendleft(sequence)
-        self.memory.tidy()
+        try:
+            self._has_cancelled = False  # first: others may be cancelled meanwhile
+            for sequence in [s for s in list(self._schedule.waiting) if s.is_cancelled]:
+                self._end(sequence, "cancelled")
+                self._schedule.withdraw(sequence)
+            for sequence in self._schedule.running:
+                if sequence.is_cancelled and not sequence.finish_reason:
+                    self._end(sequence, "cancelled")
+            self._schedule.retire()
+        except BaseException:
+            self._has_cancelled = True
+            raise
 
     def _end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
         sequence.finish_reason = reason
@@ -534,27 +481,14 @@ class Engine:
         sequence.error = error
         self._end(sequence, "error")
 
-    def _retire(self) -> None:
-        """Free the places of those that are done."""
-        if any(s.finish_reason for s in self._running):
-            done = [s for s in self._running if s.finish_reason]
-            self._running = [s for s in self._running if not s.finish_reason]
-            for sequence in done:
-                self._finish(sequence)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self.memory.release(sequence)
-        sequence.state = State.DONE
-        sequence.saved = sequence.chain = None
-
     # open
 
     def _open(self, only: Sequence | None = None) -> Round | None:
         self._before_pass()
         if only is None:
-            self._admit()
-            self._close_ranks()
-            return self._pass(self._running, by_hand=False)
+            self._schedule.admit()
+            self._schedule.close_ranks()
+            return self._pass(self._schedule.running, by_hand=False)
         only.state = State.RUNNING  # nobody may take its place now
         try:
             return self._pass([only], by_hand=True)
@@ -585,7 +519,7 @@ class Engine:
                 elif by_hand:
                     raise
                 elif len(going) > 1:
-                    self._put_aside(going[-1])
+                    self._schedule.put_aside(going[-1])
                 else:
                     self._fail(going[0], e)
                     return None

@@ -675,7 +675,9 @@ class Machine(RuleBasedStateMachine):
             if not self.engine.has_work:
                 break
             self._step()
-        assert not self.engine.has_work, f"does not come to an end: {self.engine._running}, {self.engine._waiting}"
+        assert not self.engine.has_work, (
+            f"does not come to an end: {self.engine._schedule.running}, {self.engine._schedule.waiting}"
+        )
         self._step()
         assert all(r.is_checked for r in self.requests)
         self._look_at_own()

@@ -26,7 +26,7 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
 
 
 def _check_lists(engine: Engine, own: Sequence) -> None:
-    running, waiting = engine._running, list(engine._waiting)
+    running, waiting = engine._schedule.running, list(engine._schedule.waiting)
     ids = [id(s) for s in [*running, *waiting, own]]
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
     places = engine.memory.places
