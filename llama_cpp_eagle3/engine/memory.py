@@ -157,9 +157,9 @@ class Memory:
         source, n_source = self._best(sequence.tokens, n_wanted, free)
         key, n_host = self.host.find(sequence.tokens[:n_wanted])
         if n_host > n_source:
-            place = self._emptiest(free)
+            place, saved = self._emptiest(free), self.host.take(key)  # before what is there now goes to host memory
             self._vacate(place)
-            self._bring_back(place, key)
+            self._bring_back(place, key, saved)
             self._go_on_in(place, sequence, n_host)
         elif source is None:
             self._start_in(self._emptiest(free), sequence)
@@ -185,10 +185,10 @@ class Memory:
         self._vacate(place)
         self._occupy(place, sequence, 0)
 
-    def _bring_back(self, place: Place, key: tuple[int, ...]) -> None:
+    def _bring_back(self, place: Place, key: tuple[int, ...], saved: Saved) -> None:
         """Load a prefix from host memory into an empty place, if there is room."""
         with self._changing(place):
-            is_there = self._load(place.seq_id, self.host.take(key))
+            is_there = self._load(place.seq_id, saved)
         place.kept = list(key) if is_there else []
 
     def _go_on_in(self, place: Place, sequence: Sequence, n_past: int) -> None:
