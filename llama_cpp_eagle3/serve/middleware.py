@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,11 +43,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                out = MutableHeaders(scope=message)
-                out["Server"] = "llama-cpp-eagle3"
+                added = [(b"Server", b"llama-cpp-eagle3")]
                 if allowed:
-                    out["Access-Control-Allow-Origin"] = allowed
-                    out["Vary"] = "Origin"
+                    added += [(b"Access-Control-Allow-Origin", allowed.encode()), (b"Vary", b"Origin")]
+                message = {**message, "headers": [*message.get("headers", []), *added]}
             try:
                 await asyncio.wait_for(send(message), self.options.timeout_seconds)
             except asyncio.TimeoutError:
@@ -100,9 +99,9 @@ class Gate:
         headers = [(b"content-length", b"0")]
         if allowed:
             headers += [
-                (b"access-control-allow-credentials", b"true"),
-                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-                (b"access-control-allow-headers", b"*"),
+                (b"Access-Control-Allow-Credentials", b"true"),
+                (b"Access-Control-Allow-Methods", b"GET, POST, DELETE, OPTIONS"),
+                (b"Access-Control-Allow-Headers", b"*"),
             ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})

@@ -83,7 +83,9 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chat-template", default="", metavar="JINJA", help="or the name of one of llama.cpp's")
     group.add_argument("--chat-template-file", type=Path, metavar="FNAME")
     group.add_argument("--chat-template-kwargs", default="{}", metavar="JSON", help="variables of the template")
-    group.add_argument("--jinja", action="store_true", help="always on")
+    group.add_argument(
+        "--jinja", action=argparse.BooleanOptionalAction, default=True, help="templates are Jinja whatever this says"
+    )
     group.add_argument("--reasoning", "-rea", choices=("on", "off", "auto"), default="auto", help="let the model think")
     group.add_argument("--reasoning-format", default="auto", choices=("auto", "none", "deepseek", "deepseek-legacy"))
     group.add_argument("--prefill-assistant", action=argparse.BooleanOptionalAction, default=True)

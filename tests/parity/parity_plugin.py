@@ -1,0 +1,26 @@
+"""pytest plugin for llama.cpp's server tests: nothing is downloaded, and each test ends its servers."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def _download(*args: Any, **options: Any) -> None:
+    pytest.skip("it would download a model")
+
+
+wget = ModuleType("wget")
+wget.download = _download  # type: ignore[attr-defined]
+sys.modules["wget"] = wget
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Their own conftest does this, after it has loaded eight models that are not here."""
+    utils = sys.modules.get("utils")
+    for server in list(getattr(utils, "server_instances", ())):
+        server.stop()
