@@ -152,10 +152,8 @@ async def metrics(request: Request) -> Response:
     if not server.options.metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     text = server.metrics.text(len(server.worker.jobs), server.n_slots)
-    response = PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-    # not by `headers`, which would write it small: scripts compare it as llama-server writes it
-    response.raw_headers.append((b"Process-Start-Time-Unix", str(server.metrics.t_start).encode()))
-    return response
+    headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 
 
 async def tokenize(request: Request) -> Response:

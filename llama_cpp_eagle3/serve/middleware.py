@@ -43,9 +43,9 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"Server", b"llama-cpp-eagle3")]
+                added = [(b"server", b"llama-cpp-eagle3")]
                 if allowed:
-                    added += [(b"Access-Control-Allow-Origin", allowed.encode()), (b"Vary", b"Origin")]
+                    added += [(b"access-control-allow-origin", allowed.encode()), (b"vary", b"Origin")]
                 message = {**message, "headers": [*message.get("headers", []), *added]}
             try:
                 await asyncio.wait_for(send(message), self.options.timeout_seconds)
@@ -99,9 +99,9 @@ class Gate:
         headers = [(b"content-length", b"0")]
         if allowed:
             headers += [
-                (b"Access-Control-Allow-Credentials", b"true"),
-                (b"Access-Control-Allow-Methods", b"GET, POST, DELETE, OPTIONS"),
-                (b"Access-Control-Allow-Headers", b"*"),
+                (b"access-control-allow-credentials", b"true"),
+                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+                (b"access-control-allow-headers", b"*"),
             ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
