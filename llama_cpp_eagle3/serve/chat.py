@@ -89,6 +89,8 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
         rules: dict[str, Any] = {"grammar": body["grammar"]}
     else:
         rules = grammar_rules(tokenizer, params, set(preserved))
+        if server.templates.is_builtin:  # its grammars are of the answer alone
+            rules["grammar_prefill"] = ()
     generation = await server.generate([tokens], c, id=id, special=preserved, **rules)
     return generation, params, c
 

@@ -38,7 +38,7 @@ def serve(args: argparse.Namespace) -> int:
     fill_in_bundled_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
-    why = _why_no_draft(args)
+    why = why_no_draft(args)
     options = serve_options(args, why)
     sockets = _bind(args.host, args.port)
     try:
@@ -90,7 +90,8 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     return server
 
 
-def _why_no_draft(args: argparse.Namespace) -> str:
+def why_no_draft(args: argparse.Namespace) -> str:
+    """Why the flags say that nothing is drafted; empty if they do not."""
     if args.model_draft is None:
         return "no head was given: -md takes one"
     return "--spec-type none" if args.spec_type == "none" else ""

@@ -37,7 +37,7 @@ class Server:
         self.metrics = Metrics(options.model_name)
         self.worker = Worker(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
-        self.templates = Templates(llm.model_address, options.chat_template)
+        self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
         self._n_preparing = 0
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
 
