@@ -62,4 +62,5 @@ PYBIND11_MODULE(_core, m) {
     register_head(m);
     register_drafter(m);
     register_planner(m);
+    register_sampler(m);
 }

@@ -13,5 +13,6 @@ void register_target(py::module_ & m);
 void register_head(py::module_ & m);
 void register_drafter(py::module_ & m);
 void register_planner(py::module_ & m);
+void register_sampler(py::module_ & m);
 
 } // namespace eagle3::python

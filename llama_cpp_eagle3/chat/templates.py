@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .limits import check_request
+from .limits import check_messages, check_schema, check_tools, to_json
 from .parser import ChatParser
 
 
@@ -156,8 +155,11 @@ class ChatTemplates:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        check_request(request)
-        params = self._templates.apply(json.dumps(request, ensure_ascii=False, allow_nan=False))
+        text = to_json(request)
+        check_messages(messages)
+        check_tools(tools or ())
+        check_schema(json_schema)
+        params = self._templates.apply(text)
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
