@@ -276,6 +276,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         )
 
     @property
+    def model_address(self) -> int:
+        """Address of the loaded llama_model, for functions of llama.h."""
+        return int(self._model.model)
+
+    @property
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head; both empty without a head."""
         return self._loading.pair_id

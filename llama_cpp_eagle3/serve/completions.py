@@ -27,6 +27,10 @@ FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
 class Shape(Protocol):
     """How what comes is told to a client."""
 
+    @staticmethod
+    def encode(data: Any) -> bytes:
+        """An event as bytes."""
+
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Events of a stream, for what came last of an answer."""
 
@@ -50,7 +54,7 @@ async def respond(server: Server, request: Request, generation: Generation, shap
         heard = first
         try:
             while True:
-                data = b"".join(event(part) for answer, came in heard for part in shape.part(answer, came))
+                data = b"".join(shape.encode(part) for answer, came in heard for part in shape.part(answer, came))
                 if data:
                     yield data
                 try:
@@ -72,6 +76,8 @@ async def _next(batches: AsyncIterator[Any]) -> Any:
 
 class LlamaShape:
     """llama-server's own."""
+
+    encode = staticmethod(event)
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self._generation = server, generation
@@ -144,6 +150,8 @@ class LlamaShape:
 
 class OpenAIShape:
     """OpenAI's, with llama-server's figures."""
+
+    encode = staticmethod(event)
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self._generation = server, generation

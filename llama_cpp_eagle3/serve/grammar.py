@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-from llama_cpp.llama_grammar import json_schema_to_gbnf
-
+from ..chat import json_schema_to_grammar
 from .errors import invalid
 
 _N_BYTES_MAX = 256 << 10
@@ -21,17 +19,11 @@ def schema_to_grammar(schema: Any) -> str:
     """A GBNF grammar of what a JSON schema allows.
 
     Raises:
-        ApiError: it is no schema, or too large.
+        ApiError: it is no schema, or beyond a limit.
     """
-    if schema is True or schema == {}:
-        schema = {"type": "object"}  # an empty schema means any object
-    if not isinstance(schema, dict):
-        raise invalid('"json_schema": expected an object')
-    if _depth(schema) > _N_DEPTH_MAX:
-        raise invalid(f'"json_schema": more than {_N_DEPTH_MAX} levels deep')
     try:
-        grammar = str(json_schema_to_gbnf(json.dumps(schema)))
-    except Exception as e:
+        grammar = json_schema_to_grammar(schema)
+    except (ValueError, RecursionError) as e:
         raise invalid(f'"json_schema": {e}') from None
     check_grammar(grammar)
     return grammar
@@ -48,13 +40,6 @@ def check_grammar(grammar: str) -> None:
             raise invalid(f"the grammar's repetitions are more than {_N_REPEATED_MAX} altogether")
     if _nesting(grammar) > _N_DEPTH_MAX:
         raise invalid(f"the grammar's groups are more than {_N_DEPTH_MAX} levels deep")
-
-
-def _depth(value: Any, level: int = 0) -> int:
-    if level > _N_DEPTH_MAX or not isinstance(value, (dict, list)):
-        return level
-    items = value.values() if isinstance(value, dict) else value
-    return max((_depth(item, level + 1) for item in items), default=level + 1)
 
 
 def _nesting(grammar: str) -> int:

@@ -47,6 +47,11 @@ def event(data: Any) -> bytes:
     return b"data: " + dumps(data) + b"\n\n"
 
 
+def named_event(name: str, data: Any) -> bytes:
+    """A server-sent event with a name."""
+    return b"event: " + name.encode() + b"\n" + event(data)
+
+
 DONE = b"data: [DONE]\n\n"
 _PING = b":\n\n"
 

@@ -67,7 +67,7 @@ async def models(request: Request) -> Response:
 
 
 def _model_info(server: Server) -> dict[str, Any]:
-    model = server.llm._model.model
+    model = server.llm.model_address
     vocab = server.engine.vocab
     return {
         "arch": server.llm.metadata.get("general.architecture", ""),
@@ -104,7 +104,8 @@ async def props(request: Request) -> Response:
             "endpoint_props": False,
             "endpoint_metrics": options.metrics,
             "ui": options.ui,
-            "chat_template": server.llm.metadata.get("tokenizer.chat_template", ""),
+            "chat_template": server.templates.source(),
+            "chat_template_caps": server.templates.caps,
             "bos_token": _special(server, int(lib.llama_vocab_bos(vocab.pointer))),
             "eos_token": _special(server, int(lib.llama_vocab_eos(vocab.pointer))),
             "build_info": FINGERPRINT,
@@ -192,6 +193,13 @@ async def detokenize(request: Request) -> Response:
         raise invalid("Field 'tokens': expected a list of tokens")
     text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
     return Json({"content": text, "prompt": text})
+
+
+async def embeddings(request: Request) -> Response:
+    """POST /v1/embeddings."""
+    raise unsupported(
+        "This server does not support embeddings: its context generates, and a head reads its hidden states"
+    )
 
 
 async def _object(request: Request) -> dict[str, Any]:

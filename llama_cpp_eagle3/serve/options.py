@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ class ServeOptions:
     """How long a client may take to send a body, or to take in a part of an answer."""
     ping_seconds: float = 30.0
     why_no_draft: str = ""
+    chat_template: str = ""
+    """In place of the model's own: Jinja, or the name of one of llama.cpp's."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    enable_thinking: bool | None = None
+    reasoning_format: str = "auto"
+    prefill_assistant: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--log-format", choices=("text", "json"), default="text")
     group.add_argument("-v", "--verbose", action="store_true", help="show llama.cpp's own messages")
     group.add_argument("-n", "--predict", "--n-predict", type=int, default=-1, metavar="N", help="tokens by default")
+    _add_chat(parser)
     _add_sampling(parser)
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("chat")
+    group.add_argument("--chat-template", default="", metavar="JINJA", help="or the name of one of llama.cpp's")
+    group.add_argument("--chat-template-file", type=Path, metavar="FNAME")
+    group.add_argument("--chat-template-kwargs", default="{}", metavar="JSON", help="variables of the template")
+    group.add_argument("--jinja", action="store_true", help="always on")
+    group.add_argument("--reasoning", "-rea", choices=("on", "off", "auto"), default="auto", help="let the model think")
+    group.add_argument("--reasoning-format", default="auto", choices=("auto", "none", "deepseek", "deepseek-legacy"))
+    group.add_argument("--prefill-assistant", action=argparse.BooleanOptionalAction, default=True)
 
 
 _SAMPLING = (
@@ -109,6 +128,8 @@ def defaults_of(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     if "samplers" in given:
         given["samplers"] = given["samplers"].split(";")
+    if args.verbose:
+        given["verbose"] = True
     return given | ({"n_predict": args.predict} if args.predict >= 0 else {})
 
 
@@ -150,4 +171,27 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         timeout_seconds=args.timeout,
         ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e9,
         why_no_draft=why_no_draft,
+        chat_template=_template(args),
+        chat_template_kwargs=_template_kwargs(args.chat_template_kwargs),
+        enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
+        reasoning_format=args.reasoning_format,
+        prefill_assistant=args.prefill_assistant,
     )
+
+
+def _template(args: argparse.Namespace) -> str:
+    if args.chat_template_file is None:
+        return str(args.chat_template)
+    if args.chat_template:
+        raise ValueError("--chat-template and --chat-template-file exclude each other")
+    return str(args.chat_template_file.read_text(encoding="utf-8"))
+
+
+def _template_kwargs(text: str) -> dict[str, Any]:
+    try:
+        kwargs = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"--chat-template-kwargs: {e}") from None
+    if not isinstance(kwargs, dict):
+        raise ValueError("--chat-template-kwargs: expected a JSON object")
+    return kwargs

@@ -21,6 +21,7 @@ from .metrics import Metrics
 from .options import ServeOptions
 from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
+from .templates import Templates
 from .text import Tokenizer
 from .worker import Job, Worker
 
@@ -36,6 +37,7 @@ class Server:
         self.metrics = Metrics(options.model_name)
         self.worker = Worker(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
+        self.templates = Templates(llm.model_address, options.chat_template)
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
 
     def start(self) -> None:
