@@ -18,6 +18,7 @@ constexpr size_t MAX_REPETITIONS = 2000;        // llama.cpp takes more for any 
 constexpr size_t MAX_ELEMENTS    = 1000 * 1000; // of all rules, when repetitions are written out
 constexpr size_t MAX_BEGINNINGS  = 20 * 1000;   // ways in which a rule can begin
 constexpr size_t MAX_CHAIN       = 4000;        // rules that begin with each other
+constexpr size_t MAX_GROUP       = 8; // rules that begin with each other in a circle, and twice in one of them
 constexpr size_t UNBOUNDED       = SIZE_MAX;
 
 [[noreturn]] void refuse(const std::string & what) {
@@ -39,9 +40,7 @@ struct rule {
     std::vector<sequence> alternates;
     size_t                n_copies = 1; // that many rules of this kind follow each other
 
-    bool   may_be_empty = false;
-    size_t beginnings   = 0;
-    size_t chain        = 0;
+    bool may_be_empty = false;
 };
 
 // reads what llama_grammar_parser reads, as far as it must: the rest of a rule that it would refuse is skipped
@@ -287,62 +286,112 @@ void find_empty_rules(std::vector<rule> & rules) {
     }
 }
 
-// the rules that a rule can begin with
-std::vector<size_t> beginnings_of(const std::vector<rule> & rules, const rule & r) {
-    std::vector<size_t> res;
-    for (const sequence & alternate : r.alternates) {
-        for (const symbol & s : alternate) {
-            if (s.is_rule()) {
-                res.push_back(s.rule);
-            }
-            if (!may_be_empty(rules, s)) {
-                break;
+// the rules that a rule can begin with; is_tail: nothing stands behind it, so that llama.cpp's stack does not grow
+struct beginning {
+    size_t rule;
+    bool   is_tail;
+};
+
+using beginnings = std::vector<std::vector<beginning>>;
+
+beginnings find_beginnings(const std::vector<rule> & rules) {
+    beginnings res(rules.size());
+    for (size_t i = 0; i < rules.size(); ++i) {
+        for (const sequence & alternate : rules[i].alternates) {
+            for (const symbol & s : alternate) {
+                if (s.is_rule()) {
+                    res[i].push_back({ s.rule, &s == &alternate.back() });
+                }
+                if (!may_be_empty(rules, s)) {
+                    break;
+                }
             }
         }
     }
     return res;
 }
 
-// Depth first, as llama.cpp looks for left recursion; but it comes to a rule again on each way to it.
-void count_beginnings(std::vector<rule> & rules) {
-    enum state_t : char { NEW, OPEN, DONE };
-    struct visit {
-        size_t              id;
-        std::vector<size_t> next;
-    };
-    std::vector<state_t> state(rules.size(), NEW);
-    std::vector<visit>   path;
-    for (size_t first = 0; first < rules.size(); ++first) {
-        if (state[first] == NEW) {
-            path.push_back({ first, beginnings_of(rules, rules[first]) });
-            rules[first].beginnings = rules[first].alternates.size();
-            state[first]            = OPEN;
+// rules from those that begin with nothing else to those that begin with them, and a number for each group of rules
+// that begin with each other (Tarjan)
+struct groups {
+    std::vector<size_t> order;
+    std::vector<size_t> group_of;
+};
+
+groups find_groups(const beginnings & begin) {
+    const size_t        n = begin.size();
+    groups              res{ {}, std::vector<size_t>(n, SIZE_MAX) };
+    std::vector<size_t> index(n, SIZE_MAX), low(n), next(n, 0), path, open;
+    size_t              n_seen = 0, n_groups = 0;
+    for (size_t first = 0; first < n; ++first) {
+        if (index[first] == SIZE_MAX) {
+            path.push_back(first);
         }
         while (!path.empty()) {
-            visit & v = path.back();
-            rule &  r = rules[v.id];
-            if (v.next.empty()) {
-                r.beginnings *= r.may_be_empty ? r.n_copies : 1;
-                if (r.beginnings > MAX_BEGINNINGS) {
-                    refuse(format("rule %s can begin in more than %zu ways", r.name.c_str(), MAX_BEGINNINGS));
-                }
-                if (++r.chain > MAX_CHAIN) {
-                    refuse(format("more than %zu rules begin with each other", MAX_CHAIN));
-                }
-                state[v.id] = DONE;
-                path.pop_back();
-            } else if (state[v.next.back()] == DONE) {
-                r.beginnings += rules[v.next.back()].beginnings;
-                r.chain = std::max(r.chain, rules[v.next.back()].chain);
-                v.next.pop_back();
-            } else if (state[v.next.back()] == OPEN) {
-                refuse(format("rule %s can begin with itself (left recursion)", r.name.c_str()));
-            } else {
-                const size_t id      = v.next.back();
-                state[id]            = OPEN;
-                rules[id].beginnings = rules[id].alternates.size();
-                path.push_back({ id, beginnings_of(rules, rules[id]) });
+            const size_t i = path.back();
+            if (index[i] == SIZE_MAX) {
+                index[i] = low[i] = n_seen++;
+                open.push_back(i);
             }
+            if (next[i] < begin[i].size()) {
+                const size_t k = begin[i][next[i]++].rule;
+                if (index[k] == SIZE_MAX) {
+                    path.push_back(k);
+                } else if (res.group_of[k] == SIZE_MAX) {
+                    low[i] = std::min(low[i], index[k]);
+                }
+                continue;
+            }
+            path.pop_back();
+            if (!path.empty()) {
+                low[path.back()] = std::min(low[path.back()], low[i]);
+            }
+            if (low[i] == index[i]) {
+                for (size_t k = SIZE_MAX; k != i;) {
+                    k = open.back();
+                    open.pop_back();
+                    res.group_of[k] = n_groups;
+                    res.order.push_back(k);
+                }
+                ++n_groups;
+            }
+        }
+    }
+    return res;
+}
+
+// llama.cpp looks for left recursion depth first and comes to a rule again on each way to it; and as many ways to begin
+// as a rule has, so many stacks its grammar has there. Rules of a group are visited once: the same stack is not
+// expanded twice.
+void check_beginnings(const std::vector<rule> & rules) {
+    const beginnings    begin  = find_beginnings(rules);
+    const groups        groups = find_groups(begin);
+    std::vector<size_t> n_ways(rules.size(), 0); // by group
+    std::vector<size_t> chain(rules.size(), 0);
+    std::vector<size_t> size(rules.size(), 0);
+    for (const size_t i : groups.order) {
+        const rule & r    = rules[i];
+        const size_t g    = groups.group_of[i];
+        size_t       ways = r.alternates.size();
+        size_t       n_in = 0;
+        ++size[g];
+        for (const beginning & b : begin[i]) {
+            const size_t k = groups.group_of[b.rule];
+            if (k != g) {
+                ways += n_ways[k];
+                chain[g] = std::max(chain[g], chain[k] + 1);
+            } else if (!b.is_tail) {
+                refuse(format("rule %s can begin with itself (left recursion)", r.name.c_str()));
+            } else if (++n_in > 2 || size[g] > MAX_GROUP) {
+                refuse(format("rule %s can be empty in too many ways", r.name.c_str()));
+            }
+        }
+        n_ways[g] += ways * (r.may_be_empty ? r.n_copies : 1);
+        if (n_ways[g] > MAX_BEGINNINGS) {
+            refuse(format("rule %s can begin in more than %zu ways", r.name.c_str(), MAX_BEGINNINGS));
+        }
+        if (chain[g] > MAX_CHAIN) {
+            refuse(format("more than %zu rules begin with each other", MAX_CHAIN));
         }
     }
 }
@@ -355,7 +404,7 @@ void check_grammar(const std::string & text) {
     }
     std::vector<rule> rules = reader(text).read();
     find_empty_rules(rules);
-    count_beginnings(rules);
+    check_beginnings(rules);
 }
 
 } // namespace eagle3

@@ -36,6 +36,8 @@ class ChatParams:
     """In GBNF; empty without one."""
     grammar_lazy: bool
     """Whether the grammar waits for one of its triggers."""
+    grammar_begins_in_prompt: bool
+    """Whether it begins with the generation_prompt, which is not so if the request brought it."""
     grammar_triggers: tuple[GrammarTrigger, ...]
     preserved_tokens: tuple[str, ...]
     """Special tokens that have to be part of the text which the parser gets."""
@@ -163,8 +165,9 @@ class ChatTemplates:
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
-            grammar=params["grammar"],
+            grammar=params["grammar"] or grammar,
             grammar_lazy=params["grammar_lazy"],
+            grammar_begins_in_prompt=bool(params["grammar"]) and not params["grammar_lazy"],
             grammar_triggers=triggers,
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),
