@@ -14,7 +14,8 @@ from pathlib import Path
 
 VENDOR = "vendor/llama.cpp/"
 FOLDERS = ("include", "ggml/include", "common", "common/jinja", "common/parsers", "src", "vendor/nlohmann")
-SUFFIXES = (".h", ".hpp", ".cpp")
+FOLDERS += ("models/templates",)  # for tests
+SUFFIXES = (".h", ".hpp", ".cpp", ".jinja")
 
 
 def fetch(version: str, out: Path) -> None:
@@ -43,8 +44,8 @@ def fetch(version: str, out: Path) -> None:
 
 if __name__ == "__main__":
     version, out = sys.argv[1], Path(sys.argv[2])
-    stamp = out / f".{version}"
-    if not stamp.exists():
+    stamp, wanted = out / ".unpacked", f"{version} {FOLDERS} {SUFFIXES}"
+    if not stamp.exists() or stamp.read_text() != wanted:
         fetch(version, out)
-        stamp.touch()
+        stamp.write_text(wanted)
     print(out.as_posix())

@@ -30,9 +30,10 @@ def to_json(value: Any) -> str:
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except RecursionError:
         raise ValueError(f"the request is nested too deep: expected at most {MAX_NESTING} levels") from None
-    except TypeError as e:
+    except (TypeError, UnicodeEncodeError) as e:
         raise ValueError(f"the request is no JSON: {e}") from None
     check_nesting("the request", text)
     return text
