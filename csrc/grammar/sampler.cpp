@@ -56,7 +56,11 @@ llama_sampler_i make_interface() {
     };
     iface.accept = [](llama_sampler * smpl, llama_token token) {
         const grammar_budget::scope scope;
-        llama_grammar_accept_impl(*context_of(smpl).grammar, token);
+        try {
+            llama_grammar_accept_impl(*context_of(smpl).grammar, token);
+        } catch (const std::runtime_error & e) {
+            throw error(e.what());
+        }
     };
     iface.apply = [](llama_sampler * smpl, llama_token_data_array * cur_p) {
         const grammar_budget::scope scope;

@@ -61,7 +61,11 @@ def apply_request(
         raise ValueError("Cannot set both add_generation_prompt and continue_final_message to true.")
     if continuation and messages and messages[-1].get("role") == "assistant" and messages[-1].get("tool_calls"):
         raise ValueError("Cannot continue an assistant message that contains tool calls.")
-    kwargs = {"preserve_reasoning": True, **(chat_template_kwargs or {}), **_get(body, "chat_template_kwargs", dict, {})}
+    kwargs = {
+        "preserve_reasoning": True,
+        **(chat_template_kwargs or {}),
+        **_get(body, "chat_template_kwargs", dict, {}),
+    }
     if "enable_thinking" in kwargs:
         if isinstance(kwargs["enable_thinking"], str):
             raise ValueError('invalid type for "enable_thinking" (expected boolean, got string)')

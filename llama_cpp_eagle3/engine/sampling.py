@@ -214,8 +214,11 @@ class Chain:
             if s.grammar is not None:
                 triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
                 grammar = grammar_sampler(vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers)
-                for token in () if s.grammar_lazy else s.grammar_prefill:
-                    sampler_accept(grammar, token)
+                try:
+                    for token in () if s.grammar_lazy else s.grammar_prefill:
+                        sampler_accept(grammar, token)
+                except Eagle3Error as e:
+                    raise ValueError(f"the grammar does not begin with the end of the prompt: {e}") from None
             if s.reasoning is not None:
                 # the module is large, and few need it
                 from .._chat import reasoning_sampler

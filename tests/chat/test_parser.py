@@ -37,7 +37,8 @@ ANSWERS: list[tuple[str, str, str, str, list[tuple[str, dict[str, Any]]]]] = [
     ),
     (
         QWEN3,
-        f'<think>\nWhere? There.\n</think>\n\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGS}}}\n</tool_call>',
+        "<think>\nWhere? There.\n</think>\n\n"
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGS}}}\n</tool_call>',
         "",
         "Where? There.\n",
         [("get_weather", PARIS)],
