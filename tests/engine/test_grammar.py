@@ -145,16 +145,10 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
     free = run(llm, Sampling(temperature=0.0, samplers=samplers, ignore_eos=True), 20)
     first = free.generated[0]
     reasoning = Reasoning(start=[first], ends=[tokens("@@")], forced=tokens("!@@"), budget=5)
-    sampling = Sampling(
-        temperature=0.0,
-        ignore_eos=True,
-        samplers=samplers,
-        reasoning=reasoning,
-        grammar_triggers=["i"],
-        **LAZY,  # type: ignore[arg-type]
-    )
-    sequence = run(llm, sampling, 60)
-    text = str(sequence.text)
+    options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "samplers": samplers, **LAZY}
+    assert "os" in str(free.text)[:10]  # would start the grammar, were it not reasoning
+    sequence = run(llm, Sampling(reasoning=reasoning, grammar_triggers=["os"], **options))
+    assert sequence.error is None
     assert sequence.generated[:6] == free.generated[:6]
+    assert str(sequence.text).startswith(str(free.text)[:15])
     assert sequence.generated[6 : 6 + len(tokens("!@@"))] == tokens("!@@")
-    assert "import zzz" in text or "i" not in text.partition("!@@")[2]
