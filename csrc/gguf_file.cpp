@@ -46,6 +46,15 @@ static model_file_error wrong_kind(const gguf_file & file, const std::string & k
                                    gguf_type_name(found)));
 }
 
+gguf_type gguf_file::type(const std::string & key) const {
+    const int64_t id = find(key);
+    return id < 0 ? GGUF_TYPE_COUNT : gguf_get_kv_type(gguf_.get(), id);
+}
+
+gguf_type gguf_file::item_type(const std::string & key) const {
+    return type(key) == GGUF_TYPE_ARRAY ? gguf_get_arr_type(gguf_.get(), find(key)) : GGUF_TYPE_COUNT;
+}
+
 // element i of an integer array or value
 static std::optional<int64_t> int_at(gguf_type type, const void * data, size_t i) {
     switch (type) {
@@ -139,18 +148,34 @@ std::optional<std::vector<int32_t>> gguf_file::get_int_array(const std::string &
     return values;
 }
 
+std::vector<uint32_t> gguf_file::get_uint_array(const std::string & key) const {
+    const gguf_type item = item_type(key);
+    if (item != GGUF_TYPE_UINT32 && item != GGUF_TYPE_INT32) {
+        throw wrong_kind(*this, key, "an array of 32-bit integers", item == GGUF_TYPE_COUNT ? type(key) : item);
+    }
+    const int64_t id   = find(key);
+    const auto *  data = static_cast<const uint32_t *>(gguf_get_arr_data(gguf_.get(), id));
+    return { data, data + gguf_get_arr_n(gguf_.get(), id) };
+}
+
 size_t gguf_file::array_length(const std::string & key) const {
     const int64_t id = find(key);
     return id >= 0 && gguf_get_kv_type(gguf_.get(), id) == GGUF_TYPE_ARRAY ? gguf_get_arr_n(gguf_.get(), id) : 0;
 }
 
-std::string gguf_file::array_str(const std::string & key, size_t i) const {
+std::vector<std::string_view> gguf_file::get_str_array(const std::string & key) const {
     const int64_t id = find(key);
-    if (id < 0 || i >= array_length(key) || gguf_get_arr_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
-        throw model_file_error(
-            format("'%s': key '%s': expected an array of more than %zu strings", path_.c_str(), key.c_str(), i));
+    if (id < 0) {
+        return {};
     }
-    return gguf_get_arr_str(gguf_.get(), id, i);
+    if (item_type(key) != GGUF_TYPE_STRING) {
+        throw wrong_kind(*this, key, "an array of strings", type(key));
+    }
+    std::vector<std::string_view> values(gguf_get_arr_n(gguf_.get(), id));
+    for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = gguf_get_arr_str(gguf_.get(), id, i);
+    }
+    return values;
 }
 
 const ggml_tensor * gguf_file::find_tensor(const std::string & name) const {

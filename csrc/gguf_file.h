@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace eagle3 {
@@ -23,6 +24,10 @@ class gguf_file {
 
     bool has_key(const std::string & key) const { return find(key) >= 0; }
 
+    // the type of a key's value, and of the elements of an array; GGUF_TYPE_COUNT if there is none
+    gguf_type type(const std::string & key) const;
+    gguf_type item_type(const std::string & key) const;
+
     // the value of a key, or nothing if the key is absent; a value of another kind is an error
     std::optional<int64_t>              get_int(const std::string & key) const;
     std::optional<double>               get_float(const std::string & key) const;
@@ -30,11 +35,14 @@ class gguf_file {
     std::optional<std::string>          get_str(const std::string & key) const;
     std::optional<std::vector<int32_t>> get_int_array(const std::string & key) const;
 
+    // an array of 32-bit integers as llama.cpp reads it, without asking for their sign
+    std::vector<uint32_t> get_uint_array(const std::string & key) const;
+
     // number of elements of an array key of any element type, 0 if absent
     size_t array_length(const std::string & key) const;
 
-    // element i of an array of strings
-    std::string array_str(const std::string & key, size_t i) const;
+    // an array of strings, which live as long as this object; empty if the key is absent
+    std::vector<std::string_view> get_str_array(const std::string & key) const;
 
     int64_t require_int(const std::string & key) const;
 

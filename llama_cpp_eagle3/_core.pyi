@@ -9,6 +9,8 @@ import numpy.typing as npt
 from .draft import Draft
 
 LLAMA_CPP_PYTHON_VERSION: str
+SOURCES_DIGEST: str
+"""Of the C++ sources that it was compiled from (llama_cpp_eagle3/_library.py)."""
 RPC_PROTO_VERSION: tuple[int, int]
 """Major and minor version of the ggml-rpc protocol that llama.cpp speaks."""
 
@@ -49,6 +51,32 @@ def local_accelerators() -> list[Device]:
 
 def local_device(name: str) -> Device | None:
     """Return the registered ggml device of that name, such as CPU or CUDA0."""
+
+class LoadGuard:
+    """While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the process.
+
+    For calls that load a model or make a context, not for calls that compute.
+    """
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> LoadGuard: ...
+    def __exit__(self, *args: object) -> None: ...
+    @property
+    def reason(self) -> str:
+        """Why something failed, as llama.cpp put it; empty if it gave no reason."""
+    @property
+    def asserted(self) -> bool:
+        """Whether that was an assertion."""
+
+def check_header(path: str, overrides: Mapping[str, bool | int | float | str] = ...) -> int:
+    """Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary and
+    the other files of a split model. Raises ModelFileError; returns how many bytes the header takes."""
+
+def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
+    """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts."""
+
+def token_to_piece(vocab: int, token: int, special: bool) -> bytes:
+    """Bytes that a token stands for, of any length; of special tokens only if asked for."""
 
 class FeatureTap:
     """Reads the target's hidden states at some boundaries while it decodes.
@@ -431,6 +459,8 @@ class Drafter:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
         """Forget a sequence, or all."""
+    def close(self) -> None:
+        """Free the head: every later call raises."""
     def state_get(self, seq_id: int = 0) -> bytes:
         """Return a sequence's cache and waiting rows."""
     def state_set(self, state: bytes, seq_id: int = 0) -> None:

@@ -1,12 +1,22 @@
-"""Import llama_cpp first, so that the compiled module binds to the libllama that it has loaded."""
+"""Import llama_cpp first, so that the compiled module binds to the libllama that it has loaded.
+
+In a clone the package's folder shadows the installed copy, but has no compiled module: then the installed copy's is
+used, if it was compiled from the clone's sources.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 
 from ._version import LLAMA_CPP_PYTHON_VERSION
 from .errors import LibraryMismatchError
+
+_CORE = f"{__package__}._core"
 
 _ADVICE = f"""\
 Install the version that fits:
@@ -36,11 +46,68 @@ def load() -> None:
         # macOS resolves our undefined symbols only in libraries that are open globally
         ctypes.CDLL(llama_cpp.llama_cpp._lib._name, mode=ctypes.RTLD_GLOBAL)
     try:
+        if importlib.util.find_spec(_CORE) is None:
+            _borrow_core(Path(__file__).parent)
         from . import _core  # noqa: F401
     except ModuleNotFoundError:
+        raise
+    except LibraryMismatchError:
         raise
     except ImportError as e:
         # all symbols are bound at load time, so a libllama without them ends here
         raise LibraryMismatchError(
             f"the compiled module does not fit the loaded libllama ({llama_cpp.llama_cpp._lib._name}): {e}. {_ADVICE}"
         ) from e
+
+
+def _borrow_core(package: Path) -> None:
+    """Import the compiled module of an installed copy as ours."""
+    here = f"Python imports llama_cpp_eagle3 from '{package}', which has no compiled module"
+    install = f"    pip install {package.parent}\n(again, if you did already), or run Python in another folder."
+    spec = _find_core(package)
+    if spec is None or spec.loader is None or spec.origin is None:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise LibraryMismatchError(f"{here}, and no installed copy has one for Python {version}. Type\n{install}")
+    core = importlib.util.module_from_spec(spec)
+    sys.modules[_CORE] = core
+    try:
+        spec.loader.exec_module(core)
+        digest = getattr(core, "SOURCES_DIGEST", "")
+        if not _is_compiled_from(digest, package, Path(spec.origin).parent):
+            raise LibraryMismatchError(
+                f"{here}, and that of '{spec.origin}' was compiled from other sources. Type\n{install}"
+            )
+    except BaseException:
+        del sys.modules[_CORE]
+        raise
+    sys.modules[__package__]._core = core  # type: ignore[attr-defined]
+
+
+def _find_core(package: Path) -> ModuleSpec | None:
+    """The compiled module of the first copy of the package that has one for this Python."""
+    for entry in sys.path:
+        folder = Path(entry or ".") / package.name
+        if folder.is_dir() and not folder.samefile(package):
+            spec = PathFinder.find_spec(_CORE, [str(folder)])
+            if spec is not None:
+                return spec
+    return None
+
+
+def _is_compiled_from(digest: str, package: Path, installed: Path) -> bool:
+    """Whether a module is that of the sources beside a package; without these, whether its stubs are the package's."""
+    sources = sources_digest(package.parent)
+    if sources is not None:
+        return digest == sources
+    stubs = [folder / "_core.pyi" for folder in (package, installed)]
+    return all(s.is_file() for s in stubs) and stubs[0].read_bytes() == stubs[1].read_bytes()
+
+
+def sources_digest(root: Path) -> str | None:
+    """Digest of the C++ sources in a clone, as CMakeLists.txt makes it; None if there are none."""
+    files = [f for f in (root / "csrc").rglob("*") if f.suffix in (".cpp", ".h")]
+    if not files:
+        return None
+    files += [f for f in (root / "vendor").rglob("*") if f.is_file()]
+    digests = {f.relative_to(root).as_posix(): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in sorted(digests)).encode()).hexdigest()

@@ -27,7 +27,7 @@ class RpcError(Eagle3Error, ConnectionError):
 
 
 class LibraryMismatchError(Eagle3Error, ImportError):
-    """The installed llama-cpp-python is not the version that this package was built for."""
+    """llama-cpp-python is not the version that this package was built for, or our compiled module is missing."""
 
 
 class BusyError(Eagle3Error):

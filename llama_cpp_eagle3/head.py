@@ -18,9 +18,13 @@ class Head:
         self.type = draft_type
         self.drafter = make(draft_type)
 
-    def convert(self, draft_type: int | None) -> Drafter:
-        """Load the head again, its matrices in another type. What it has seen is forgotten."""
+    def convert(self, draft_type: int | None, use: Callable[[Drafter], None]) -> None:
+        """Load the head again, its matrices in another type. What it has seen is forgotten.
+
+        use: takes the new drafter in place of the old one, which is freed then.
+        """
         if draft_type != self.type:
-            self.drafter = self._make(draft_type)
+            old, self.drafter = self.drafter, self._make(draft_type)
             self.type = draft_type
-        return self.drafter
+            use(self.drafter)
+            old.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from time import perf_counter_ns
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,19 @@ from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
 from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
-from .guard import Guard
+from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
+from .guard import Guard, bury, closed_error
 from .head import Head
 from .hub import download
 from .loading import Loading
-from .options import DraftOptions, check_names, check_values, draft_mode
+from .model_file import check_file, file_errors, guard_tokenizer
+from .options import DraftOptions, cache_types, check_names, check_values, draft_mode
 from .planning import have_planner, load_costs
 from .state import Eagle3State, check_state
 from .stats import Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
 
@@ -72,9 +77,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_tree_tokens: int | None = None,
         draft_n_gpu_layers: int = -1,
         draft_device: str | None = None,
-        draft_type: int | None = None,
-        draft_type_k: int | None = None,
-        draft_type_v: int | None = None,
+        draft_type: int | str | None = None,
+        draft_type_k: int | str | None = None,
+        draft_type_v: int | str | None = None,
         draft_target_layers: Sequence[int] | None = None,
         n_parallel: int = 1,
         kv_unified: bool | None = None,
@@ -82,6 +87,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
         progress: Callable[[float], None] | None = None,
+        checked: bool = True,
         **options: Any,
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
@@ -101,11 +107,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
                 target's lm_head is, or on this machine's first accelerator if that is on an rpc server.
             draft_device: where the head runs instead: a ggml device (CPU, CUDA0, ...) or one of `rpc_servers`.
-            draft_type: ggml type to which the head's matrices are converted while loading, those that are wider: less
-                is read then, and a few drafts fewer are accepted. F32 leaves all as they are. Default: as they are, or
-                with draft="auto" Q4_0, if that was measured to draft so much faster that it pays.
-            draft_type_k: ggml type of the head's K cache (default F16).
-            draft_type_v: ggml type of the head's V cache (default F16).
+            draft_type: ggml type, such as "q4_0", to which the head's matrices are converted while loading, those that
+                are wider: less is read then, and a few drafts fewer are accepted. "f32" leaves all as they are.
+                Default: as they are, or with draft="auto" Q4_0, if that was measured to draft so much faster that it
+                pays.
+            draft_type_k: ggml type of the head's K cache (default "f16").
+            draft_type_v: ggml type of the head's V cache (default "f16").
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
             n_parallel: how many sequences the engine advances together.
@@ -119,7 +126,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
             progress: told how far loading the target is, 0 to 1.
-            **options: what `llama_cpp.Llama` takes.
+            checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
+                tenths of a second, once), so that no damaged file can end this one.
+            **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name.
 
         Raises:
             ModelFileError: a file is missing or is not what it should be.
@@ -139,14 +148,15 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             tree_tokens=max(8, draft_tree_depth or 0) if draft_tree_tokens is None else draft_tree_tokens,
             n_gpu_layers=draft_n_gpu_layers,
             device=draft_device,
-            type=draft_type,
-            type_k=draft_type_k,
-            type_v=draft_type_v,
+            type=type_id("draft_type", draft_type, WEIGHT_TYPES),
+            type_k=type_id("draft_type_k", draft_type_k, CACHE_TYPES),
+            type_v=type_id("draft_type_v", draft_type_v, CACHE_TYPES),
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
         check_names(options, Eagle3Llama.__init__)
+        options |= cache_types(options)
         check_values(draft_options, options)
         self._guard = Guard(type(self).__name__)
         self._context = Context()
@@ -160,15 +170,18 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         path = os.fspath(model_path)
         try:
             vocab_only = bool(options.get("vocab_only"))
             self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            check_file(path, options, checked)
             if rpc_servers:
                 options.setdefault("n_gpu_layers", -1)
-            super().__init__(path, **options)
+            with file_errors(path):
+                super().__init__(path, **options)
             self.draft_model = draft_model
             if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
                 raise ModelFileError(
@@ -182,7 +195,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _start(self) -> None:
         """Make the engine, with the head if there is one."""
         loading, context = self._loading, self._context
-        target = loading.make_target(self._ctx.ctx, self._model.model)
+        with file_errors(self.model_path):
+            target = loading.make_target(self._ctx.ctx, self._model.model)
         self._n_ctx = target.n_ctx
         if len(self.input_ids) < self._n_ctx:  # llama.cpp rounds n_ctx up
             self.input_ids = np.zeros(self._n_ctx, dtype=np.intc)
@@ -224,7 +238,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def engine(self) -> Engine:
         """The loop behind everything that generates; add sequences of your own and call `step`."""
         if self._engine is None:
-            raise Eagle3Error(f"this {type(self).__name__} is closed, or not loaded yet")
+            raise closed_error(type(self).__name__)
         return self._engine
 
     @property
@@ -240,7 +254,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     @property
     def drafter(self) -> Drafter | None:
         """The head with its verbs `process`, `propose` and `truncate`; None without one."""
-        return None if self._head is None else self._head.drafter
+        return self.engine.drafter
 
     @property
     def head(self) -> Head | None:
@@ -297,8 +311,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again, its matrices in another type. What it has seen is forgotten."""
-        if self._head is not None and draft_type != self._head.type:
-            self.engine.set_drafter(self._head.convert(draft_type))
+        with self._guard:
+            if self._head is not None:
+                self._head.convert(draft_type, self.engine.set_drafter)
 
     def _measure_state(self) -> int:
         """Bytes of recurrent state per sequence; 0 for targets that only attend."""
@@ -374,6 +389,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     @_model.setter
     def _model(self, model: Any) -> None:
         self._llama_model = model
+        guard_tokenizer(model)
         self._loading.fit_context(self._context_params, model.model)
 
     # planning
@@ -797,8 +813,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 draft_state = getattr(state, "draft_state", b"")
                 if self.drafter is not None and draft_state:
                     self.drafter.state_set(draft_state)
-            except BaseException:
+            except BaseException as e:
                 self._context.forget()
+                if type(e) is RuntimeError:  # llama_cpp's own, which says no more
+                    raise ValueError(
+                        "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
+                    ) from e
                 raise
 
     def _begin_stats(self) -> None:
@@ -841,6 +861,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def last_stats(self) -> Stats:
         """Figures of the last (or running) generation."""
         return Stats() + self._context.stats
+
+    def __enter__(self) -> Self:
+        with self._guard:
+            return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @classmethod
     def from_pretrained(
@@ -887,15 +914,20 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             if loading is not None:
                 loading.prepare_free()
             # the draft borrows the model's tables, the context calls the tap: free them in this order
-            engine, self._engine, self._head = self._engine, None, None
+            engine, head, self._engine, self._head = self._engine, self._head, None, None
             self._sampler = None
             self._context.engine = None
             if engine is not None:
                 engine.close()
+            if head is not None:
+                head.drafter.close()
             if "_stack" in self.__dict__:
                 super().close()
             if loading is not None:
                 loading.close()
+            for name in ("_llama_model", "_ctx", "_batch"):
+                if name in self.__dict__:
+                    bury(self.__dict__[name], type(self).__name__)
 
     def __getstate__(self) -> dict[str, Any]:
         draft = {f"draft_{name}": value for name, value in asdict(self._loading.draft).items()}
@@ -908,6 +940,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "n_prompt_rows": self._n_prompt_rows,
             "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
+            "checked": self._checked,
         }
 
 

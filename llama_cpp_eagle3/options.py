@@ -12,11 +12,16 @@ from typing import Any
 import llama_cpp
 from llama_cpp import Llama
 
+from .ggml_types import CACHE_TYPES, type_id
+
 _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
 
 
 MODES = ("auto", "chain", "tree")
 _N_LEAVES_AUTO = 8
+_N_CTX_MAX = 2**31 - 1
+_N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
+_FLOAT_TYPES = (0, 1, 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,11 @@ def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
             raise TypeError(f"Eagle3Llama() got an unexpected keyword argument {name!r}.{hint}")
 
 
+def cache_types(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's cache types as llama_cpp wants them; ValueError for those that llama.cpp's attention cannot read."""
+    return {name: type_id(name, options[name], CACHE_TYPES) for name in ("type_k", "type_v") if name in options}
+
+
 def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
     """Raise ValueError for values that cannot work, or not together, TypeError for a path in place of a draft model."""
     if isinstance(options.get("draft_model"), (str, os.PathLike)):
@@ -101,11 +111,19 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"draft_tree_tokens={draft.tree_tokens}"
         )
     n_ctx, n_batch, n_ubatch = (options.get(name, 512) for name in ("n_ctx", "n_batch", "n_ubatch"))
-    if n_ctx < 0 or n_batch < 1 or n_ubatch < 1:
+    if not 0 <= n_ctx <= _N_CTX_MAX or n_batch < 1 or n_ubatch < 1:
         raise ValueError(
-            "expected n_ctx >= 0, n_batch >= 1 and n_ubatch >= 1, found "
+            f"expected n_ctx in 0..{_N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
+    for name in ("n_threads", "n_threads_batch"):
+        n_threads = options.get(name) or 0
+        if not 0 <= n_threads <= _N_THREADS_MAX:
+            raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
+    if options.get("type_v") not in (None, *_FLOAT_TYPES) and not options.get("flash_attn"):
+        raise ValueError("type_v: only flash attention reads a quantized V cache: say flash_attn=True too")
+    if options.get("vocab_only") and options.get("embedding"):
+        raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")
     if draft.mode == "tree" and not draft.is_pooled:
         raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or say kv_unified=True")
     if draft.n_parallel > min(n_batch, n_ubatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from llama_cpp.llama import LlamaState
 
 from .errors import IncompatibleDraftError
@@ -29,7 +30,25 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
 
 
 def check_state(state: LlamaState, pair: tuple[str, str], n_ctx: int) -> None:
-    """Refuse, before anything is changed, a state that belongs to another pair or does not fit the context."""
+    """Refuse, before anything is changed, what is no state, belongs to another pair or does not fit the context.
+
+    Raises:
+        TypeError, ValueError: it is no state.
+        IncompatibleDraftError: it does not belong here.
+    """
+    if not isinstance(state, LlamaState):
+        raise TypeError(f"expected what save_state() returns, found {type(state).__name__}")
+    ids = np.asarray(state.input_ids)
+    if (
+        not isinstance(state.llama_state, bytes)
+        or not state.llama_state
+        or state.llama_state_size != len(state.llama_state)
+        or not isinstance(getattr(state, "draft_state", b""), bytes)
+        or ids.ndim != 1
+        or ids.dtype.kind not in "iu"
+        or not 0 <= state.n_tokens <= len(ids)
+    ):
+        raise ValueError("expected what save_state() returns: this state is damaged, its parts do not fit together")
     if isinstance(state, Eagle3State):
         for name, mine, other in zip(("target", "draft"), pair, state.pair, strict=True):
             # a state without a draft's side is fine: drafting then pauses until the next prompt

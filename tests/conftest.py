@@ -19,7 +19,7 @@ import pytest
 from llama_cpp._logger import set_verbose
 
 import placement
-from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3 import _core, model_file
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 
@@ -32,6 +32,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measured costs out of the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_trials() -> Iterator[None]:
+    """Load thousands of tiny models without a process for each; test_trial.py has its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_file, "try_file", lambda *_: None)
         yield
 
 

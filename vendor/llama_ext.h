@@ -20,6 +20,10 @@ LLAMA_API float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t i
 LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
 LLAMA_API float * llama_get_embeddings_nextn(llama_context * ctx);
 
+// the graph of a batch of that shape, as decode would build it; valid until the next call
+LLAMA_API ggml_cgraph * llama_graph_reserve(llama_context * ctx, uint32_t n_tokens, uint32_t n_seqs,
+                                            uint32_t n_outputs);
+
 // all tensors of a model by name
 LLAMA_API const std::vector<std::pair<std::string, ggml_tensor *>> &
                 llama_internal_get_tensor_map(const llama_model * model);

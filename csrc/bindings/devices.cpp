@@ -1,6 +1,7 @@
 #include "error.h"
 #include "ggml-rpc.h"
 #include "module.h"
+#include "nogil.h"
 #include "py_device.h"
 
 #include <pybind11/stl.h>
@@ -29,7 +30,7 @@ struct rpc_connection {
 };
 
 void register_devices(py::module_ & m) {
-    const auto nogil = py::call_guard<py::gil_scoped_release>();
+    const auto without_gil = py::call_guard<nogil>();
 
     py::class_<py_device>(m, "Device", "A ggml device: something that models can run on.")
         .def_property_readonly("name", [](const py_device & self) { return ggml_backend_dev_name(self.dev); })
@@ -48,10 +49,10 @@ void register_devices(py::module_ & m) {
     py::class_<rpc_connection>(m, "RpcConnection",
                                "Keeps the connection to a ggml-rpc server open. llama.cpp ends the process if it "
                                "cannot be reached: use llama_cpp_eagle3.rpc.")
-        .def(py::init<std::string>(), py::arg("endpoint"), nogil)
+        .def(py::init<std::string>(), py::arg("endpoint"), without_gil)
         .def_property_readonly("devices", [](const rpc_connection & self) { return wrap(self.devs); })
         .def(
-            "forget_graphs", [](const rpc_connection & self) { rpc_forget_graphs(self.endpoint); }, nogil,
+            "forget_graphs", [](const rpc_connection & self) { rpc_forget_graphs(self.endpoint); }, without_gil,
             "To be called after something was freed on the server while it is still in use.");
     m.def(
         "local_accelerators", [] { return wrap(local_accelerators()); },

@@ -1,6 +1,7 @@
 #include "draft/narrow.h"
 #include "draft/tree.h"
 #include "module.h"
+#include "nogil.h"
 #include "py_device.h"
 #include "py_draft.h"
 #include "py_drafter.h"
@@ -72,45 +73,45 @@ void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & to
             throw std::invalid_argument(format("row %d: the last decode had %d rows", row, tap.n_rows()));
         }
     }
-    if (static_cast<int32_t>(tap.n_row_floats()) != self.impl.head().n_embd_feat()) {
+    if (static_cast<int32_t>(tap.n_row_floats()) != self.impl().head().n_embd_feat()) {
         throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
-                                              self.impl.head().path.c_str(), self.impl.head().n_embd_feat(),
+                                              self.impl().head().path.c_str(), self.impl().head().n_embd_feat(),
                                               static_cast<size_t>(tap.n_row_floats())));
     }
-    self.impl.process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr);
+    self.impl().process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr);
 }
 
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past,
                   llama_seq_id seq_id) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
-        rows.size() != rows.shape(0) * self.impl.head().n_embd_feat()) {
+        rows.size() != rows.shape(0) * self.impl().head().n_embd_feat()) {
         throw std::invalid_argument(
-            format("expected rows of shape (%zu, %d)", tokens.size(), self.impl.head().n_embd_feat()));
+            format("expected rows of shape (%zu, %d)", tokens.size(), self.impl().head().n_embd_feat()));
     }
-    const float *                data = rows.data();
-    const py::gil_scoped_release release;
-    const busy_flag::scope       scope(self.busy);
-    self.impl.process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id);
+    const float *          data = rows.data();
+    const nogil            release;
+    const busy_flag::scope scope(self.busy);
+    self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id);
 }
 
 tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
     const busy_flag::scope scope(self.busy);
-    return self.impl.propose(id_last, n_max, p_min, seq_id);
+    return self.impl().propose(id_last, n_max, p_min, seq_id);
 }
 
 std::vector<tokens_t> propose_batch(py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last,
                                     const std::vector<int32_t> & n_max, float p_min) {
     const busy_flag::scope scope(self.busy);
-    return self.impl.propose_batch(seq_ids, ids_last, n_max, p_min);
+    return self.impl().propose_batch(seq_ids, ids_last, n_max, p_min);
 }
 
 py::object propose_tree(py_drafter & self, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
                         llama_seq_id seq_id) {
     draft_tree tree;
     {
-        const py::gil_scoped_release release;
-        const busy_flag::scope       scope(self.busy);
-        tree = propose_tree(self.impl, id_last, depth, top_k, n_tokens, seq_id);
+        const nogil            release;
+        const busy_flag::scope scope(self.busy);
+        tree = propose_tree(self.impl(), id_last, depth, top_k, n_tokens, seq_id);
     }
     return to_draft(tree.tokens, tree.parents, tree.probs);
 }
@@ -118,7 +119,7 @@ py::object propose_tree(py_drafter & self, llama_token id_last, int32_t depth, i
 py::list nodes(py_drafter & self) {
     const busy_flag::scope scope(self.busy);
     py::list               result;
-    for (const draft_node & node : self.impl.nodes()) {
+    for (const draft_node & node : self.impl().nodes()) {
         result.append(py::make_tuple(node.parent, node.token, node.p, node.depth, node.seq_id));
     }
     return result;
@@ -131,7 +132,7 @@ py::array_t<float> to_array(const std::vector<float> & values) {
 } // namespace
 
 void register_drafter(py::module_ & m) {
-    const auto nogil = py::call_guard<py::gil_scoped_release>();
+    const auto without_gil = py::call_guard<nogil>();
 
     py::class_<py_drafter>(
         m, "Drafter", "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.")
@@ -139,7 +140,7 @@ void register_drafter(py::module_ & m) {
              py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
              py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
              py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
-             py::arg("n_batch") = 512, nogil,
+             py::arg("n_batch") = 512, without_gil,
              "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
              "positions of each of the n_seq_max sequences.\n"
              "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator. boundaries: "
@@ -150,17 +151,17 @@ void register_drafter(py::module_ & m) {
              "as they are. type_k, type_v: ggml types of the cache.\n"
              "Raises ModelFileError, IncompatibleDraftError.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
-             py::arg("rows") = py::none(), nogil,
+             py::arg("rows") = py::none(), without_gil,
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning.")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
-             nogil,
+             without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
              "less likely than p_min.")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_max"),
-             py::arg("p_min") = 0.0f, nogil,
+             py::arg("p_min") = 0.0f, without_gil,
              "The same for different sequences in any order, with one graph per step for all of them. n_max: one per "
              "sequence.")
         .def("propose_tree", &propose_tree, py::arg("id_last"), py::arg("depth"), py::arg("top_k"), py::arg("n_tokens"),
@@ -172,18 +173,18 @@ void register_drafter(py::module_ & m) {
             [](py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.begin(seq_ids, ids_last, top_k, n_steps);
+                self.impl().begin(seq_ids, ids_last, top_k, n_steps);
             },
-            py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, nogil,
+            py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, without_gil,
             "Start drafting node by node: the top_k most probable tokens behind each id_last. With n_steps > 1 the "
             "best one is followed further, in the same graph.")
         .def(
             "expand",
             [](py_drafter & self, const std::vector<int32_t> & nodes, int32_t top_k) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.expand(nodes, top_k);
+                self.impl().expand(nodes, top_k);
             },
-            py::arg("nodes"), py::arg("top_k"), nogil,
+            py::arg("nodes"), py::arg("top_k"), without_gil,
             "Append the top_k most probable tokens behind each of these nodes, in one graph.")
         .def_property_readonly("nodes", &nodes,
                                "of the round that begin() started: (parent, token, p, depth, seq_id); parent is an "
@@ -192,9 +193,9 @@ void register_drafter(py::module_ & m) {
             "truncate",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id, bool same_next) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.truncate(n_past, seq_id, same_next);
+                return self.impl().truncate(n_past, seq_id, same_next);
             },
-            py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false, nogil,
+            py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false, without_gil,
             "Forget positions from n_past on. Returns the position from which rows must be processed again.\n"
             "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
             "again.")
@@ -202,9 +203,9 @@ void register_drafter(py::module_ & m) {
             "copy",
             [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.copy(src, dst, n_past);
+                return self.impl().copy(src, dst, n_past);
             },
-            py::arg("src"), py::arg("dst"), py::arg("n_past"), nogil,
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil,
             "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
             "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
             "is.")
@@ -212,29 +213,30 @@ void register_drafter(py::module_ & m) {
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.restart(n_past, seq_id);
+                self.impl().restart(n_past, seq_id);
             },
-            py::arg("n_past"), py::arg("seq_id") = 0, nogil,
+            py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
             "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
         .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
                 const busy_flag::scope scope(self.busy);
                 const llama_seq_id     first = seq_id.value_or(0);
-                const llama_seq_id     last  = seq_id.value_or(self.impl.n_seq_max() - 1);
+                const llama_seq_id     last  = seq_id.value_or(self.impl().n_seq_max() - 1);
                 for (llama_seq_id i = first; i <= last; ++i) {
-                    self.impl.restart(0, i);
+                    self.impl().restart(0, i);
                 }
             },
-            py::arg("seq_id") = py::none(), nogil, "Forget a sequence, or all.")
+            py::arg("seq_id") = py::none(), without_gil, "Forget a sequence, or all.")
+        .def("close", &py_drafter::close, "Free the head: every later call raises.")
         .def(
             "state_get",
             [](py_drafter & self, llama_seq_id seq_id) {
                 std::vector<uint8_t> state;
                 {
-                    const py::gil_scoped_release release;
-                    const busy_flag::scope       scope(self.busy);
-                    state = self.impl.state_get(seq_id);
+                    const nogil            release;
+                    const busy_flag::scope scope(self.busy);
+                    state = self.impl().state_get(seq_id);
                 }
                 return py::bytes(reinterpret_cast<const char *>(state.data()), state.size());
             },
@@ -242,66 +244,64 @@ void register_drafter(py::module_ & m) {
         .def(
             "state_set",
             [](py_drafter & self, const py::bytes & bytes, llama_seq_id seq_id) {
-                const auto                   view = static_cast<std::string_view>(bytes);
-                const py::gil_scoped_release release;
-                const busy_flag::scope       scope(self.busy);
-                self.impl.state_set({ view.begin(), view.end() }, seq_id);
+                const auto             view = static_cast<std::string_view>(bytes);
+                const nogil            release;
+                const busy_flag::scope scope(self.busy);
+                self.impl().state_set({ view.begin(), view.end() }, seq_id);
             },
             py::arg("state"), py::arg("seq_id") = 0)
+        .def_property_readonly("head", [](const py_drafter & self) { return self.impl().head(); })
+        .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl().boundaries(); })
+        .def_property_readonly("device", [](const py_drafter & self) { return self.impl().dev().name(); })
+        .def_property_readonly("n_embd", [](const py_drafter & self) { return self.impl().head().n_embd; })
+        .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl().n_ctx(); })
+        .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl().n_seq_max(); })
         .def_property_readonly(
-            "head", [](const py_drafter & self) -> const head_hparams & { return self.impl.head(); },
-            py::return_value_policy::reference_internal)
-        .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl.boundaries(); })
-        .def_property_readonly("device", [](const py_drafter & self) { return self.impl.dev().name(); })
-        .def_property_readonly("n_embd", [](const py_drafter & self) { return self.impl.head().n_embd; })
-        .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl.n_ctx(); })
-        .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl.n_seq_max(); })
-        .def_property_readonly(
-            "n_unroll", [](const py_drafter & self) { return self.impl.n_unroll(); },
+            "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
             "steps of a chain that one graph may take")
         .def(
-            "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl.n_past(seq_id); },
+            "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
             py::arg("seq_id") = 0, "Positions whose rows were taken in.")
-        .def_property_readonly("n_vocab_dft", [](const py_drafter & self) { return self.impl.weights().n_vocab_dft; })
+        .def_property_readonly("n_vocab_dft", [](const py_drafter & self) { return self.impl().weights().n_vocab_dft; })
         .def_property_readonly(
-            "n_bytes_own", [](const py_drafter & self) { return self.impl.weights().n_bytes_own; },
+            "n_bytes_own", [](const py_drafter & self) { return self.impl().weights().n_bytes_own; },
             "of the head's tensors")
         .def_property_readonly(
-            "n_bytes_read", [](const py_drafter & self) { return self.impl.weights().n_bytes_read; },
+            "n_bytes_read", [](const py_drafter & self) { return self.impl().weights().n_bytes_read; },
             "of the matrices that the first graph of a round reads, lm_head included")
         .def_property_readonly(
-            "n_bytes_shared", [](const py_drafter & self) { return self.impl.weights().n_bytes_shared; },
+            "n_bytes_shared", [](const py_drafter & self) { return self.impl().weights().n_bytes_shared; },
             "of the target's tensors that the head uses in place")
         .def_property_readonly(
             "n_bytes_cache",
             [](py_drafter & self) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.n_bytes_cache();
+                return self.impl().n_bytes_cache();
             },
             "of the K/V cache as of now: it grows and shrinks with what is held")
         .def_property_readonly(
             "draft_logits",
             [](py_drafter & self) {
                 const busy_flag::scope scope(self.busy);
-                return to_array(self.impl.logits());
+                return to_array(self.impl().logits());
             },
             "float32 (n_vocab_dft,), of the last drafted token")
         .def_property_readonly(
             "hidden_state",
             [](py_drafter & self) {
                 const busy_flag::scope scope(self.busy);
-                return to_array(self.impl.hidden_state());
+                return to_array(self.impl().hidden_state());
             },
             "float32 (n_embd,), the recurrent row after the last drafted token")
-        .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl.stats.t_process_us; })
-        .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl.stats.t_propose_us; })
+        .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
+        .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
-            "t_graph_us", [](const py_drafter & self) { return self.impl.t_graph_us(); }, "of both, inside ggml")
+            "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
         .def_property_readonly(
-            "n_graph_nodes", [](const py_drafter & self) { return self.impl.n_graph_nodes(); },
+            "n_graph_nodes", [](const py_drafter & self) { return self.impl().n_graph_nodes(); },
             "of the last graph, without those that compute nothing")
-        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl.stats.n_propose; })
-        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl.stats.n_steps; });
+        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
+        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }
 
 } // namespace eagle3::python

@@ -1,6 +1,7 @@
 #include "draft/head.h"
 
 #include "module.h"
+#include "nogil.h"
 
 #include <pybind11/stl.h>
 
@@ -48,7 +49,7 @@ void register_head(py::module_ & m) {
 
     m.def(
         "read_head", [](const std::string & path) { return read_head(gguf_file(path)); }, py::arg("path"),
-        py::call_guard<py::gil_scoped_release>(),
+        py::call_guard<nogil>(),
         "Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found.");
 }
 

@@ -1,4 +1,5 @@
 #include "module.h"
+#include "nogil.h"
 
 #include "error.h"
 
@@ -54,12 +55,17 @@ PYBIND11_MODULE(_core, m) {
 
     m.doc() = "Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner.";
     m.attr("LLAMA_CPP_PYTHON_VERSION") = LLAMA_CPP_PYTHON_VERSION;
+    m.attr("SOURCES_DIGEST")           = EAGLE3_SOURCES_DIGEST;
+
+    // what is registered later is called earlier, and may still compute
+    py::module_::import("atexit").attr("register")(py::cpp_function(&end_threads));
 
     register_errors();
     register_devices(m);
     register_feature_tap(m);
     register_target(m);
     register_head(m);
+    register_model_files(m);
     register_drafter(m);
     register_planner(m);
     register_sampler(m);

@@ -11,6 +11,7 @@ void register_devices(py::module_ & m);
 void register_feature_tap(py::module_ & m);
 void register_target(py::module_ & m);
 void register_head(py::module_ & m);
+void register_model_files(py::module_ & m);
 void register_drafter(py::module_ & m);
 void register_planner(py::module_ & m);
 void register_sampler(py::module_ & m);

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "module.h"
+#include "nogil.h"
 #include "py_draft.h"
 #include "py_drafter.h"
 
@@ -54,20 +55,20 @@ class drafter_source : public draft_source {
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {
-        const py::gil_scoped_release nogil;
-        const busy_flag::scope       scope(drafter_.busy);
-        drafter_.impl.begin(seq_ids, ids_last, top_k, n_steps);
+        const nogil            release;
+        const busy_flag::scope scope(drafter_.busy);
+        drafter_.impl().begin(seq_ids, ids_last, top_k, n_steps);
     }
 
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override {
-        const py::gil_scoped_release nogil;
-        const busy_flag::scope       scope(drafter_.busy);
-        drafter_.impl.expand(nodes, top_k);
+        const nogil            release;
+        const busy_flag::scope scope(drafter_.busy);
+        drafter_.impl().expand(nodes, top_k);
     }
 
-    const std::vector<draft_node> & nodes() const override { return drafter_.impl.nodes(); }
+    const std::vector<draft_node> & nodes() const override { return drafter_.impl().nodes(); }
 
-    int32_t n_unroll() const override { return drafter_.impl.n_unroll(); }
+    int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
 
     double time_us() const override { return static_cast<double>(ggml_time_us()); }

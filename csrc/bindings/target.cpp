@@ -3,7 +3,9 @@
 #include "busy_flag.h"
 #include "error.h"
 #include "module.h"
+#include "nogil.h"
 #include "target/arch_table.h"
+#include "target/graph_check.h"
 #include "target/target_info.h"
 
 #include <pybind11/numpy.h>
@@ -22,7 +24,16 @@ using seqs_t   = std::vector<std::vector<llama_seq_id>>;
 // a target and the flag that keeps a second thread out
 struct py_target {
     py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq) :
-        impl(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {}
+        impl(checked(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {}
+
+    // before the tap changes the graphs: the buffers that llama.cpp has made for them stay as they are
+    static llama_context * checked(uintptr_t address) {
+        auto * ctx = reinterpret_cast<llama_context *>(address);
+        if (ctx) {
+            check_graphs(ctx);
+        }
+        return ctx;
+    }
 
     target    impl;
     busy_flag busy;
@@ -138,7 +149,7 @@ py::array_t<T> copy_of(const std::vector<T> & values) {
 } // namespace
 
 void register_target(py::module_ & m) {
-    using nogil = py::call_guard<py::gil_scoped_release>;
+    using without_gil = py::call_guard<nogil>;
 
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
         Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
@@ -167,13 +178,13 @@ void register_target(py::module_ & m) {
             0 = all are the caller's.
         )pbdoc")
         .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
-             py::arg("seq_id") = 0, nogil(), R"pbdoc(
+             py::arg("seq_id") = 0, without_gil(), R"pbdoc(
             Forget positions from `n_past` on and evaluate `tokens` there as one batch.
 
             Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
             it can go back to before that (see `n_past`).
         )pbdoc")
-        .def("decode_parts", &decode_parts, py::arg("parts"), nogil(), R"pbdoc(
+        .def("decode_parts", &decode_parts, py::arg("parts"), without_gil(), R"pbdoc(
             The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
 
             Rows are numbered through all parts.
@@ -184,7 +195,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.keep(seq_id, path);
             },
-            py::arg("seq_id"), py::arg("path"), nogil(), R"pbdoc(
+            py::arg("seq_id"), py::arg("path"), without_gil(), R"pbdoc(
             After a part that was a draft: keep the path through these of its rows and forget its other tokens.
 
             Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
@@ -203,7 +214,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.set_device_argmax(n_outputs);
             },
-            py::arg("n_outputs"), nogil(), R"pbdoc(
+            py::arg("n_outputs"), without_gil(), R"pbdoc(
             Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
 
             n_outputs: rows with logits that a sequence may have in a batch, at most the context's
@@ -213,9 +224,9 @@ void register_target(py::module_ & m) {
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
             "whether logits are computed on a device whose memory the host cannot read")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
-             nogil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
+             without_gil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, py::arg("grammar") = 0,
-             nogil(), R"pbdoc(
+             without_gil(), R"pbdoc(
             Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
             n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
@@ -224,7 +235,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),
              "Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token.")
-        .def("argmax", &argmax, py::arg("row"), nogil(), "The first of the most probable tokens of a row.")
+        .def("argmax", &argmax, py::arg("row"), without_gil(), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
         .def(
@@ -252,7 +263,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.settle();
             },
-            nogil(), "Make the memory hold exactly the accepted tokens, for whoever reads it behind our back.")
+            without_gil(), "Make the memory hold exactly the accepted tokens, for whoever reads it behind our back.")
         .def(
             "n_past",
             [](py_target & self, llama_seq_id seq_id) {
@@ -266,7 +277,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.copy(src, dst, n_past);
             },
-            py::arg("src"), py::arg("dst"), py::arg("n_past"), nogil(), R"pbdoc(
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil(), R"pbdoc(
             Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
 
             Returns n_past, or 0 where that cannot be: recurrent states, sliding windows that have moved on.
@@ -345,7 +356,7 @@ void register_target(py::module_ & m) {
                           self.n_embd, self.n_vocab, self.path.c_str());
         });
 
-    m.def("read_target", &read_target_info, py::arg("path"), nogil(),
+    m.def("read_target", &read_target_info, py::arg("path"), without_gil(),
           "Read the header of a target's GGUF file, or raise ModelFileError.");
 
     m.def(

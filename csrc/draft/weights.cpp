@@ -4,6 +4,7 @@
 #include "error.h"
 #include "llama_ext.h"
 #include "lm_head.h"
+#include "weight_types.h"
 
 #include <algorithm>
 #include <cstring>
@@ -104,7 +105,10 @@ struct head_weights::loader {
             }
             return nullptr;
         }
-        std::vector<int64_t> found(meta->ne, meta->ne + std::max<size_t>(ggml_n_dims(meta), ne.size()));
+        std::vector<int64_t> found(meta->ne, meta->ne + GGML_MAX_DIMS);
+        while (found.size() > ne.size() && found.back() == 1) {
+            found.pop_back();
+        }
         if (found != ne) {
             throw model_file_error(format("'%s': tensor '%s': expected shape %s, found %s", file.path().c_str(),
                                           name.c_str(), shape_str(ne).c_str(), shape_str(found).c_str()));
@@ -113,6 +117,10 @@ struct head_weights::loader {
             throw model_file_error(
                 format("'%s': tensor '%s' holds NaN or infinite values: the file is damaged, or training diverged",
                        file.path().c_str(), name.c_str()));
+        }
+        if (ne.size() > 1 && !is_matrix_type(meta->type)) {
+            throw model_file_error(format("'%s': tensor '%s': ggml multiplies no matrices of the type %s, which it has",
+                                          file.path().c_str(), name.c_str(), ggml_type_name(meta->type)));
         }
         weights.fingerprint_ = fnv1a(weights.fingerprint_, name.data(), name.size());
         weights.fingerprint_ = fnv1a(weights.fingerprint_, data(name), std::min<size_t>(ggml_nbytes(meta), 4096));
@@ -346,6 +354,10 @@ void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams
     if ((meta->type != GGML_TYPE_I64 && meta->type != GGML_TYPE_I32) || ggml_n_dims(meta) != 1) {
         throw model_file_error(format("'%s': tensor 'd2t': expected one dimension of I64 or I32, found %d of %s", path,
                                       ggml_n_dims(meta), ggml_type_name(meta->type)));
+    }
+    if (ggml_nelements(meta) != n_vocab_dft) {
+        throw model_file_error(format("'%s': tensor 'd2t': expected %d draft tokens, found %lld", path, n_vocab_dft,
+                                      static_cast<long long>(ggml_nelements(meta))));
     }
     const uint8_t *   data      = static_cast<const uint8_t *>(file_.data()) + file.tensor_offset("d2t");
     const bool        is_offset = hparams.dialect == "fork";

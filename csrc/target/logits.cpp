@@ -45,6 +45,10 @@ llama_token argmax(const float * logits, int32_t n) {
     return it == logits + n ? 0 : static_cast<llama_token>(it - logits); // NaN equals nothing
 }
 
+bool has_nan(const float * logits, int32_t n) {
+    return std::any_of(logits, logits + n, [](float x) { return std::isnan(x); });
+}
+
 bool best_candidates(const float * logits, int32_t n, int32_t k, std::vector<llama_token_data> & res) {
     constexpr int32_t n_block = 64;
 

@@ -278,9 +278,11 @@ bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
         return true;
     }
     // attention layers were not saved: what they have beyond that position goes
+    llama_memory_t memory = llama_get_memory(ctx_);
     return llama_state_seq_set_data_ext(ctx_, state.data.data(), state.data.size(), seq_id_, flags) ==
                state.data.size() &&
-           llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, state.n_past, -1);
+           llama_memory_seq_rm(memory, seq_id_, state.n_past, -1) &&
+           llama_memory_seq_pos_max(memory, seq_id_) == state.n_past - 1;
 }
 
 // what the memory holds, and what it could go back to

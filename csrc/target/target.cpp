@@ -1,6 +1,7 @@
 #include "target/target.h"
 
 #include "error.h"
+#include "load_guard.h"
 #include "target/logits.h"
 
 #include "ggml.h"
@@ -59,6 +60,9 @@ void target::check_open() const {
 
 void target::check_tokens(const std::vector<llama_token> & tokens) const {
     check_open();
+    if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
+        throw error("the model was loaded with vocab_only: without weights nothing can be evaluated");
+    }
     if (tokens.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
@@ -422,7 +426,8 @@ void target::run() {
         if (tap_ptr) {
             tap_ptr->begin(batch);
         }
-        const int32_t ret = llama_decode(ctx, batch);
+        const abort_guard guard(abort_guard::outside_kernels);
+        const int32_t     ret = llama_decode(ctx, batch);
         if (ret == 1) {
             throw context_full_error(
                 format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
@@ -557,6 +562,13 @@ static llama_token select(llama_sampler * smpl, std::vector<llama_token_data> & 
     return cur_p.data[cur_p.selected].id;
 }
 
+// samplers sort, and NaN has no order
+static void check_numbers(const float * logits, int32_t n) {
+    if (has_nan(logits, n)) {
+        throw error("the logits are no numbers: the model's file is damaged, or it overflows");
+    }
+}
+
 static bool is_allowed(llama_sampler * grammar, llama_token token) {
     llama_token_data       candidate = { token, 1.0f, 0.0f };
     llama_token_data_array cur_p     = { &candidate, 1, /*.selected =*/-1, /*.sorted =*/false };
@@ -565,6 +577,7 @@ static bool is_allowed(llama_sampler * grammar, llama_token token) {
 }
 
 void target::look_at_all(const float * logits) {
+    check_numbers(logits, n_vocab_tgt);
     candidates.resize(n_vocab_tgt);
     for (llama_token id = 0; id < n_vocab_tgt; ++id) {
         candidates[id] = { id, logits[id], 0.0f };
@@ -578,6 +591,7 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best, ll
     const float * x   = logits(row);
     const bool    few = n_best > 0 && n_best < n_vocab_tgt && best_candidates(x, n_vocab_tgt, n_best, candidates);
     if (!few && !grammar) {
+        check_numbers(x, n_vocab_tgt);
         return llama_sampler_sample(smpl, ctx, row == -1 ? -1 : row_idxs[row]);
     }
     if (!few) {

@@ -6,6 +6,8 @@
 
 #include "llama.h"
 
+#include <algorithm>
+
 namespace eagle3 {
 
 static std::string find_why_no_target(const gguf_file & file, const std::string & arch) {
@@ -32,23 +34,29 @@ target_info read_target_info(const std::string & path) {
     if (res.arch.empty()) {
         throw model_file_error(format("'%s': key 'general.architecture' is missing", path.c_str()));
     }
-    res.name    = file.get_str("general.name").value_or("");
-    res.n_layer = file.require_int(res.arch + ".block_count");
-    res.n_layer -= file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
-    res.n_layer *= file.get_int(res.arch + ".num_loops").value_or(1);
-    res.n_embd      = file.require_int(res.arch + ".embedding_length");
-    res.n_ctx_train = file.get_int(res.arch + ".context_length").value_or(0);
-    res.file_size   = file.file_size();
+    res.name                  = file.get_str("general.name").value_or("");
+    const int64_t n_layer_all = file.require_int(res.arch + ".block_count");
+    const int64_t n_nextn     = file.get_int(res.arch + ".nextn_predict_layers").value_or(0);
+    const int64_t n_loops     = file.get_int(res.arch + ".num_loops").value_or(1);
+    res.n_embd                = file.require_int(res.arch + ".embedding_length");
+    res.n_ctx_train           = file.get_int(res.arch + ".context_length").value_or(0);
+    res.file_size             = file.file_size();
 
     res.n_vocab = file.array_length("tokenizer.ggml.tokens");
     if (res.n_vocab == 0) {
         res.n_vocab = file.get_int(res.arch + ".vocab_size").value_or(0);
     }
-    if (res.n_layer <= 0 || res.n_embd <= 0) {
-        throw model_file_error(format("'%s': expected layers and a width, found block_count %d (without layers for "
-                                      "multi-token prediction) and embedding_length %d",
-                                      path.c_str(), res.n_layer, res.n_embd));
+    // llama.cpp takes 512 layers at most
+    constexpr int64_t n_max    = 512;
+    const bool        in_range = std::max({ n_layer_all, n_nextn, n_loops }) <= n_max && n_nextn >= 0;
+    const int64_t     n_layer  = in_range ? (n_layer_all - n_nextn) * n_loops : 0;
+    if (n_layer <= 0 || n_layer > n_max || res.n_embd <= 0) {
+        throw model_file_error(format("'%s': expected 1 to %lld layers and a width, found block_count %lld, "
+                                      "nextn_predict_layers %lld, num_loops %lld and embedding_length %d",
+                                      path.c_str(), static_cast<long long>(n_max), static_cast<long long>(n_layer_all),
+                                      static_cast<long long>(n_nextn), static_cast<long long>(n_loops), res.n_embd));
     }
+    res.n_layer = static_cast<int32_t>(n_layer);
 
     res.why_no_target      = find_why_no_target(file, res.arch);
     const arch_graph graph = find_arch_graph(res.arch);
@@ -61,19 +69,17 @@ target_info read_target_info(const std::string & path) {
 }
 
 token_difference compare_tokens(const std::string & path_a, const std::string & path_b) {
-    const char *    key = "tokenizer.ggml.tokens";
-    const gguf_file a(path_a);
-    const gguf_file b(path_b);
-    const size_t    n = a.array_length(key);
-
+    const char *     key = "tokenizer.ggml.tokens";
+    const gguf_file  a(path_a);
+    const gguf_file  b(path_b);
+    const auto       tokens_a = a.get_str_array(key);
+    const auto       tokens_b = b.get_str_array(key);
     token_difference res;
-    for (size_t i = 0; i < n && n == b.array_length(key); ++i) {
-        std::string text_a = a.array_str(key, i);
-        std::string text_b = b.array_str(key, i);
-        if (text_a != text_b && res.n_different++ == 0) {
+    for (size_t i = 0; i < tokens_a.size() && tokens_a.size() == tokens_b.size(); ++i) {
+        if (tokens_a[i] != tokens_b[i] && res.n_different++ == 0) {
             res.first  = static_cast<int32_t>(i);
-            res.text_a = std::move(text_a);
-            res.text_b = std::move(text_b);
+            res.text_a = tokens_a[i];
+            res.text_b = tokens_b[i];
         }
     }
     return res;

@@ -12,9 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
+from ..ggml_types import WEIGHT_TYPES
 from ..planning import Costs, measure_types, save_costs
 from .model import fill_in_bundled_pair, load_model
-from .options import WEIGHT_TYPES, add_draft_flags, add_model_flags
+from .options import add_draft_flags, add_model_flags
 
 _NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
 

@@ -11,7 +11,6 @@ import llama_cpp
 from .._core import read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
-from .options import CACHE_TYPES, WEIGHT_TYPES
 
 _N_CTX = 4096
 
@@ -49,9 +48,9 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "draft_tree_tokens": args.tree_tokens,
         "draft_n_gpu_layers": args.gpu_layers_draft,
         "draft_device": args.device_draft,
-        "draft_type": WEIGHT_TYPES.get(args.spec_draft_type),
-        "draft_type_k": CACHE_TYPES.get(args.cache_type_k_draft),
-        "draft_type_v": CACHE_TYPES.get(args.cache_type_v_draft),
+        "draft_type": args.spec_draft_type,
+        "draft_type_k": args.cache_type_k_draft,
+        "draft_type_v": args.cache_type_v_draft,
     }
     flash_attn = llama_cpp.llama_supports_gpu_offload() if args.flash_attn == "auto" else args.flash_attn == "on"
     # the V cache can be quantized under flash attention only
@@ -69,8 +68,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "n_threads": args.threads,
         "n_threads_batch": args.threads_batch or args.threads,
         "flash_attn": bool(flash_attn),
-        "type_k": CACHE_TYPES.get(args.cache_type_k),
-        "type_v": CACHE_TYPES.get(args.cache_type_v),
+        "type_k": args.cache_type_k,
+        "type_v": args.cache_type_v,
         "lora_path": args.lora,
         "verbose": args.verbose,
         **(draft_options if draft is not None else {}),

@@ -6,20 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-# ggml's type ids; llama_cpp has no name for the bf16 one
-CACHE_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "bf16": 30,
-    "q8_0": 8,
-    "q4_0": 2,
-    "q4_1": 3,
-    "iq4_nl": 20,
-    "q5_0": 6,
-    "q5_1": 7,
-}
-
-WEIGHT_TYPES = {name: CACHE_TYPES[name] for name in ("f32", "bf16", "q8_0", "q5_0", "q4_0", "iq4_nl")}
+from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 
 _REMOVED = {
     "--draft": "--spec-draft-n-max",

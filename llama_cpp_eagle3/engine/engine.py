@@ -457,6 +457,7 @@ class Engine:
             self._guard.closed = True
             self._rounds.set_drafter(None)
             self.target.close()
+            self.vocab.close()
 
     # who runs
 
@@ -635,7 +636,7 @@ class Engine:
             piece = self.vocab.piece(token, token in s.special)
             n = len(s.tokens) - s.n_prompt
             if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
-                if text.find_stop(len(piece)):
+                if text.find_stop():
                     s.finish_reason = "stop"
                 elif n >= s.max_tokens:
                     s.finish_reason = "length"

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from .._core import token_to_piece
+from ..guard import closed_error
+
 
 class Vocab:
-    """A model's vocabulary. The model is somebody else's and must outlive it."""
+    """A model's vocabulary. The model is somebody else's: `close` before it is freed."""
 
     def __init__(self, model: int):
         """model: address of the loaded llama_model."""
-        self.pointer: Any = lib.llama_model_get_vocab(model)
-        self.n_tokens = int(lib.llama_vocab_n_tokens(self.pointer))
+        self._pointer: Any = lib.llama_model_get_vocab(model)
+        self.n_tokens = int(lib.llama_vocab_n_tokens(self._pointer))
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._eog: frozenset[int] | None = None
+
+    @property
+    def pointer(self) -> Any:
+        """The llama_vocab, for ctypes."""
+        if self._pointer is None:
+            raise closed_error(type(self).__name__)
+        return self._pointer
+
+    def close(self) -> None:
+        """The model is about to be freed: what was not asked yet raises."""
+        self._pointer = None
 
     @property
     def eog(self) -> frozenset[int]:
@@ -29,14 +42,5 @@ class Vocab:
         """Bytes that a token stands for, of any length; of special tokens only if asked for."""
         piece = self._pieces.get((token, special))
         if piece is None:
-            piece = self._pieces[token, special] = self._read(token, special)
+            piece = self._pieces[token, special] = token_to_piece(int(self.pointer), token, special)
         return piece
-
-    def _read(self, token: int, special: bool) -> bytes:
-        size = 32
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = int(lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, special))
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n

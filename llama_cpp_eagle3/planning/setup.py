@@ -72,7 +72,7 @@ def costs_of(
         costs = measure_types(engine, head, seconds, log)
         save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
-        engine.set_drafter(head.convert(costs.draft_type))
+        head.convert(costs.draft_type, engine.set_drafter)
     return costs
 
 
@@ -86,10 +86,10 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
         return measure(engine, None, seconds)
     if head.type_asked is not None or head.drafter.n_bytes_own < _N_BYTES_MIN:
         return measure(engine, head.type, seconds)
-    engine.set_drafter(head.convert(None))
+    head.convert(None, engine.set_drafter)
     as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds)
     n_bytes = head.drafter.n_bytes_own
-    engine.set_drafter(head.convert(GGML_TYPE_NARROW))
+    head.convert(GGML_TYPE_NARROW, engine.set_drafter)
     if head.drafter.n_bytes_own < n_bytes:
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
@@ -97,7 +97,7 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
-    engine.set_drafter(head.convert(None))
+    head.convert(None, engine.set_drafter)
     return as_is
 
 

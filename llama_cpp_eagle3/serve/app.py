@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from . import chat, completions, info, responses, slots
+from . import chat, completions, info, page, responses, slots
 from .errors import ApiError, failed, not_found
 from .http import error_response
 from .middleware import Gate
@@ -28,6 +28,7 @@ def _routes() -> list[BaseRoute]:
     def add(method: str, endpoint: object, *paths: str) -> None:
         found.extend(Route(path, endpoint, methods=[method]) for path in paths)  # type: ignore[arg-type]
 
+    add("GET", page.page, "/", "/index.html")
     add("GET", info.health, "/health", "/v1/health")
     add("GET", info.models, "/models", "/v1/models")
     add("GET", info.props, "/props")

@@ -15,6 +15,7 @@ from .completions import FINGERPRINT, LlamaShape, figures_of, probs_of, progress
 from .errors import failed, invalid
 from .figures import usage
 from .generation import Answer, Generation
+from .grammar import check_grammar
 from .http import DONE, Json, event, read_json
 from .schema import Completion, parse
 from .server import Server, random_id
@@ -83,7 +84,13 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
     if not tokens:
         raise invalid("the template makes nothing of these messages")
     preserved = single_tokens(tokenizer, params.preserved_tokens)
-    rules = grammar_rules(tokenizer, params, set(preserved), is_own=bool(body.get("grammar")))
+    if body.get("grammar"):  # the template has nothing to do with that
+        check_grammar(body["grammar"])
+        rules: dict[str, Any] = {"grammar": body["grammar"]}
+    else:
+        rules = grammar_rules(tokenizer, params, set(preserved))
+        if server.templates.is_builtin:  # its grammars are of the answer alone
+            rules["grammar_prefill"] = ()
     generation = await server.generate([tokens], c, id=id, special=preserved, **rules)
     return generation, params, c
 
@@ -111,8 +118,8 @@ def single_tokens(tokenizer: Tokenizer, texts: tuple[str, ...]) -> list[int]:
     return [tokens[0] for tokens in found if len(tokens) == 1]
 
 
-def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int], is_own: bool) -> dict[str, Any]:
-    """The grammar and what starts it, as options of `Sampling`. is_own: it is the request's, not the template's."""
+def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int]) -> dict[str, Any]:
+    """The grammar of a template and what starts it, as options of `Sampling`."""
     patterns: list[str] = []
     tokens: list[int] = []
     for trigger in params.grammar_triggers:
@@ -127,7 +134,7 @@ def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int],
             patterns.append(f"{begin}{trigger.value}{'' if trigger.value.endswith('$') else '$'}")
         else:
             patterns.append(trigger.value)
-    needs_prefill = params.grammar and not params.grammar_lazy and not is_own
+    needs_prefill = params.grammar and not params.grammar_lazy
     return {
         "grammar": params.grammar or None,
         "grammar_lazy": params.grammar_lazy,

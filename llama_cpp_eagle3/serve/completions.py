@@ -17,7 +17,7 @@ from .generation import Answer, Generation
 from .http import DONE, Events, Json, event, read_json, until_gone
 from .params import generation_settings
 from .schema import Completion, parse
-from .server import Server, random_id
+from .server import Server
 from .worker import End, Event, Progress, Token
 
 FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
@@ -319,15 +319,24 @@ async def completion_openai(request: Request) -> Response:
 
 async def _complete(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
-    body = await read_json(request)
+    prompts, c = await parse_completion(server, await read_json(request))
+    generation = await server.generate(prompts, c)
+    shape = OpenAIShape(server, generation) if openai else LlamaShape(server, generation)
+    return await respond(server, request, generation, shape, c.stream)
+
+
+async def parse_completion(server: Server, body: Any) -> tuple[list[list[int]], Completion]:
+    """A request's prompts and options.
+
+    Raises:
+        ApiError: it is not as it should be.
+    """
     c = parse(Completion, body, server.options.defaults)
-    if openai and body.get("best_of") not in (None, 1, c.n):
+    if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
     if c.echo and c.n_probs:
         raise invalid("echo and logprobs exclude each other: probabilities are of generated tokens only")
-    prompts = await server.aside(server.tokenizer.prompts, body.get("prompt"))
+    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, body.get("prompt"))
     if c.suffix:
         prompts = [server.tokenizer.infill(prompt, c.suffix) for prompt in prompts]
-    generation = await server.generate(prompts, c, id=f"cmpl-{random_id()}")
-    shape = OpenAIShape(server, generation) if openai else LlamaShape(server, generation)
-    return await respond(server, request, generation, shape, c.stream)
+    return prompts, c

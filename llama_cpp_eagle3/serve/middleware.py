@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,11 +43,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                out = MutableHeaders(scope=message)
-                out["Server"] = "llama-cpp-eagle3"
+                added = [(b"server", b"llama-cpp-eagle3")]
                 if allowed:
-                    out["Access-Control-Allow-Origin"] = allowed
-                    out["Vary"] = "Origin"
+                    added += [(b"access-control-allow-origin", allowed.encode()), (b"vary", b"Origin")]
+                message = {**message, "headers": [*message.get("headers", []), *added]}
             try:
                 await asyncio.wait_for(send(message), self.options.timeout_seconds)
             except asyncio.TimeoutError:

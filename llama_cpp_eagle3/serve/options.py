@@ -38,6 +38,7 @@ class ServeOptions:
     why_no_draft: str = ""
     chat_template: str = ""
     """In place of the model's own: Jinja, or the name of one of llama.cpp's."""
+    jinja: bool = True
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None
     reasoning_format: str = "auto"
@@ -83,7 +84,7 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chat-template", default="", metavar="JINJA", help="or the name of one of llama.cpp's")
     group.add_argument("--chat-template-file", type=Path, metavar="FNAME")
     group.add_argument("--chat-template-kwargs", default="{}", metavar="JSON", help="variables of the template")
-    group.add_argument("--jinja", action="store_true", help="always on")
+    group.add_argument("--jinja", action=argparse.BooleanOptionalAction, default=True, help="(default: on)")
     group.add_argument("--reasoning", "-rea", choices=("on", "off", "auto"), default="auto", help="let the model think")
     group.add_argument("--reasoning-format", default="auto", choices=("auto", "none", "deepseek", "deepseek-legacy"))
     group.add_argument("--prefill-assistant", action=argparse.BooleanOptionalAction, default=True)
@@ -172,6 +173,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e9,
         why_no_draft=why_no_draft,
         chat_template=_template(args),
+        jinja=args.jinja,
         chat_template_kwargs=_template_kwargs(args.chat_template_kwargs),
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
         reasoning_format=args.reasoning_format,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ def serve(args: argparse.Namespace) -> int:
     fill_in_bundled_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
-    why = _why_no_draft(args)
+    why = why_no_draft(args)
     options = serve_options(args, why)
     sockets = _bind(args.host, args.port)
     try:
@@ -61,7 +64,7 @@ def serve(args: argparse.Namespace) -> int:
         ssl_keyfile=None if args.ssl_key_file is None else str(args.ssl_key_file),
         ssl_certfile=None if args.ssl_cert_file is None else str(args.ssl_cert_file),
     )
-    uvicorn.Server(config).run(sockets=sockets)
+    _Server(config).run(sockets=sockets)
     return 0
 
 
@@ -87,7 +90,8 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     return server
 
 
-def _why_no_draft(args: argparse.Namespace) -> str:
+def why_no_draft(args: argparse.Namespace) -> str:
+    """Why the flags say that nothing is drafted; empty if they do not."""
     if args.model_draft is None:
         return "no head was given: -md takes one"
     return "--spec-type none" if args.spec_type == "none" else ""
@@ -124,6 +128,19 @@ def _bind(hosts: str, port: int) -> list[socket.socket]:
 def _address_of(opened: socket.socket, is_tls: bool) -> str:
     host, port = opened.getsockname()[:2]
     return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, for which a signal is a usual end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class _Protocol(HttpToolsProtocol):

@@ -37,7 +37,8 @@ class Server:
         self.metrics = Metrics(options.model_name)
         self.worker = Worker(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
-        self.templates = Templates(llm.model_address, options.chat_template)
+        self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
+        self._n_preparing = 0
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
 
     def start(self) -> None:
@@ -58,7 +59,11 @@ class Server:
     @property
     def n_queued(self) -> int:
         """Sequences that wait for a place."""
-        return max(0, len(self.worker.jobs) - self.n_slots)
+        return max(0, self._n_ahead - self.n_slots)
+
+    @property
+    def _n_ahead(self) -> int:
+        return len(self.worker.jobs) + self._n_preparing
 
     async def aside(self, function: Any, *args: Any) -> Any:
         """Call a function beside the event loop."""
@@ -94,11 +99,15 @@ class Server:
         if self.worker.failure:
             raise failed(self.worker.failure)
         n_new = len(prompts) * completion.n
-        if self.n_queued + n_new > self.n_slots + self.options.n_queue_max and self.n_queued > 0:
+        if self._n_ahead > 0 and self._n_ahead + n_new > self.n_slots + self.options.n_queue_max:
             raise too_busy(self.n_queued, self._retry_after())
         generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
-        prepared = await self.aside(self._prepare, generation, prompts, completion, special, sampling)
+        self._n_preparing += n_new
+        try:
+            prepared = await self.aside(self._prepare, generation, prompts, completion, special, sampling)
+        finally:
+            self._n_preparing -= n_new
         generation.begin(*prepared)
         return generation
 

@@ -162,22 +162,25 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                self._turn()
-            except Exception as e:  # a pass failed: the sequences go on from where they are
-                self._n_failures += 1
-                _log.error("a step failed: %s", e)
-                if self._n_failures >= _N_FAILURES_MAX:
-                    self._give_up(e)
+                self._take_in()
+                self._call_deferred()
+                if self.engine.has_work and not self._stopping:
+                    self._step()
+            except Exception as e:
+                _log.exception("the worker failed")
+                self._give_up(e)
         self._give_up(RuntimeError("the server is shutting down"))
 
-    def _turn(self) -> None:
-        """What has come in, and one step."""
-        self._take_in()
-        self._call_deferred()
-        if self._stopping or not self.engine.has_work:
-            return
+    def _step(self) -> None:
         start = perf_counter()
-        outputs = self.engine.step()
+        try:
+            outputs = self.engine.step()
+        except Exception as e:  # a pass failed: the sequences go on from where they are
+            self._n_failures += 1
+            _log.error("a step failed: %s", e)
+            if self._n_failures >= _N_FAILURES_MAX:
+                self._give_up(e)
+            return
         self._n_failures = 0
         self._hand_out(outputs, start, perf_counter())
         self._observer.step(self.engine, self.engine.n_running, self.engine.n_waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,15 @@ import pytest
 
 from serving import Running
 from tiny import write_perfect_pair
+
+
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    """Undo what the command does to the server's log."""
+    logger = logging.getLogger("llama_cpp_eagle3.serve")
+    yield
+    logger.handlers.clear()
+    logger.propagate = True
 
 
 @pytest.fixture(scope="session")

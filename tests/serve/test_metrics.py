@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +68,19 @@ def test_odd_names(tiny_target: Any) -> None:
     with Running(tiny_target, options={"model_name": 'a "b"\\\nc'}) as running:
         running.ask("/completion", {**BODY, "n_predict": 2})
         assert scrape(running)[0]["llamacpp:tokens_predicted_total"] == 2
+
+
+def test_the_dashboard(running: Running) -> None:
+    """It asks for nothing that is not there."""
+    running.ask("/completion", BODY)
+    values, _ = scrape(running)
+    names = {name.split("[")[0] for name in values}
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"(?:llamacpp|vllm):\w+", target["expr"])
+    }
+    assert len(asked) > 15
+    assert asked <= names

@@ -6,6 +6,7 @@ Only the metadata (arch_keys.py) is written by us. Models are a few megabytes at
 from __future__ import annotations
 
 import ctypes
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from arch_keys import N_VOCAB, ROWS, arch_of, keys_of
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 
-__all__ = ["N_VOCAB", "all_archs", "load_random_arch", "write_random_arch"]
+__all__ = ["N_VOCAB", "all_archs", "load_random_arch", "make_tensors", "write_random_arch", "written_shape"]
 
+_N_MAX = 1 << 22  # values of a tensor
 _LIB_DIR = Path(llama_cpp.llama_cpp._lib._name).parent
 
 
@@ -83,25 +85,38 @@ def _random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return data
 
 
-def _make(metadata: Path) -> dict[str, np.ndarray]:
+def make_tensors(metadata: Path) -> dict[str, np.ndarray]:
     """All tensors that llama.cpp wants for this metadata, optional ones too, filled with random numbers."""
     lib = _ggml()
     tensors: dict[str, np.ndarray] = {}
+    too_large: list[str] = []
 
     @llama_cpp.llama_model_set_tensor_data_t
     def fill(tensor: int, _: int) -> None:
         name = lib.ggml_get_name(tensor).decode()
         shape = tuple(ctypes.cast(tensor, ctypes.POINTER(_Tensor)).contents.ne)[::-1]
-        tensors[name] = _random_tensor(name, shape)
+        if math.prod(shape) <= _N_MAX:
+            tensors[name] = _random_tensor(name, shape)
+        else:
+            too_large.append(name)
 
     header = lib.gguf_init_from_file(str(metadata).encode(), _GgufInitParams(True, None))
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
     model: Any = llama_cpp.llama_model_init_from_user(header, fill, None, params)
     lib.gguf_free(header)
-    assert model, f"llama.cpp does not take the metadata in {metadata}"
+    if not model:
+        raise ValueError(f"llama.cpp does not take the metadata in {metadata}")
     llama_cpp.llama_model_free(model)
+    if too_large:
+        raise ValueError(f"no tiny model: {', '.join(too_large)}")
     return tensors
+
+
+def written_shape(data: np.ndarray) -> tuple[int, ...]:
+    """The shape that a file has for a tensor: dimensions of 1 at the end are not written."""
+    n_dims = max((i + 1 for i, n in enumerate(data.shape[::-1]) if n > 1), default=1)
+    return data.shape[4 - n_dims :]
 
 
 def write_random_arch(folder: Path, row: str) -> Path:
@@ -116,11 +131,9 @@ def write_random_arch(folder: Path, row: str) -> Path:
     writer.close()
 
     writer = _open(path, row)
-    for name, data in _make(metadata).items():
+    for name, data in make_tensors(metadata).items():
         if not name.endswith(ROWS[row].without):
-            # dimensions of 1 at the end are not written
-            n_dims = max((i + 1 for i, n in enumerate(data.shape[::-1]) if n > 1), default=1)
-            writer.add_tensor(name, data.reshape(data.shape[4 - n_dims :]))
+            writer.add_tensor(name, data.reshape(written_shape(data)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

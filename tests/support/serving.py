@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -55,9 +56,16 @@ class Running(AbstractContextManager["Running"]):
             assert response.headers["content-type"].startswith("text/event-stream")
             lines = [line for line in response.iter_lines() if line and not line.startswith(":")]
         assert all(line.startswith("data: ") for line in lines)
-        import json
-
         return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
+
+    def stream_named(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """All events of a stream whose events have names, which are those of their types."""
+        with self.client.stream("POST", path, json={**body, "stream": True}) as response:
+            assert response.status_code == 200, response.read()
+            lines = [line for line in response.iter_lines() if line and not line.startswith(":")]
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+        assert [line[7:] for line in lines if line.startswith("event: ")] == [event["type"] for event in events]
+        return events
 
     def close(self) -> None:
         self.client.close()

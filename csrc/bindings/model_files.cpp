@@ -1,0 +1,114 @@
+#include "error.h"
+#include "load_guard.h"
+#include "module.h"
+#include "nogil.h"
+#include "target/header_check.h"
+#include "target/tokenizer.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+
+namespace eagle3::python {
+
+namespace {
+
+// a guard that begins and ends with a `with` block
+struct py_load_guard {
+    std::unique_ptr<load_guard> guard;
+    std::string                 reason;
+    bool                        asserted = false;
+
+    void enter() { guard = std::make_unique<load_guard>(); }
+
+    void exit() {
+        read();
+        guard.reset();
+    }
+
+    void read() {
+        if (guard) {
+            reason   = guard->reason();
+            asserted = guard->asserted();
+        }
+    }
+};
+
+const llama_vocab * vocab_at(uintptr_t vocab) {
+    if (!vocab) {
+        throw std::invalid_argument("the vocabulary must not be null");
+    }
+    return reinterpret_cast<const llama_vocab *>(vocab);
+}
+
+// what llama.cpp says may quote bytes of the file
+py::str text_of(const std::string & s) {
+    return py::reinterpret_steal<py::str>(
+        PyUnicode_DecodeUTF8(s.data(), static_cast<py::ssize_t>(s.size()), "replace"));
+}
+
+} // namespace
+
+void register_model_files(py::module_ & m) {
+    py::class_<py_load_guard>(m, "LoadGuard", R"pbdoc(
+        While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the process.
+
+        For calls that load a model or make a context, not for calls that compute.
+    )pbdoc")
+        .def(py::init<>())
+        .def(
+            "__enter__",
+            [](py_load_guard & self) -> py_load_guard & {
+                self.enter();
+                return self;
+            },
+            py::return_value_policy::reference_internal)
+        .def("__exit__", [](py_load_guard & self, const py::args &) { self.exit(); })
+        .def_property_readonly(
+            "reason",
+            [](py_load_guard & self) {
+                self.read();
+                return text_of(self.reason);
+            },
+            "Why something failed, as llama.cpp put it; empty if it gave no reason.")
+        .def_property_readonly(
+            "asserted",
+            [](py_load_guard & self) {
+                self.read();
+                return self.asserted;
+            },
+            "Whether that was an assertion.");
+
+    m.def(
+        "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
+        "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
+        "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");
+
+    m.def(
+        "tokenize",
+        [](uintptr_t vocab, const py::bytes & text, bool add_special, bool parse_special) {
+            const std::string        s = text;
+            std::vector<llama_token> tokens;
+            {
+                const nogil release;
+                tokens = tokenize(vocab_at(vocab), s, add_special, parse_special);
+            }
+            py::list res(tokens.size());
+            for (size_t i = 0; i < tokens.size(); ++i) {
+                res[i] = tokens[i];
+            }
+            return res;
+        },
+        py::arg("vocab"), py::arg("text"), py::arg("add_special"), py::arg("parse_special"),
+        "Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts.");
+
+    m.def(
+        "token_to_piece",
+        [](uintptr_t vocab, llama_token token, bool special) {
+            return py::bytes(token_to_piece(vocab_at(vocab), token, special));
+        },
+        py::arg("vocab"), py::arg("token"), py::arg("special"),
+        "Bytes that a token stands for, of any length; of special tokens only if asked for.");
+}
+
+} // namespace eagle3::python

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "llama.h"
+
+namespace eagle3 {
+
+// Looks through the graphs that a context would compute for what ggml asserts while it computes, on threads where no
+// exception could get out: types of weights, numbers from the file's header. A model_file_error says what is wrong.
+// A context that reaches beyond a table of positions is an error too
+void check_graphs(llama_context * ctx);
+
+} // namespace eagle3

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "llama.h"
+
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+// What llama.cpp's functions of these names do, but a vocabulary that lacks what they need is a model_file_error, where
+// they end the process. token_to_piece gives texts of any length
+
+std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, bool add_special,
+                                  bool parse_special);
+
+std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool special);
+
+} // namespace eagle3

@@ -1,0 +1,74 @@
+"""What `trial` runs in a process of its own: load a model without its weights, and make a context.
+
+It imports nothing of this package and no NumPy, so that it begins quickly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import types
+from typing import Any
+
+
+def main() -> None:
+    """Load what the request on stdin names. An error of llama.cpp is as good an end as success: it is no crash."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    # accelerators need not wake up for this, and how it ends says enough
+    os.environ.update({"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1"})
+    _forbid_core_files()
+    package = types.ModuleType("llama_cpp")  # without what its __init__ imports
+    package.__path__ = [request["llama_cpp"]]
+    sys.modules["llama_cpp"] = package
+    lib: Any = importlib.import_module("llama_cpp.llama_cpp")
+
+    silent = lib.llama_log_callback(lambda *_: None)
+    lib.llama_log_set(silent, None)
+    params = lib.llama_model_default_params()
+    params.no_alloc = not request["vocab_only"]
+    params.vocab_only = request["vocab_only"]
+    params.load_mode = lib.LLAMA_LOAD_MODE_NONE
+    params.n_gpu_layers = 0
+    no_devices = (ctypes.c_void_p * 1)()
+    params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
+    overrides = _overrides(lib, request["kv_overrides"])
+    params.kv_overrides = overrides
+    model = lib.llama_model_load_from_file(os.fsencode(request["path"]), params)
+    if model and not request["vocab_only"]:
+        options = lib.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = 512, 64, 64
+        options.flash_attn_type = int(request["flash_attn"])
+        lib.llama_init_from_model(model, options)
+    os._exit(0)  # nothing here is worth freeing
+
+
+def _forbid_core_files() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _overrides(lib: Any, values: dict[str, Any]) -> Any:
+    """`kv_overrides` as llama.cpp takes them, as `Llama` makes them."""
+    array = (lib.llama_model_kv_override * (len(values) + 1))()
+    for item, (key, value) in zip(array, values.items(), strict=False):
+        item.key = key.encode()
+        if isinstance(value, bool):
+            item.tag, item.value.val_bool = lib.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            item.tag, item.value.val_i64 = lib.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            item.tag, item.value.val_f64 = lib.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        else:
+            item.tag, item.value.val_str = lib.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    return array
+
+
+if __name__ == "__main__":
+    main()

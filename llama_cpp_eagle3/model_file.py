@@ -1,0 +1,92 @@
+"""What llama.cpp finds wrong with a model's file, as errors that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from jinja2 import TemplateError
+
+from ._core import LoadGuard, check_header, tokenize
+from .errors import Eagle3Error, ModelFileError
+from .trial import try_file
+
+_ADVICE = (
+    "The file is damaged, or was made for another version of llama.cpp: fetch it again, or convert the model anew."
+)
+
+
+def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
+    """Check a model's header before llama.cpp sees it, with the keys that `options` give other values.
+
+    checked: load what this machine has not seen yet in a process of its own first.
+
+    Raises:
+        ModelFileError: the file is missing, truncated, no GGUF, its numbers contradict each other, or llama.cpp does
+            not survive it.
+    """
+    overrides = options.get("kv_overrides") or {}
+    n_header = check_header(path, {k: v for k, v in overrides.items() if isinstance(v, (bool, int, float, str))})
+    if checked:
+        try_file(path, n_header, options)
+
+
+# what some of llama.cpp's assertions are about, for those who have not read it
+_MEANINGS = {
+    "is_swa_any()": "there are layers with a sliding window or there are none: keys *.attention.sliding_window and "
+    "*.attention.sliding_window_pattern contradict what the architecture has",
+    "n_embd_head == hparams.n_embd_head_k()": "heads must have keys as long as values (keys *.attention.key_length and "
+    "value_length)",
+    "n_embd_head == n_rot": "all values of a head must be rotated (keys *.rope.dimension_count and "
+    "*.attention.key_length)",
+    "ggml_can_mul_mat(a, b)": "a matrix has another shape than what it is multiplied with",
+    "ggml_can_repeat(b, a)": "a vector has another length than what it is added to or multiplied with",
+    "ggml_nelements(a) == ne": "a number of heads, or the size of one, does not fit the matrices",
+}
+
+
+def _explain(reason: str) -> str:
+    """A reason, and in other words if it is an assertion that we know."""
+    return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
+
+
+@contextmanager
+def file_errors(path: str) -> Iterator[None]:
+    """Have what goes wrong while llama.cpp loads a file raised with its reason; assertions do not end the process.
+
+    Raises:
+        ModelFileError: the file is not what llama.cpp wants.
+        ValueError: it has no memory for the model, or cannot make such a context.
+    """
+    with LoadGuard() as guard:
+        try:
+            yield
+        except ModelFileError as e:
+            if path in str(e):
+                raise
+            raise ModelFileError(f"'{path}': {e}") from e
+        except Eagle3Error:
+            raise
+        except TemplateError as e:
+            raise ModelFileError(
+                f"'{path}': key 'tokenizer.chat_template' is no template that Jinja can read: {e}. {_ADVICE}"
+            ) from e
+        except UnicodeDecodeError as e:
+            raise ModelFileError(f"'{path}': the text of a special token is no UTF-8: {e}. {_ADVICE}") from e
+        except ValueError as e:
+            if not guard.reason:
+                raise
+            if guard.asserted or ("load model" in str(e) and "alloc" not in guard.reason):
+                raise ModelFileError(f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_ADVICE}") from e
+            raise ValueError(f"{e}: {guard.reason}") from e
+
+
+def guard_tokenizer(model: Any) -> None:
+    """Have a `LlamaModel` tokenize with an error where its vocabulary lacks something, not with the process's end."""
+    vocab = int(model.vocab)
+
+    def checked(text: bytes, add_bos: bool, special: bool) -> list[int]:
+        return tokenize(vocab, text, add_bos, special)
+
+    model.tokenize = checked

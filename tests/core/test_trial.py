@@ -1,0 +1,122 @@
+"""A file that llama.cpp does not survive is refused by a process that tried; one that it survives is tried once."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gguf_raw import set_key, spoil
+from llama_cpp_eagle3 import ModelFileError, _core, model_file, trial
+from loading import load, take
+from random_arch import write_random_arch
+
+TRY_FILE = trial.try_file
+
+
+@pytest.fixture(autouse=True)
+def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str | None]:
+    """Try files, with a memory of their own; returns how each trial ended."""
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(model_file, "try_file", TRY_FILE)
+    ends: list[str | None] = []
+    run = trial._run
+
+    def record(request: Any) -> str | None:
+        ends.append(run(request))
+        return ends[-1]
+
+    monkeypatch.setattr(trial, "_run", record)
+    return ends
+
+
+def test_a_good_file_is_tried_once(tmp_path: Path, trials: list[str | None]) -> None:
+    path = write_random_arch(tmp_path, "gpt-oss")
+    for _ in range(2):
+        with closing(load(path)) as llm:
+            assert len(take(llm, [1, 2, 3], 3)) == 3
+    assert trials == [None]
+    # what it depends on: the header and what is set otherwise, not the name
+    moved = path.rename(tmp_path / "other.gguf")
+    load(moved).close()
+    assert trials == [None]
+    load(moved, kv_overrides={"gpt-oss.attention.sliding_window": 8}).close()
+    load(moved, flash_attn=True).close()
+    assert trials == [None] * 3
+    load(moved, checked=False, kv_overrides={"gpt-oss.attention.sliding_window": 12}).close()
+    assert trials == [None] * 3
+
+
+def test_what_llama_cpp_does_not_survive(tmp_path: Path, trials: list[str | None]) -> None:
+    path = spoil(write_random_arch(tmp_path, "afmoe"), set_key("attention.sliding_window", 0))
+    for n in (1, 2):
+        with pytest.raises(ModelFileError, match=r"does not survive loading it: SIGSEGV.*checked=False") as info:
+            load(path)
+        assert str(path) in str(info.value)
+        assert trials == ["SIGSEGV"] * n
+
+
+def test_what_it_refuses_is_told_by_itself(tmp_path: Path, trials: list[str | None]) -> None:
+    path = spoil(write_random_arch(tmp_path, "llama"), set_key("attention.head_count", 3))
+    with pytest.raises(ModelFileError, match=r"llama\.cpp cannot load it: "):
+        load(path)
+    assert trials == [None]
+
+
+def test_vocab_only(tmp_path: Path, trials: list[str | None]) -> None:
+    with closing(load(write_random_arch(tmp_path, "llama"), vocab_only=True)) as llm:
+        assert llm.tokenize(b"hello")
+    assert trials == [None]
+
+
+def test_a_trial_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "child.py"
+    child.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(trial, "_CHILD", child)
+    monkeypatch.setattr(trial, "TIMEOUT", 0.4)
+    with pytest.raises(ModelFileError, match="no answer within 0 seconds"):
+        load(write_random_arch(tmp_path, "llama"))
+
+
+@pytest.mark.parametrize("why", ["no_interpreter", "error", "killed"])
+def test_a_trial_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: list[str | None], why: str
+) -> None:
+    """That is not the file's fault: it is loaded, and tried again the next time."""
+    child = tmp_path / "child.py"
+    child.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n" if why == "killed" else "1 / 0\n")
+    monkeypatch.setattr(trial, "_CHILD", child)
+    if why == "no_interpreter":
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    path = write_random_arch(tmp_path, "llama")
+    for _ in range(2):
+        load(path).close()
+    assert trials == ["", ""]
+
+
+def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: list[str | None]) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "file"))
+    path = write_random_arch(tmp_path, "llama")
+    for _ in range(2):
+        load(path).close()
+    assert trials == [None, None]
+
+
+def test_what_is_remembered_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_N_KEPT", 8)
+    for i in range(20):
+        trial._remember(f"{i:032x}")
+    known = trial._known()
+    assert 4 <= len(known) <= 8
+    assert known[-1] == f"{19:032x}"
+
+
+def test_header_size(tmp_path: Path) -> None:
+    """Weights do not matter for a trial, so it does not read them."""
+    path = write_random_arch(tmp_path, "llama")
+    n_header = _core.check_header(str(path))
+    assert 0 < n_header < path.stat().st_size - 100_000
