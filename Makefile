@@ -1,5 +1,6 @@
 # make demo      install into .venv and generate text with the bundled pair
 # make test      the whole test suite
+# make parity    llama.cpp's own server tests, against llama-server and against us
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
@@ -22,13 +23,16 @@ export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
 export CXXFLAGS := $(CXXFLAGS) $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 	awk '/__clang__/ {c = 1} /__AMX_TILE__/ {a = 1} /__GNUC__ / {v = $$3} END {if (a && !c && v < 14) print "-U__AMX_INT8__"}')
 
-.PHONY: demo test sanitize lint format clean FORCE
+.PHONY: demo test parity sanitize lint format clean FORCE
 
 demo: $(STAMPS)/cli
 	$(BIN)/llama-cpp-eagle3 speculative-simple
 
 test: $(STAMPS)/test
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+parity: $(STAMPS)/test
+	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
 
 sanitize: $(STAMPS)/test
 	$(BIN)/python tests/run_sanitized.py

@@ -1,9 +1,7 @@
-# Headers and link targets of the llama.cpp inside llama-cpp-python, without compiling it.
+# Sources and link targets of the llama.cpp inside llama-cpp-python: libllama itself is not compiled.
 #
-# Headers come from the first of:
-#   1. -DLLAMA_CPP_INCLUDE_DIR=<folder with llama.h>
-#   2. an installed llama-cpp-python of the pinned version (pip install --no-build-isolation)
-#   3. the pinned source distribution, fetched by pip (its index, cache and proxy settings apply)
+# Headers, and the chat code for _chat, come from the pinned source distribution, which pip fetches (its index, cache and
+# proxy settings apply), or from -DLLAMA_CPP_SOURCE_DIR=<folder vendor/llama.cpp of it>.
 #
 # Libraries: at run time ours must be the ones that llama_cpp has loaded already, which the loader finds by SONAME. So
 # we link against empty stand-ins that carry only these names. No RPATH, no second copy, and the same build serves CPU,
@@ -11,30 +9,30 @@
 
 file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/vendor/llama_cpp_python_version LLAMA_CPP_PYTHON_VERSION LIMIT_COUNT 1)
 
-set(LLAMA_CPP_INCLUDE_DIR "" CACHE PATH "Folder with llama.h and ggml.h of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}")
-set(_headers ${LLAMA_CPP_INCLUDE_DIR})
+set(LLAMA_CPP_SOURCE_DIR "" CACHE PATH "Folder vendor/llama.cpp of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}")
+set(_sources ${LLAMA_CPP_SOURCE_DIR})
 
-if(NOT _headers)
+if(NOT _sources)
     execute_process(
-        COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/llama_headers.py
-                ${LLAMA_CPP_PYTHON_VERSION} ${CMAKE_CURRENT_BINARY_DIR}/llama_headers
-        OUTPUT_VARIABLE _headers
+        COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/llama_sources.py
+                ${LLAMA_CPP_PYTHON_VERSION} ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp
+        OUTPUT_VARIABLE _sources
         OUTPUT_STRIP_TRAILING_WHITESPACE
         RESULT_VARIABLE _result)
     if(NOT _result EQUAL 0)
-        message(FATAL_ERROR "no headers of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}: see the message above")
+        message(FATAL_ERROR "no sources of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}: see the message above")
     endif()
 endif()
 
-foreach(_header llama.h ggml.h ggml-alloc.h ggml-backend.h gguf.h)
-    if(NOT EXISTS "${_headers}/${_header}")
-        message(FATAL_ERROR "${_headers} has no ${_header}")
+foreach(_file include/llama.h ggml/include/ggml.h ggml/include/gguf.h common/chat.h vendor/nlohmann/json.hpp)
+    if(NOT EXISTS "${_sources}/${_file}")
+        message(FATAL_ERROR "${_sources} has no ${_file}")
     endif()
 endforeach()
-message(STATUS "llama.cpp headers: ${_headers}")
+message(STATUS "llama.cpp sources: ${_sources}")
 
 add_library(llama_cpp INTERFACE)
-target_include_directories(llama_cpp SYSTEM INTERFACE ${_headers})
+target_include_directories(llama_cpp SYSTEM INTERFACE ${_sources}/include ${_sources}/ggml/include)
 target_include_directories(llama_cpp INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/vendor)
 target_compile_definitions(llama_cpp INTERFACE
     LLAMA_SHARED GGML_SHARED GGML_BACKEND_SHARED LLAMA_CPP_PYTHON_VERSION="${LLAMA_CPP_PYTHON_VERSION}")

@@ -178,10 +178,11 @@ class Target:
         logits: Sequence[bool],
     ) -> None:
         """Evaluate one batch of any sequences, the general form. Nothing is forgotten before."""
-    def sample(self, sampler: int, row: int, n_best: int = 0) -> int:
+    def sample(self, sampler: int, row: int, n_best: int = 0, grammar: int = 0) -> int:
         """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
         n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+        grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
         Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         """
     def sample_from(self, sampler: int, logits: npt.NDArray[np.float32]) -> int:

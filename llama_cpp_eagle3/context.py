@@ -106,9 +106,10 @@ class Context:
         if self.sequence.n_past == 0:
             raise ValueError("expected at least one token to go on from, found none")
         self.eval([])
-        if not self.sequence.rows:
+        engine = self._begin()
+        while not self.sequence.rows:  # in several passes where memory goes back far
             self._open()
-            self._begin()
+            engine.commit()
 
     def row_at(self, position: int) -> int | None:
         """Row of the last decode for a position; None if that did not hold it."""
@@ -135,7 +136,12 @@ class Context:
         generation.tokens = list(prompt)
         self._drive(generation)
         engine.resume(sequence, prompt, _SEQ_ID)
-        self._n_mirrored = min(self._n_mirrored, sequence.n_past)
+        n = min(self._n_mirrored, sequence.n_past)
+        others = np.flatnonzero(self.input_ids[:n] != sequence.tokens[:n])  # it may begin with what others left behind
+        self._n_mirrored = int(others[0]) if len(others) else n
+        if sequence.logits_all and self._n_mirrored < sequence.n_past:
+            engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
+            self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
             part = self._open()
             if part.ended:

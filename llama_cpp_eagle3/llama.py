@@ -306,6 +306,16 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         )
 
     @property
+    def model_address(self) -> int:
+        """Address of the loaded llama_model, for functions of llama.h."""
+        return int(self._model.model)
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
+
+    @property
     def n_state_bytes(self) -> int:
         """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
         return self._n_state_bytes
@@ -396,14 +406,16 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         params = (self.model_params, self.context_params, self.lora_path, self.tensor_split)
         return self._loading.costs_key(self.drafter, *params)
 
-    def calibrate(self) -> None:
+    def calibrate(self, seconds: float = 2.0) -> None:
         """Measure now what passes cost, unless that is known; else the first generation with `draft="auto"` does it.
+
+        seconds: to spend.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            self._have_planner(must=True)
+            self._have_planner(seconds, must=True)
 
     def _info(self, text: str) -> None:
         """Log what is good to know; with `verbose` it is seen."""
@@ -414,11 +426,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             _log.setLevel(logging.INFO)
         _log.log(logging.INFO if self.verbose else logging.DEBUG, text)
 
-    def _have_planner(self, must: bool = False) -> None:
+    def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
         if self._head is not None and self.engine.planner is None:
             start = perf_counter_ns()
-            have_planner(self.engine, self._head, self.costs_key, self._info, must=must)
+            have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start
 
     def _begin_text(self) -> DraftSettings:

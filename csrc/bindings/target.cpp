@@ -111,9 +111,10 @@ void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, 
     self.impl.decode_batch(tokens, pos, seq_ids, logits);
 }
 
-llama_token sample(py_target & self, uintptr_t sampler, int32_t row, int32_t n_best) {
+llama_token sample(py_target & self, uintptr_t sampler, int32_t row, int32_t n_best, uintptr_t grammar) {
     const busy_flag::scope scope(self.busy);
-    return self.impl.sample(reinterpret_cast<llama_sampler *>(sampler), row, n_best);
+    return self.impl.sample(reinterpret_cast<llama_sampler *>(sampler), row, n_best,
+                            reinterpret_cast<llama_sampler *>(grammar));
 }
 
 llama_token argmax(py_target & self, int32_t row) {
@@ -224,10 +225,12 @@ void register_target(py::module_ & m) {
             "whether logits are computed on a device whose memory the host cannot read")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
              without_gil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
-        .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, without_gil(), R"pbdoc(
+        .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, py::arg("grammar") = 0,
+             without_gil(), R"pbdoc(
             Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
             n_best > 0: the sampler looks at that many of the best tokens only, as one does that begins with top-k.
+            grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
             Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),

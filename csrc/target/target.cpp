@@ -2,7 +2,6 @@
 
 #include "error.h"
 #include "load_guard.h"
-#include "target/logits.h"
 
 #include "ggml.h"
 
@@ -517,92 +516,6 @@ void target::settle() {
             decode({ { s, n_past, tokens } });
         }
     }
-}
-
-void target::check_row(int32_t row) const {
-    check_open();
-    if (!decoded) {
-        throw error("no logits: nothing was decoded, or the last decode failed");
-    }
-    if (row < 0 || row >= static_cast<int32_t>(row_idxs.size())) {
-        throw std::invalid_argument(
-            format("row %d is out of range: the last batch had %zu tokens", row, row_idxs.size()));
-    }
-    if (!batch_logits[row_idxs[row]]) {
-        throw std::invalid_argument(format("row %d has no logits: they were not asked for", row));
-    }
-}
-
-const float * target::logits(int32_t row) const {
-    if (row == -1) {
-        check_open();
-    } else {
-        check_row(row);
-    }
-    if (argmax_used) {
-        throw error(format("the logits of row %d are on the target's device, which took their argmax: decode again "
-                           "without device_argmax",
-                           row));
-    }
-    const float * res = llama_get_logits_ith(ctx, row == -1 ? -1 : row_idxs[row]);
-    if (!res) {
-        throw error(format("llama.cpp has no logits for row %d", row));
-    }
-    return res;
-}
-
-static llama_token sample_candidates(llama_sampler * smpl, std::vector<llama_token_data> & candidates, bool sorted) {
-    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, sorted };
-    llama_sampler_apply(smpl, &cur_p);
-    if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
-        throw error("the sampler selected no token");
-    }
-    const llama_token token = cur_p.data[cur_p.selected].id;
-    llama_sampler_accept(smpl, token);
-    return token;
-}
-
-// samplers sort, and NaN has no order
-static void check_numbers(const float * logits, int32_t n) {
-    if (has_nan(logits, n)) {
-        throw error("the logits are no numbers: the model's file is damaged, or it overflows");
-    }
-}
-
-llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best) {
-    if (!smpl) {
-        throw std::invalid_argument("the sampler must not be null");
-    }
-    const float * x = logits(row);
-    if (n_best <= 0 || n_best >= n_vocab_tgt || !best_candidates(x, n_vocab_tgt, n_best, candidates)) {
-        check_numbers(x, n_vocab_tgt);
-        return llama_sampler_sample(smpl, ctx, row == -1 ? -1 : row_idxs[row]);
-    }
-    return sample_candidates(smpl, candidates, /*sorted =*/true);
-}
-
-llama_token target::sample_from(llama_sampler * smpl, const float * logits) {
-    if (!smpl) {
-        throw std::invalid_argument("the sampler must not be null");
-    }
-    check_numbers(logits, n_vocab_tgt);
-    candidates.resize(n_vocab_tgt);
-    for (llama_token id = 0; id < n_vocab_tgt; ++id) {
-        candidates[id] = { id, logits[id], 0.0f };
-    }
-    return sample_candidates(smpl, candidates, /*sorted =*/false);
-}
-
-llama_token target::argmax(int32_t row) const {
-    if (!argmax_used) {
-        return eagle3::argmax(logits(row), n_vocab_tgt);
-    }
-    check_row(row);
-    const llama_token token = llama_get_sampled_token_ith(ctx, row_idxs[row]);
-    if (token < 0 || token >= n_vocab_tgt) {
-        return 0; // every logit was NaN
-    }
-    return token;
 }
 
 void target::set_device_argmax(int32_t n_outputs) {

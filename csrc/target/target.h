@@ -71,8 +71,9 @@ class target {
     bool logits_are_remote() const { return is_remote; }
 
     // sample from a row, and let the sampler accept the token. n_best > 0: the sampler looks at that many of the best
-    // tokens only (its first link is top-k), so that nothing has to be done for the others
-    llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0);
+    // tokens only (its first link is top-k), so that nothing has to be done for the others. A grammar is asked about
+    // the token that was drawn, and only if it refuses that applied to all and another one drawn: it is slow
+    llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0, llama_sampler * grammar = nullptr);
 
     // sample from n_vocab() logits that somebody has changed
     llama_token sample_from(llama_sampler * smpl, const float * logits);
@@ -182,6 +183,8 @@ class target {
     device_argmax argmax_;
     bool          argmax_used = false; // by the last decode
     bool          is_remote   = false;
+
+    void look_at_all(const float * logits);
 
     std::vector<llama_token_data> candidates; // scratch of sample()
 

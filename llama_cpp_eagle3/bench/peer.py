@@ -60,7 +60,7 @@ def build(folder: Path) -> Path:
         return bin_dir
     folder.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
-    source = _get_source(folder)
+    source = get_source(folder)
     cmake, generator = _find("cmake"), []
     if shutil.which("ninja", path=_path()):
         generator = ["-G", "Ninja"]
@@ -89,8 +89,13 @@ def _compiler_options() -> list[str]:
     return [f"-DCMAKE_CXX_FLAGS={os.environ.get('CXXFLAGS', '')} -U__AMX_INT8__".replace("= ", "=")]
 
 
-def _get_source(folder: Path) -> Path:
-    """Fetch llama-cpp-python's source release with pip and unpack it; returns the llama.cpp inside."""
+def get_source(folder: Path | None = None) -> Path:
+    """Fetch llama-cpp-python's source release with pip and unpack it, once; returns the llama.cpp inside.
+
+    folder: default is where the tools are built.
+    """
+    folder = folder or cache_dir() / f"llama.cpp-{LLAMA_CPP_PYTHON_VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
     requirement = f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
     source = folder / f"llama_cpp_python-{LLAMA_CPP_PYTHON_VERSION}" / "vendor" / "llama.cpp"
     if source.is_dir():

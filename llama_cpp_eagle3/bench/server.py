@@ -8,8 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
@@ -18,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..errors import Eagle3Error
-from .load import Load
+from .load import Load, groups
 from .runs import Peer, Run
 
 N_BATCH = 2048
@@ -114,29 +113,30 @@ class Server:
     def run_many(
         self, prompts: Sequence[Sequence[int]], n_predict: int, clock: Callable[[], float] = time.perf_counter
     ) -> Load:
-        """Complete prompts greedily with as many clients as there are slots; each keeps its connection."""
-        waiting, before = deque(prompts), self._counters()
+        """Continue prompts greedily, in groups of as many as there are slots; the arguments are those of `load_own`.
 
-        def client(_: int) -> int:
-            n_tokens = 0
+        clock: of the wall, or `process_time`.
+        """
+        return sum((self._group(g, n_predict, clock) for g in groups(prompts, self.n_parallel)), Load(0.0, 0, 0.0, 0))
+
+    def _group(self, prompts: Sequence[Sequence[int]], n_predict: int, clock: Callable[[], float]) -> Load:
+        before = self._counters()
+
+        def client(prompt: Sequence[int]) -> list[float]:
+            asked = _greedy(prompt, n_predict, stop=False) | {"stream": True, "return_tokens": True}
+            times: list[float] = []
             with closing(self._connect()) as connection:
-                while True:
-                    try:
-                        prompt = waiting.popleft()
-                    except IndexError:
-                        return n_tokens
-                    answer = json.loads(self._exchange(connection, "/completion", _greedy(prompt, n_predict)))
-                    # the token that ends a text is none of it
-                    n_tokens += int(answer["timings"]["predicted_n"]) - (answer["stop_type"] == "eos")
+                for line in self._exchange(connection, "/completion", asked):
+                    if line.startswith(b"data: "):
+                        times += [clock()] * len(json.loads(line[6:])["tokens"])
+            return times
 
-        with ThreadPoolExecutor(self.n_parallel) as clients:
+        with ThreadPoolExecutor(len(prompts)) as clients:
             start = clock()
-            n_tokens = sum(clients.map(client, range(self.n_parallel)))
-            seconds = clock() - start
+            times = list(clients.map(client, prompts))
         after = self._counters()
         counted = ((name, "") for name in ("draft_tokens", "accepted_tokens"))
-        drafted, accepted = (after.get(key, 0) - before.get(key, 0) for key in counted)
-        return Load(seconds, n_tokens, drafted, accepted)
+        return Load.of(start, times, *(after.get(key, 0) - before.get(key, 0) for key in counted))
 
     def _counters(self) -> dict[tuple[str, str], int]:
         """What it has counted of speculation: (name, position or "") -> number."""
@@ -145,24 +145,25 @@ class Server:
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> str:
         with closing(self._connect()) as connection:
-            return self._exchange(connection, path, body)
+            return b"".join(self._exchange(connection, path, body)).decode()
 
     def _connect(self) -> HTTPConnection:
         return HTTPConnection("127.0.0.1", self.port, timeout=_T_REQUEST)
 
-    def _exchange(self, connection: HTTPConnection, path: str, body: dict[str, Any] | None) -> str:
+    def _exchange(self, connection: HTTPConnection, path: str, body: dict[str, Any] | None) -> Iterator[bytes]:
+        """The lines of an answer, as they come."""
         try:
             if body is None:
                 connection.request("GET", path)
             else:
                 connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            text = response.read().decode()
+            if response.status != 200:
+                text = response.read(500).decode(errors="replace")
+                raise Eagle3Error(f"llama-server answered {path} with {response.status}: {text}")
+            yield from response
         except OSError as e:
             raise Eagle3Error(f"llama-server does not answer ({e}):\n{self._read_log()[-2000:]}") from e
-        if response.status != 200:
-            raise Eagle3Error(f"llama-server answered {path} with {response.status}: {text[:500]}")
-        return text
 
     def _is_ready(self) -> bool:
         try:

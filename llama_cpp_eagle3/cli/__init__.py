@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 
 COMMANDS = {
+    "batch": ("llama_cpp_eagle3.cli.batch", "complete the requests of a file"),
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting, and llama.cpp, on the same files"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
     "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
     "inspect": ("llama_cpp_eagle3.cli.inspect", "say what a head is"),
     "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
+    "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
     "speculative-simple": ("llama_cpp_eagle3.cli.speculative_simple", "generate from one prompt, with figures"),
 }
 """Command -> (module, what it does)."""

@@ -36,8 +36,8 @@ def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
     return True
 
 
-def load_model(args: argparse.Namespace, draft: str | None) -> Eagle3Llama:
-    """Load target and head (None: the target alone)."""
+def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
+    """Load target and head (None: the target alone); more: options of `Eagle3Llama` that have no flag."""
     draft_options = {
         "draft_model_path": draft,
         "draft_n_max": args.spec_draft_n_max,
@@ -61,7 +61,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> Eagle3Llama:
         "rpc_servers": args.rpc,
         "use_mmap": not args.no_mmap,
         "use_mlock": args.mlock,
-        "seed": args.seed & 0xFFFFFFFF,
+        "seed": (-1 if args.seed is None else args.seed) & 0xFFFFFFFF,
         "n_ctx": _ctx_size(args),
         "n_batch": args.batch_size,
         "n_ubatch": args.ubatch_size,
@@ -73,6 +73,7 @@ def load_model(args: argparse.Namespace, draft: str | None) -> Eagle3Llama:
         "lora_path": args.lora,
         "verbose": args.verbose,
         **(draft_options if draft is not None else {}),
+        **more,
     }
     try:
         progress = None if bar is None else lambda share: bar.update(share - bar.n)

@@ -6,8 +6,7 @@ all three. What a round is, `rounds` says.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Literal
@@ -19,14 +18,10 @@ from .memory import Memory
 from .proposer import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
-from .sequence import DraftSettings, Part, Round, Sequence, State
+from .schedule import Schedule
+from .sequence import DraftSettings, Part, Round, Saved, Sequence, State
 from .text import N_COMPLETE, Text
 from .vocab import Vocab
-
-_N_WORTH_MOVING = 16
-"""Tokens that a sequence must still want before it is moved to another place."""
-_N_CELLS_EACH = 16
-"""Cells that every running sequence should have left when another one joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +32,8 @@ class Output:
     token: int | None
     text: str
     """What is new of the text: whole characters, nothing that a stop string may still take back."""
+    drafted: bool = False
+    """Whether the token had been drafted."""
 
 
 class Engine:
@@ -89,9 +86,9 @@ class Engine:
         )
         self._before_pass = before_pass
         self._guard = Guard(type(self).__name__)
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._schedule = Schedule(self.memory, self._rounds.begin_text)
         self._outputs: list[Output] = []
+        self._has_cancelled = False
 
     # what it is made of
 
@@ -151,17 +148,17 @@ class Engine:
     @property
     def n_running(self) -> int:
         """Sequences that have a place."""
-        return len(self._running)
+        return len(self._schedule.running)
 
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for one."""
-        return len(self._waiting)
+        return len(self._schedule.waiting)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do, or to tell."""
-        return bool(self._running or self._waiting or self._outputs)
+        return bool(self._schedule.running or self._schedule.waiting or self._outputs)
 
     # sequences
 
@@ -174,6 +171,10 @@ class Engine:
         stop: SequenceOf[str] = (),
         draft: DraftSettings | None = None,
         logprobs: int | None = None,
+        seq_id: int | None = None,
+        use_kept: bool = True,
+        special: Collection[int] = (),
+        exact: bool = False,
     ) -> Sequence:
         """Have tokens continued. From any thread.
 
@@ -184,6 +185,10 @@ class Engine:
             stop: strings that end the text, and are cut off.
             draft: what is drafted; None = the engine's settings.
             logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
+            seq_id: the place to run in, and to go on from what is kept there; None = any.
+            use_kept: whether it may begin with what others left behind.
+            special: special tokens that are part of the text.
+            exact: never exceed max_tokens, not even to complete a character.
 
         Returns:
             The sequence; look at it between two steps.
@@ -192,25 +197,63 @@ class Engine:
             ValueError: no tokens, or the sampler cannot be built.
             ContextFullError: the prompt has no room in the context.
         """
+        sequence = self.prepare(
+            tokens,
+            sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            draft=draft,
+            logprobs=logprobs,
+            seq_id=seq_id,
+            use_kept=use_kept,
+            special=special,
+            exact=exact,
+        )
+        self.submit(sequence)
+        return sequence
+
+    def prepare(
+        self,
+        tokens: SequenceOf[int],
+        sampling: Sampling | None = None,
+        *,
+        max_tokens: int | None = None,
+        stop: SequenceOf[str] = (),
+        draft: DraftSettings | None = None,
+        logprobs: int | None = None,
+        seq_id: int | None = None,
+        use_kept: bool = True,
+        special: Collection[int] = (),
+        exact: bool = False,
+    ) -> Sequence:
+        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread."""
         check_prompt(tokens, self.vocab.n_tokens, self.n_ctx)
         draft = draft or self.draft
         self.check_draft(draft)
+        if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
+            raise ValueError(f"expected seq_id in 0..{self.target.n_seq - 1}, found {seq_id}")
         n_left = self.n_ctx - len(tokens)
         sequence = Sequence(
             tokens,
             Chain(sampling or Sampling(), self.vocab),
             max_tokens=n_left if max_tokens is None else max_tokens,
             draft=draft,
-            text=Text(stop),
+            text=Text(stop, n_complete=0 if exact else N_COMPLETE),
             logprobs=logprobs,
         )
+        assert sequence.chain is not None
+        sequence.chain.see(tokens)
         sequence.n_save = self.n_save(len(tokens))
-        self._waiting.append(sequence)
+        sequence.seq_id_wanted, sequence.use_kept, sequence.special = seq_id, use_kept, frozenset(special)
         return sequence
+
+    def submit(self, sequence: Sequence) -> None:
+        """The second half of `add`: have a prepared sequence wait for a place. From any thread."""
+        self._schedule.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
-        sequence.is_cancelled = True
+        sequence.is_cancelled = self._has_cancelled = True
 
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
@@ -240,7 +283,7 @@ class Engine:
                 while not sequence.finish_reason and (token := self._next_or_fail(sequence)) is not None:
                     self._advance(sequence, token)
             self._rounds.commit()
-            self._retire()
+            self._schedule.retire()
             outputs, self._outputs = self._outputs, []
             return outputs
 
@@ -275,7 +318,7 @@ class Engine:
     def _begin(self) -> None:
         """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
         self._rounds.commit()
-        self._retire()
+        self._schedule.retire()
         self.memory.tidy()
 
     # a sequence that somebody drives by hand
@@ -290,7 +333,7 @@ class Engine:
     def _hold(self, sequence: Sequence, seq_id: int) -> None:
         user = self.memory.places[seq_id].user
         if user is not None and user.state is State.RUNNING:
-            self._put_aside(user)
+            self._schedule.put_aside(user)
         sequence.state = State.HELD
         self.memory.place(sequence, seq_id)
 
@@ -360,8 +403,8 @@ class Engine:
         """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
         with self._guard:
             self._begin()
-            for sequence in reversed(self._running.copy()):
-                self._put_aside(sequence)
+            for sequence in reversed(self._schedule.running.copy()):
+                self._schedule.put_aside(sequence)
             self.memory.clear()
 
     def flush(self) -> None:
@@ -370,11 +413,35 @@ class Engine:
             self._begin()
             self.memory.flush()
 
+    def kept(self, seq_id: int) -> tuple[list[int], Saved]:
+        """Tokens that are kept in a place that nobody uses, and what target and draft hold of them, to be stored."""
+        with self._guard:
+            self._begin()
+            self.memory.flush()
+            return self.memory.kept(seq_id)
+
+    def keep_there(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+        """Have a place that nobody uses keep tokens, from what `kept` gave before.
+
+        Raises:
+            ContextFullError: no room.
+            Eagle3Error: the states are not what they should be. The place is empty then.
+        """
+        with self._guard:
+            self._begin()
+            self.memory.keep_there(seq_id, tokens, target, draft)
+
+    def forget(self, seq_id: int) -> int:
+        """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
+        with self._guard:
+            self._begin()
+            return self.memory.forget(seq_id)
+
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
         """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
         with self._guard:
             for sequence in sequences:
-                sequence.is_cancelled = True
+                self.cancel(sequence)
             self._begin()
             self._end_cancelled()
             self._outputs = [output for output in self._outputs if output.sequence not in sequences]
@@ -390,59 +457,20 @@ class Engine:
     # who runs
 
     def _end_cancelled(self) -> None:
-        for sequence in [s for s in list(self._waiting) if s.is_cancelled]:  # others may be added meanwhile
-            self._waiting.remove(sequence)
-            self._end(sequence, "cancelled")
-            self._finish(sequence)
-        for sequence in self._running:
-            if sequence.is_cancelled and not sequence.finish_reason:
-                self._end(sequence, "cancelled")
-        self._retire()
-
-    def _admit(self) -> None:
-        """Give places to those that wait, in their order, for as long as there is room for what they hold."""
-        while self._waiting and len(self._running) < self.target.n_seq:
-            sequence = self._waiting[0]
-            n_held = sum(len(s.tokens) for s in self._running)
-            n_spare = _N_CELLS_EACH * (1 + len(self._running))
-            if self.target.is_pooled and self._running and n_held + len(sequence.tokens) + n_spare > self.n_ctx:
-                return
-            while not self.memory.place(sequence):
-                if not self.memory.make_room():
-                    return
-            self._waiting.popleft()
-            self._run(sequence, len(self._running))
-
-    def _run(self, sequence: Sequence, i: int) -> None:
-        """A sequence that was waiting has a place now."""
-        sequence.state = State.RUNNING
-        self._running.insert(i, sequence)
-        self._rounds.begin_text(sequence)
-
-    def _close_ranks(self) -> None:
-        """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
-        if self.target.is_pooled or not self._running:
+        if not self._has_cancelled:
             return
-        while True:
-            last = max(self._running, key=lambda s: s.seq_id)
-            taken = {s.seq_id for s in self._running}
-            hole = next((i for i in range(last.seq_id) if i not in taken), None)
-            if hole is None or last.max_tokens - (len(last.tokens) - last.n_prompt) < _N_WORTH_MOVING:
-                return
-            i = self._running.index(last)
-            self._put_aside(last)
-            if not self.memory.place(last, hole):
-                return
-            self._waiting.popleft()
-            self._run(last, i)
-
-    def _put_aside(self, sequence: Sequence) -> None:
-        """Take a running sequence's place away; it comes back by itself, before all that were never there."""
-        self.memory.put_aside(sequence)
-        self._running.remove(sequence)
-        sequence.state = State.WAITING
-        self._waiting.appendleft(sequence)
-        self.memory.tidy()
+        try:
+            self._has_cancelled = False  # first: others may be cancelled meanwhile
+            for sequence in [s for s in list(self._schedule.waiting) if s.is_cancelled]:
+                self._end(sequence, "cancelled")
+                self._schedule.withdraw(sequence)
+            for sequence in self._schedule.running:
+                if sequence.is_cancelled and not sequence.finish_reason:
+                    self._end(sequence, "cancelled")
+            self._schedule.retire()
+        except BaseException:
+            self._has_cancelled = True
+            raise
 
     def _end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
         sequence.finish_reason = reason
@@ -453,27 +481,14 @@ class Engine:
         sequence.error = error
         self._end(sequence, "error")
 
-    def _retire(self) -> None:
-        """Free the places of those that are done."""
-        if any(s.finish_reason for s in self._running):
-            done = [s for s in self._running if s.finish_reason]
-            self._running = [s for s in self._running if not s.finish_reason]
-            for sequence in done:
-                self._finish(sequence)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self.memory.release(sequence)
-        sequence.state = State.DONE
-        sequence.saved = sequence.chain = None
-
     # open
 
     def _open(self, only: Sequence | None = None) -> Round | None:
         self._before_pass()
         if only is None:
-            self._admit()
-            self._close_ranks()
-            return self._pass(self._running, by_hand=False)
+            self._schedule.admit()
+            self._schedule.close_ranks()
+            return self._pass(self._schedule.running, by_hand=False)
         only.state = State.RUNNING  # nobody may take its place now
         try:
             return self._pass([only], by_hand=True)
@@ -504,7 +519,7 @@ class Engine:
                 elif by_hand:
                     raise
                 elif len(going) > 1:
-                    self._put_aside(going[-1])
+                    self._schedule.put_aside(going[-1])
                 else:
                     self._fail(going[0], e)
                     return None
@@ -515,8 +530,14 @@ class Engine:
         """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
         for place in self.memory.places:
             user = place.user
-            if user is not None and user.is_dirty and not self.memory.settle(user) and user in sequences:
-                raise _lost()
+            if user is None or not user.is_dirty:
+                continue
+            n_past, is_there = user.n_past, self.memory.settle(user)
+            if user in sequences:
+                if not is_there:
+                    raise _lost()
+            elif user.n_past < n_past:
+                self.memory.release(user)  # whoever holds it evaluates nothing now: all is there, or nothing
 
     def _full(self, sequence: Sequence, by_hand: bool) -> None:
         if by_hand:
@@ -546,14 +567,14 @@ class Engine:
             s.tokens.pop()
             s.finish_reason = "stop"
         else:
-            piece = self.vocab.piece(token)
+            piece = self.vocab.piece(token, token in s.special)
             n = len(s.tokens) - s.n_prompt
-            if text.add(piece, may_wait=n < s.max_tokens + N_COMPLETE):
-                if text.find_stop(len(piece)):
+            if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
+                if text.find_stop():
                     s.finish_reason = "stop"
                 elif n >= s.max_tokens:
                     s.finish_reason = "length"
-        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason))))
+        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason)), s.drafted))
 
     # commit
 

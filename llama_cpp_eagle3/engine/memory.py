@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .._core import Drafter, FeatureTap, Target
-from ..errors import ContextFullError
+from ..errors import ContextFullError, Eagle3Error
 from .sequence import Part, Saved, Sequence, State
 
 _N_WORTH_KEEPING = 32
@@ -143,13 +143,23 @@ class Memory:
             sequence.saved = None
             self._occupy(place, sequence, n_past)
             return True
+        if not sequence.use_kept:
+            self._start_in(self._emptiest(free), sequence)
+            return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
+        if sequence.seq_id_wanted is not None:  # it is to go on from what is there
+            n_kept = min(n_common(free[0].kept, sequence.tokens), n_wanted)
+            if n_kept > 0:
+                self._go_on_in(free[0], sequence, n_kept)
+            else:
+                self._start_in(free[0], sequence)
+            return True
         source, n_source = self._best(sequence.tokens, n_wanted, free)
         key, n_host = self.host.find(sequence.tokens[:n_wanted])
         if n_host > n_source:
-            place = self._emptiest(free)
+            place, saved = self._emptiest(free), self.host.take(key)  # before what is there now goes to host memory
             self._vacate(place)
-            self._bring_back(place, key)
+            self._bring_back(place, key, saved)
             self._go_on_in(place, sequence, n_host)
         elif source is None:
             self._start_in(self._emptiest(free), sequence)
@@ -175,10 +185,10 @@ class Memory:
         self._vacate(place)
         self._occupy(place, sequence, 0)
 
-    def _bring_back(self, place: Place, key: tuple[int, ...]) -> None:
+    def _bring_back(self, place: Place, key: tuple[int, ...], saved: Saved) -> None:
         """Load a prefix from host memory into an empty place, if there is room."""
         with self._changing(place):
-            is_there = self._load(place.seq_id, self.host.take(key))
+            is_there = self._load(place.seq_id, saved)
         place.kept = list(key) if is_there else []
 
     def _go_on_in(self, place: Place, sequence: Sequence, n_past: int) -> None:
@@ -292,6 +302,46 @@ class Memory:
         self.take_over(sequence, seq_id)
         sequence.tokens = tokens
         sequence.n_past = sequence.n_own = sequence.n_prompt = len(tokens)
+
+    def kept(self, seq_id: int) -> tuple[list[int], Saved]:
+        """Tokens that are kept in a place that nobody uses, and what target and draft hold of them."""
+        return self._unused(seq_id).kept, self._save(seq_id)
+
+    def keep_there(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+        """Have a place that nobody uses keep tokens, from what `kept` gave somewhere else; draft: empty without a head.
+
+        Raises:
+            ContextFullError: no room; the place is empty then.
+            Eagle3Error: the states are not what they should be; the place is empty then.
+        """
+        place = self._unused(seq_id)
+        self._forget(place)
+        with self._changing(place):
+            self.target.state_set(seq_id, target)
+            if self.target.n_past(seq_id) != len(tokens):
+                raise Eagle3Error(f"expected a state of {len(tokens)} tokens, found {self.target.n_past(seq_id)}")
+            if self.drafter is not None and draft:
+                self.drafter.state_set(draft, seq_id)
+            else:
+                self._draft_from(seq_id, len(tokens))
+        place.kept, place.used_at = list(tokens), self._tick()
+
+    def forget(self, seq_id: int) -> int:
+        """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
+        place = self._unused(seq_id)
+        n_tokens = len(place.tokens)
+        self._forget(place)
+        return n_tokens
+
+    def _unused(self, seq_id: int) -> Place:
+        place = self.places[seq_id]
+        if not place.is_free:
+            raise Eagle3Error(f"place {seq_id} is in use")
+        if place.user is not None:
+            self.release(place.user)
+        if place.is_dirty:
+            self._forget(place)
+        return place
 
     def clear(self) -> None:
         """Forget everything that no running sequence holds, host memory included."""

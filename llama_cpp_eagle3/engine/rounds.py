@@ -9,6 +9,7 @@ are being read. Rows are sampled when they are asked for; until `commit` the pas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from time import perf_counter_ns
@@ -284,7 +285,12 @@ class Rounds:
         if self.on_draw is not None:
             token = self.on_draw(part, token)
         if s.n_logprobs is not None:
-            s.logprobs.append(token_logprob(self.target.logits(row), token, s.n_logprobs))
+            probs = chain.probs  # of what the samplers left, if they are kept
+            s.logprobs.append(
+                token_prob(probs, token, s.n_logprobs)
+                if probs
+                else token_logprob(self.target.logits(row), token, s.n_logprobs)
+            )
         draft = part.draft
         node = draft.child(part.node, token)
         sample_ns = perf_counter_ns() - start
@@ -345,6 +351,12 @@ class Rounds:
         if parts:
             other_ns = commit_ns + sum(part.sample_ns for part in opened.parts)
             proposer.observe(opened, parts, other_ns)
+
+
+def token_prob(probs: SequenceOf[tuple[int, float]], token: int, n_top: int) -> TokenLogprob:
+    """The same of the probabilities that samplers left, the most probable first."""
+    p = next((p for other, p in probs if other == token), 1.0)
+    return TokenLogprob(token, math.log(p), {other: math.log(p) for other, p in probs[:n_top]})
 
 
 def token_logprob(logits: npt.NDArray[np.single], token: int, n_top: int) -> TokenLogprob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import Target
+from ..errors import Eagle3Error
 from .vocab import Vocab
 
 LogitsProcessor = Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]]
 """(tokens so far, logits float32 (n_vocab,)) -> logits, as llama_cpp has it. It may change the logits in place."""
+
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""llama.cpp's samplers in llama-server's order; there are also "infill" and "adaptive_p"."""
 
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 
@@ -27,6 +31,10 @@ class Sampling:
 
     The samplers stand in the order that `llama_cpp.Llama` has: logits processors, logit bias, penalties, grammar, then
     greedy (temperature 0), plain (temperature < 0), mirostat, or top-k, typical-p, top-p, min-p, temperature.
+
+    With `samplers` they are llama-server's: logit bias, those in their order, and a draw; temperature 0 is greedy, the
+    penalties see the prompt too, and the grammar is asked about the token that was drawn, so that it only has to be
+    applied to all if it refuses that one.
     """
 
     temperature: float = 0.8
@@ -53,13 +61,39 @@ class Sampling:
     """Never draw a token that ends the text."""
     logits_processors: Sequence[LogitsProcessor] = ()
 
+    samplers: Sequence[str] | None = None
+    """llama.cpp's samplers in their order, of `SAMPLERS` and those that it names. The options below need it."""
+    min_keep: int = 0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
+    grammar_lazy: bool = False
+    """The grammar waits for one of its triggers."""
+    grammar_triggers: Sequence[str] = ()
+    """Regular expressions; what follows the beginning of the first group, or of the match, is the grammar's."""
+    grammar_trigger_tokens: Sequence[int] = ()
+    grammar_prefill: Sequence[int] = ()
+    """Tokens at the end of the prompt that belong to the grammar's text."""
+    keeps_probs: bool = False
+    """Keep the probabilities of the candidates that the samplers left: see `Chain.probs`."""
+
     def __post_init__(self) -> None:
-        for name in (
-            *("temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty"),
-            *("presence_penalty", "mirostat_tau", "mirostat_eta"),
-        ):
-            if math.isnan(getattr(self, name)):
-                raise ValueError(f"expected {name} to be a number, found nan")
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float) and math.isnan(value):
+                raise ValueError(f"expected {f.name} to be a number, found nan")
+        unknown = set(self.samplers or ()) - {*SAMPLERS, "infill", "adaptive_p"}
+        if unknown:
+            raise ValueError(f"unknown sampler {min(unknown)!r}; there are {', '.join(SAMPLERS)}, infill, adaptive_p")
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
 
@@ -88,44 +122,117 @@ class Chain:
         """
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
-        # a chain that begins with top-k looks at no others
-        self._n_best = 0
-        if not sampling.changes_logits and sampling.temperature > 0.0 and sampling.mirostat_mode == 0:
-            self._n_best = max(0, sampling.top_k)
-        self.is_argmax = not sampling.changes_logits and sampling.temperature == 0.0
-        """Whether it draws the greatest logit of a row as it is."""
+        self._grammar: Any = None
+        self._grammar_address = 0
+        self.probs: list[tuple[int, float]] = []
+        """With `keeps_probs`: the candidates of the last draw, the most probable first."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        self._address = int(ctypes.cast(self._chain, ctypes.c_void_p).value or 0)
-        for link in self._links():
+        self._address = _address(self._chain)
+        for link in self._bias_links() + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
+        if sampling.grammar is not None and sampling.samplers is not None:
+            self._grammar = self._grammar_link()
+            self._grammar_address = _address(self._grammar)
+            for token in sampling.grammar_prefill:
+                lib.llama_sampler_accept(self._grammar, token)
+        # a chain that begins with top-k looks at no others
+        self._n_best = max(0, sampling.top_k) if self._begins_with_top_k() else 0
+        self.is_argmax = self._is_argmax()
+        """Whether it draws the greatest logit of a row as it is."""
+
+    def _begins_with_top_k(self) -> bool:
+        s = self._sampling
+        if s.changes_logits or s.mirostat_mode != 0:
+            return False
+        if s.samplers is None:
+            return s.temperature > 0.0
+        return next((name for name in s.samplers if self._is_active(name)), None) == "top_k"
+
+    def _is_argmax(self) -> bool:
+        s = self._sampling
+        if s.changes_logits or s.keeps_probs:
+            return False
+        if s.samplers is None:
+            return s.temperature == 0.0
+        # these may take the greatest away
+        others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
+        active = {name for name in s.samplers if self._is_active(name)}
+        return s.mirostat_mode == 0 and s.temperature <= 0.0 and "temperature" in s.samplers and not active & others
+
+    def _is_active(self, sampler: str) -> bool:
+        """Whether one of llama-server's samplers does anything."""
+        s = self._sampling
+        penalties = s.repeat_penalty != 1.0 or s.frequency_penalty != 0.0 or s.presence_penalty != 0.0
+        active = {
+            "penalties": s.penalty_last_n != 0 and penalties,
+            "dry": s.dry_multiplier != 0.0 and s.dry_base >= 1.0 and s.dry_penalty_last_n != 0,
+            "top_n_sigma": s.top_n_sigma > 0.0,
+            "top_k": s.top_k > 0,
+            "typ_p": s.typical_p < 1.0,
+            "top_p": s.top_p < 1.0,
+            "min_p": s.min_p > 0.0,
+            "xtc": s.xtc_probability > 0.0 and s.xtc_threshold <= 0.5,
+            "temperature": s.temperature != 1.0 or s.dynatemp_range > 0.0,
+        }
+        return active.get(sampler, True)
+
+    def _bias_links(self) -> list[Any]:
+        s, vocab = self._sampling, self._vocab
+        bias = dict(s.logit_bias) | (dict.fromkeys(vocab.eog, -math.inf) if s.ignore_eos else {})
+        if not bias:
+            return []
+        unknown = [token for token in bias if not 0 <= token < vocab.n_tokens]
+        if unknown:
+            raise ValueError(f"logit_bias: expected tokens in 0..{vocab.n_tokens - 1}, found {unknown[0]}")
+        array = (lib.llama_logit_bias * len(bias))(*bias.items())
+        return [lib.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), array)]
+
+    def _grammar_link(self) -> Any:
+        s = self._sampling
+        assert s.grammar is not None
+        text, root = s.grammar.encode(), s.grammar_root.encode()
+        if s.grammar_lazy:
+            patterns = [pattern.encode() for pattern in s.grammar_triggers]
+            grammar = lib.llama_sampler_init_grammar_lazy_patterns(
+                *(self._vocab.pointer, text, root),
+                *((ctypes.c_char_p * len(patterns))(*patterns), len(patterns)),
+                (lib.llama_token * len(s.grammar_trigger_tokens))(*s.grammar_trigger_tokens),
+                len(s.grammar_trigger_tokens),
+            )
+        else:
+            grammar = lib.llama_sampler_init_grammar(self._vocab.pointer, text, root)
+        if not grammar:
+            raise ValueError(f"llama.cpp cannot parse the grammar (its log says where):\n{s.grammar}")
+        return grammar
+
+    def _penalties_link(self) -> Any:
+        s = self._sampling
+        penalties = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
+        return lib.llama_sampler_init_penalties(self._vocab.n_tokens, s.penalty_last_n, *penalties)
+
+    @property
+    def _seed(self) -> int:
+        seed = self._sampling.seed
+        return int(lib.LLAMA_DEFAULT_SEED) if seed is None else seed & 0xFFFFFFFF
+
+    def _mirostat_link(self) -> Any:
+        s, n_vocab = self._sampling, self._vocab.n_tokens
+        if s.mirostat_mode == 1:
+            return lib.llama_sampler_init_mirostat(n_vocab, self._seed, s.mirostat_tau, s.mirostat_eta, _N_MIROSTAT)
+        return lib.llama_sampler_init_mirostat_v2(self._seed, s.mirostat_tau, s.mirostat_eta)
 
     def _links(self) -> list[Any]:
-        s, vocab = self._sampling, self._vocab
-        seed = lib.LLAMA_DEFAULT_SEED if s.seed is None else s.seed & 0xFFFFFFFF
-        links = []
-        bias = dict(s.logit_bias) | (dict.fromkeys(vocab.eog, -math.inf) if s.ignore_eos else {})
-        if bias:
-            unknown = [token for token in bias if not 0 <= token < vocab.n_tokens]
-            if unknown:
-                raise ValueError(f"logit_bias: expected tokens in 0..{vocab.n_tokens - 1}, found {unknown[0]}")
-            array = (lib.llama_logit_bias * len(bias))(*bias.items())
-            links.append(lib.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), array))
-        penalties = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
-        links.append(lib.llama_sampler_init_penalties(vocab.n_tokens, s.penalty_last_n, *penalties))
+        """Those of llama_cpp."""
+        s = self._sampling
+        links = [self._penalties_link()]
         if s.grammar is not None:
-            grammar = lib.llama_sampler_init_grammar(vocab.pointer, s.grammar.encode(), s.grammar_root.encode())
-            if not grammar:
-                raise ValueError(f"llama.cpp cannot parse the grammar (its log says where):\n{s.grammar}")
-            links.append(grammar)
+            links.append(self._grammar_link())
         if s.temperature < 0.0:
-            links.append(lib.llama_sampler_init_dist(seed))
+            links.append(lib.llama_sampler_init_dist(self._seed))
         elif s.temperature == 0.0:
             links.append(lib.llama_sampler_init_greedy())
-        elif s.mirostat_mode == 1:
-            mirostat = (seed, s.mirostat_tau, s.mirostat_eta, _N_MIROSTAT)
-            links.append(lib.llama_sampler_init_mirostat(vocab.n_tokens, *mirostat))
-        elif s.mirostat_mode == 2:
-            links.append(lib.llama_sampler_init_mirostat_v2(seed, s.mirostat_tau, s.mirostat_eta))
+        elif s.mirostat_mode:
+            links.append(self._mirostat_link())
         else:
             links += [
                 lib.llama_sampler_init_top_k(s.top_k),
@@ -133,23 +240,102 @@ class Chain:
                 lib.llama_sampler_init_top_p(s.top_p, 1),
                 lib.llama_sampler_init_min_p(s.min_p, 1),
                 lib.llama_sampler_init_temp(s.temperature),
-                lib.llama_sampler_init_dist(seed),
+                lib.llama_sampler_init_dist(self._seed),
             ]
         return links
+
+    def _ordered_links(self) -> list[Any]:
+        """Those of llama-server, but for those that do nothing."""
+        s = self._sampling
+        assert s.samplers is not None
+        if s.mirostat_mode:
+            return [lib.llama_sampler_init_temp(s.temperature), self._mirostat_link()]
+        breakers = [breaker.encode() for breaker in s.dry_sequence_breakers]
+        dry = (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n)
+        make: dict[str, Callable[[], Any]] = {
+            "penalties": self._penalties_link,
+            "dry": lambda: lib.llama_sampler_init_dry(
+                self._vocab.pointer, *dry, (ctypes.c_char_p * len(breakers))(*breakers), len(breakers)
+            ),
+            "top_n_sigma": lambda: lib.llama_sampler_init_top_n_sigma(s.top_n_sigma),
+            "top_k": lambda: lib.llama_sampler_init_top_k(s.top_k),
+            "typ_p": lambda: lib.llama_sampler_init_typical(s.typical_p, s.min_keep),
+            "top_p": lambda: lib.llama_sampler_init_top_p(s.top_p, s.min_keep),
+            "min_p": lambda: lib.llama_sampler_init_min_p(s.min_p, s.min_keep),
+            "xtc": lambda: lib.llama_sampler_init_xtc(s.xtc_probability, s.xtc_threshold, s.min_keep, self._seed),
+            "temperature": lambda: lib.llama_sampler_init_temp_ext(
+                s.temperature, s.dynatemp_range, s.dynatemp_exponent
+            ),
+            "infill": lambda: lib.llama_sampler_init_infill(self._vocab.pointer),
+        }
+        links = [make[name]() for name in s.samplers if name in make and self._is_active(name)]
+        if "adaptive_p" in s.samplers:  # it draws
+            links.append(lib.llama_sampler_init_adaptive_p(s.adaptive_target, s.adaptive_decay, self._seed))
+        else:
+            links.append(lib.llama_sampler_init_dist(self._seed))
+        return links
+
+    def see(self, prompt: Sequence[int]) -> None:
+        """Have the penalties of llama-server's samplers look back at the prompt too."""
+        s = self._sampling
+        if s.samplers is None:
+            return
+        lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
+        n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
+        for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
+            lib.llama_sampler_accept(self._chain, token)
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
         """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""
         if self.is_argmax:
             return target.argmax(row)
+        if self._sampling.keeps_probs:
+            return self._draw_and_look(target.logits(row))
         if not self._processors:
-            return target.sample(self._address, row, self._n_best)
+            return target.sample(self._address, row, self._n_best, self._grammar_address)
         scores = target.logits(row)
         input_ids = np.asarray(tokens, dtype=np.intc)
         for processor in self._processors:
             scores[:] = processor(input_ids, scores)
         return target.sample_from(self._address, scores)
 
+    def _draw_and_look(self, logits: npt.NDArray[np.single]) -> int:
+        """Draw, and keep what was drawn from."""
+        token = self._select(logits, None)
+        if self._grammar is not None and not self._is_allowed(token):
+            token = self._select(logits, self._grammar)
+        for sampler in (self._grammar, self._chain):
+            if sampler is not None:
+                lib.llama_sampler_accept(sampler, token)
+        return token
+
+    def _is_allowed(self, token: int) -> bool:
+        candidates = (lib.llama_token_data * 1)(lib.llama_token_data(token, 1.0, 0.0))
+        array = lib.llama_token_data_array(candidates, 1, -1, False)
+        lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        return bool(candidates[0].logit != -math.inf)
+
+    def _select(self, logits: npt.NDArray[np.single], first: Any) -> int:
+        candidates = np.zeros(len(logits), dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
+        candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+        array = lib.llama_token_data_array(pointer, len(candidates), -1, False)
+        for sampler in (first, self._chain):
+            if sampler is not None:
+                lib.llama_sampler_apply(sampler, ctypes.byref(array))
+        if not 0 <= array.selected < array.size:
+            raise Eagle3Error("the sampler selected no token")
+        left = [array.data[i] for i in range(array.size)]
+        token = int(left[array.selected].id)
+        self.probs = sorted(((int(c.id), float(c.p)) for c in left if c.p > 0.0), key=lambda c: -c[1])
+        return token
+
     def __del__(self) -> None:
-        chain = self.__dict__.get("_chain")
-        if chain:
-            lib.llama_sampler_free(chain)
+        for name in ("_chain", "_grammar"):
+            sampler = self.__dict__.get(name)
+            if sampler:
+                lib.llama_sampler_free(sampler)
+
+
+def _address(sampler: Any) -> int:
+    return int(ctypes.cast(sampler, ctypes.c_void_p).value or 0)

@@ -68,7 +68,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probabilities behind one token, of the target's logits as they are."""
+    """Log-probabilities behind one token: of the target's logits as they are, or of what the samplers left of them."""
 
     token: int
     logprob: float
@@ -85,8 +85,9 @@ class Sequence:
 
     __slots__ = (
         *("chain", "draft", "drafted", "error", "finish_reason", "is_cancelled", "is_dirty", "logprobs", "max_tokens"),
-        *("logits_all", "n_foreign", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "part", "rows", "saved"),
-        *("seq_id", "state", "stats", "text", "tokens", "wants_logits"),
+        *("logits_all", "n_foreign", "n_kept", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "part", "rows"),
+        *("saved", "seq_id", "seq_id_wanted", "special", "state", "stats", "text", "tokens", "use_kept"),
+        "wants_logits",
     )
 
     def __init__(
@@ -114,7 +115,16 @@ class Sequence:
         self.n_save = -1
         """Position at which its state is kept to go back to, if its memory needs that."""
 
+        self.seq_id_wanted: int | None = None
+        """The only place that it may have."""
+        self.use_kept = True
+        """Whether it may begin with what others left behind."""
+        self.special: frozenset[int] = frozenset()
+        """Special tokens that are part of its text."""
+
         self.state = State.WAITING
+        self.n_kept = -1
+        """Tokens of the prompt that did not have to be read, since others had left them behind; -1 before it runs."""
         self.seq_id = -1
         """Of target and draft; -1 without a place."""
         self.n_past = 0

@@ -11,14 +11,18 @@ N_COMPLETE = 16
 class Text:
     """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
 
-    __slots__ = ("_bytes", "_n_lacking", "_n_out", "_stop")
+    __slots__ = ("_bytes", "_is_waiting", "_n_lacking", "_n_out", "_stop", "n_complete", "stopping_word")
 
-    def __init__(self, stop: Sequence[str] = ()):
-        """stop: strings that end the text, and are cut off."""
+    def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE):
+        """stop: strings that end the text, and are cut off. n_complete: see `N_COMPLETE`."""
+        self.n_complete = n_complete
+        self.stopping_word = ""
+        """The one of them that has ended it."""
         self._stop = [s.encode() for s in stop if s]
         self._bytes = b""
         self._n_out = 0  # bytes that were handed out
         self._n_lacking = 0  # bytes that may still be needed to complete a character
+        self._is_waiting = False  # for them; stop strings were not looked for
 
     def add(self, piece: bytes, may_wait: bool) -> bool:
         """Append the bytes of a token; returns whether the text may end here.
@@ -27,23 +31,23 @@ class Text:
         """
         self._bytes += piece
         self._n_lacking = bytes_lacking(self._bytes, self._n_lacking)
-        if self._n_lacking > 0 and may_wait:
+        self._is_waiting = self._n_lacking > 0 and may_wait
+        if self._is_waiting:
             self._n_lacking -= 1
-            return False
-        return True
+        return not self._is_waiting
 
-    def find_stop(self, n_new: int) -> bool:
-        """Cut the text off at a stop string that ends in its last n_new bytes, if there is one."""
-        if not self._stop:
-            return False
-        start = max(0, len(self._bytes) - n_new - 4 - max(map(len, self._stop)))
-        found = [i for s in self._stop if (i := self._bytes.find(s, start)) >= 0]
+    def find_stop(self) -> bool:
+        """Cut the text off at a stop string in what was not handed out, if there is one."""
+        found = [(i, s) for s in self._stop if (i := self._bytes.find(s, self._n_out)) >= 0]
         if found:
-            self._bytes = self._bytes[: min(found)]
+            i, word = min(found)
+            self._bytes, self.stopping_word = self._bytes[:i], word.decode()
         return bool(found)
 
     def release(self, at_end: bool = False) -> str:
         """What is new and can stay: whole characters that no stop string begins with, or all that is left."""
+        if self._is_waiting and not at_end:
+            return ""
         end = len(self._bytes)
         if not at_end:
             end -= self._n_held()

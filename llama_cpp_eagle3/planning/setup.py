@@ -26,19 +26,24 @@ _N_TOLD = 4
 
 
 def have_planner(
-    engine: Engine, head: Head, key: Callable[[], dict[str, Any]], log: Callable[[str], None], must: bool = False
+    engine: Engine,
+    head: Head,
+    key: Callable[[], dict[str, Any]],
+    log: Callable[[str], None],
+    seconds: float = 2.0,
+    must: bool = False,
 ) -> None:
     """Give an engine its planner, if it has none, from costs that are known or can be measured now.
 
-    key: what costs depend on. Where something runs nothing can be measured: then costs that are known must do, and
-    without them the engine gets its planner later.
+    key: what costs depend on. seconds: to spend on measuring. Where something runs nothing can be measured: then costs
+    that are known must do, and without them the engine gets its planner later.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
     if engine.planner is not None:
         return
-    costs = costs_of(engine, head, key(), log=log) if must or is_idle(engine) else load_costs(key())
+    costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
     if costs is None or costs.draft_type != head.type:
         return
     n_leaves = engine.target.n_leaves_max

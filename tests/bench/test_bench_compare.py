@@ -50,6 +50,10 @@ class Handler(BaseHTTPRequestHandler):
         n_asked += 1
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert asked["prompt"] == [1, 2, 3] and asked["n_predict"] == 12
+        if asked.get("stream"):
+            assert asked["ignore_eos"] and asked["return_tokens"]
+            events = [{{"tokens": [7]}}] * 10 + [{{"tokens": [7, 8]}}, {{"tokens": [], "stop": True}}]
+            return self.answer("".join("data: %s\\n\\n" % json.dumps(event) for event in events))
         times = {{"predicted_n": 12, "predicted_ms": 500.0, "prompt_ms": 20.0 if asked["cache_prompt"] else 40.0}}
         self.answer(json.dumps({{"timings": times, "stop_type": "eos" if n_asked % 2 else "limit"}}))
 
@@ -226,8 +230,8 @@ def test_server(server: Server) -> None:
 def test_server_with_many_clients(server: Server) -> None:
     server.n_parallel = 2
     found = server.run_many([[1, 2, 3]] * 4, 12)
-    assert (found.tokens, found.drafted, found.accepted) == (2 * 12 + 2 * 11, 4 * 12, 4 * 5)
-    assert found.seconds > 0
+    assert (found.tokens, found.drafted, found.accepted) == (4 * 12, 4 * 12, 4 * 5)
+    assert found.seconds > found.seconds_decoding
     server.close()
     with pytest.raises(Eagle3Error, match="does not answer"):
         server.run_many([[1, 2, 3]], 12)
@@ -241,11 +245,12 @@ def test_plain_server_with_slots(tmp_path: Path) -> None:
     assert values == ["1024", "2048", "4", "on"]
 
 
-def test_load_without_its_prompts() -> None:
-    after = Load(10.0, 50, 40, 20).after(Load(2.0, 10))
-    assert after == Load(8.0, 40, 40, 20)
-    assert after.tokens_per_second == 5.0
-    assert after.acceptance_length == 2.0
+def test_load_while_all_generate() -> None:
+    load = Load.of(1.0, [[2.0, 3.0, 4.0, 5.0], [3.0, 4.0, 4.0, 4.5], [2.5, 3.5, 6.0]], 8, 4)
+    assert load == Load(5.0, 11, 1.5, 5, 8, 4)
+    assert (load.tokens_per_second, load.tokens_per_second_decoding) == (11 / 5, 5 / 1.5)
+    assert (load + load).tokens_per_second_decoding == load.tokens_per_second_decoding
+    assert load.acceptance_length == 11 / 7
 
 
 def test_own_load() -> None:
@@ -256,6 +261,8 @@ def test_own_load() -> None:
         prompts = [llm.tokenize(text) for text in (b"def f(x):", b"class A", b"import")]
         found = load_own(llm, prompts, 12)
     assert found.tokens == 36
+    assert 0 < found.tokens_decoding < 36 - 3
+    assert 0 < found.seconds_decoding < found.seconds
     assert 0 < found.accepted < found.drafted
     assert found.acceptance_length > 1
 

@@ -123,7 +123,7 @@ def test_bad_batch(low, batch, error, message):
 def test_bad_rows(low):
     with pytest.raises(Eagle3Error, match="nothing was decoded"):
         low.target.argmax(0)
-    with pytest.raises(Eagle3Error, match=r"llama.cpp has no logits for row -1"):
+    with pytest.raises(Eagle3Error, match="has no logits for row -1"):
         low.target.logits(-1)
     low.target.decode([1, 2, 3], 0)
     for row in (-2, 3, 1000):

@@ -283,6 +283,7 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
             assert not is_tie(plain, sequence.tokens[: sequence.n_prompt], expected, sequence.generated)
         n_bytes = engine.memory.host.n_bytes
         assert n_bytes <= 64 << 20
+        n_each = n_bytes // len(engine.memory.host)
         llm.reset()
         assert engine.memory.host.n_bytes == 0
     with closing(load(*pair, **options, prefix_cache_bytes=1000)) as llm:
@@ -290,6 +291,12 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
             llm.engine.add(text, GREEDY, max_tokens=2)
             run(llm.engine)
         assert len(llm.engine.memory.host) == 0  # too large, each of them
+    with closing(load(*pair, **options | {"n_parallel": 1}, prefix_cache_bytes=int(1.5 * n_each))) as llm:
+        for text in [*texts[:2], texts[0]]:  # there is room for one: what goes there drives out what is brought back
+            sequence = llm.engine.add([*text, 1, 2], GREEDY, max_tokens=2)
+            run(llm.engine)
+        assert sequence.stats.prompt_tokens <= 12
+        assert len(llm.engine.memory.host) == 1
 
 
 def test_own_settings(perfect_pair: Any) -> None:

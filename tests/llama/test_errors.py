@@ -239,4 +239,4 @@ def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> Non
     assert llm.model_path == tiny_target.path
     llm.close()
     with pytest.raises(TypeError):
-        Eagle3Llama(tiny_target.path, tiny_head.path)  # type: ignore[misc]
+        Eagle3Llama(tiny_target.path, tiny_head.path, "chain")  # type: ignore[misc]

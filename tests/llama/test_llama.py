@@ -389,3 +389,24 @@ def test_from_pretrained(tiny_target: Any, tiny_head: Any, tmp_path: Any, monkey
     plain = Eagle3Llama.from_pretrained("me/target", "*q4*", **options)
     assert plain.draft_model_path is None
     plain.close()
+
+
+@pytest.mark.parametrize("logits_all", [False, True])
+def test_prefix_from_host_memory(perfect_pair: Any, logits_all: bool) -> None:
+    """A prompt that begins with what another text left in host memory, while the arrays still hold a third one."""
+    target, head = perfect_pair
+    first, other = list(range(40, 80)), [7, 7]
+    with (
+        closing(load_plain(target, logits_all=logits_all)) as plain,
+        closing(load(target, head, logits_all=logits_all, prefix_cache_bytes=1 << 20)) as llm,
+    ):
+        for prompt in (first, other, first[:20]):
+            for each in (plain, llm):
+                tokens = each.generate(prompt, temp=0.0)
+                next(tokens)
+                tokens.close()
+            n = len(prompt)
+            assert llm.n_tokens == n
+            assert llm.input_ids[:n].tolist() == prompt
+            if logits_all:
+                np.testing.assert_allclose(llm.scores[:n], plain.scores[:n], atol=1e-4)

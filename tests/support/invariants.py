@@ -26,7 +26,7 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
 
 
 def _check_lists(engine: Engine, own: Sequence) -> None:
-    running, waiting = engine._running, list(engine._waiting)
+    running, waiting = engine._schedule.running, list(engine._schedule.waiting)
     ids = [id(s) for s in [*running, *waiting, own]]
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
     places = engine.memory.places
@@ -58,9 +58,9 @@ def _check_host(engine: Engine) -> None:
 
 def _check_place(engine: Engine, place: Place, head_may_be_behind: bool) -> None:
     target, drafter, user = engine.memory.target, engine.memory.drafter, place.user
+    if place.is_dirty if user is None else user.is_dirty:
+        return  # to be forgotten, or settled, by the next call
     if user is not None:
-        if user.is_dirty:
-            return
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.part is None, user
         if user.state is State.RUNNING and not user.finish_reason:

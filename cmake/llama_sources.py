@@ -1,0 +1,50 @@
+"""Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER.
+
+pip fetches the source distribution of llama-cpp-python (its index, cache and proxy settings apply); what we compile
+with is unpacked into FOLDER: headers, and llama.cpp's chat code.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+VENDOR = "vendor/llama.cpp/"
+FOLDERS = ("include", "ggml/include", "common", "common/jinja", "common/parsers", "vendor/nlohmann")
+SUFFIXES = (".h", ".hpp", ".cpp")
+
+
+def fetch(version: str, out: Path) -> None:
+    """Unpack what we need of the pinned source distribution into `out`."""
+    with tempfile.TemporaryDirectory() as tmp:
+        # --no-build-isolation: pip only asks for the metadata, and what that needs is what builds us
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--no-build-isolation", "--no-binary", "llama-cpp-python", "--dest", tmp]
+        command += [f"llama-cpp-python=={version}"]
+        if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+            raise SystemExit(
+                f"cannot fetch the sources of llama-cpp-python {version} with pip. Without a network, unpack its "
+                "source distribution and pass '-C cmake.define.LLAMA_CPP_SOURCE_DIR=<its folder vendor/llama.cpp>'"
+            )
+        (sdist,) = Path(tmp).glob("*.tar.gz")
+        with tarfile.open(sdist) as tar:
+            for member in tar:
+                path = Path(member.name.partition("/")[2].removeprefix(VENDOR))
+                file = (
+                    tar.extractfile(member) if path.parent.as_posix() in FOLDERS and path.suffix in SUFFIXES else None
+                )
+                if file:
+                    (out / path).parent.mkdir(parents=True, exist_ok=True)
+                    (out / path).write_bytes(file.read())
+
+
+if __name__ == "__main__":
+    version, out = sys.argv[1], Path(sys.argv[2])
+    stamp = out / f".{version}"
+    if not stamp.exists():
+        fetch(version, out)
+        stamp.touch()
+    print(out.as_posix())

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+namespace eagle3::chat {
+
+// how deep the brackets and tags of a text may be nested, whatever language it is in: no less than what a parser finds
+inline size_t text_nesting(const std::string & text) {
+    size_t depth = 0;
+    size_t max   = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        const bool is_close =
+            c == ']' || c == '}' || c == ')' || (c == '<' && i + 1 < text.size() && text[i + 1] == '/');
+        if (is_close) {
+            depth -= depth > 0;
+        } else if (c == '[' || c == '{' || c == '(' || c == '<') {
+            max = std::max(max, ++depth);
+        }
+    }
+    return max;
+}
+
+// the same of JSON, without what stands in its strings
+inline size_t json_nesting(const std::string & json) {
+    size_t depth     = 0;
+    size_t max       = 0;
+    bool   in_string = false;
+    for (size_t i = 0; i < json.size(); ++i) {
+        const char c = json[i];
+        if (in_string) {
+            i += c == '\\'; // and what it escapes
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            max = std::max(max, ++depth);
+        } else if (c == ']' || c == '}') {
+            depth -= depth > 0;
+        }
+    }
+    return max;
+}
+
+} // namespace eagle3::chat

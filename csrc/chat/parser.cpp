@@ -1,0 +1,179 @@
+#include "big_stack.h"
+#include "busy_flag.h"
+#include "chat.h"
+#include "module.h"
+#include "nesting.h"
+
+#include <random>
+
+namespace eagle3::chat {
+
+namespace {
+
+std::string random_id() {
+    static const char  chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    std::random_device device;
+    std::string        id(32, ' ');
+    for (char & c : id) {
+        c = chars[std::uniform_int_distribution<size_t>(0, sizeof(chars) - 2)(device)];
+    }
+    return id;
+}
+
+// what llama-server keeps for each answer (its task_result_state)
+class parser {
+  public:
+    parser(int format, const std::string & generation_prompt, const std::string & source, bool is_continuation) {
+        params.format            = static_cast<common_chat_format>(format);
+        params.generation_prompt = generation_prompt;
+        if (!source.empty()) {
+            params.parser.load(source);
+        }
+        if (is_continuation) {
+            message = parse("", true); // what the prompt holds already is no news
+        }
+    }
+
+    common_chat_msg parse(const std::string & text, bool is_partial) const {
+        const size_t nesting = text_nesting(text);
+        if (nesting > MAX_NESTING) {
+            throw std::runtime_error("the answer is nested too deep to be parsed: " + std::to_string(nesting) +
+                                     " brackets are open, expected at most " + std::to_string(MAX_NESTING));
+        }
+        common_chat_msg msg;
+        const auto      work = [&] {
+            msg = common_chat_parse(text, is_partial, params);
+        };
+        if (nesting > SMALL_NESTING) {
+            on_big_stack(work);
+        } else {
+            work();
+        }
+        return msg;
+    }
+
+    std::vector<common_chat_msg_diff> update(const std::string & text_added, bool is_partial) {
+        const busy_flag::scope in_use(busy);
+        text += text_added;
+        common_chat_msg next = parse(text, is_partial);
+        if (next.empty()) {
+            return {};
+        }
+        next.set_tool_call_ids(tool_call_ids, random_id);
+        auto diffs = common_chat_msg_diff::compute_diffs(message, next);
+        message    = std::move(next);
+        return diffs;
+    }
+
+    common_chat_msg message;
+
+  private:
+    common_chat_parser_params params;
+    std::string               text;
+    std::vector<std::string>  tool_call_ids;
+    busy_flag                 busy;
+};
+
+py::dict to_dict(const common_chat_tool_call & call) {
+    py::dict function;
+    function["name"]      = to_str(call.name);
+    function["arguments"] = to_str(call.arguments);
+    py::dict dict;
+    dict["type"]     = "function";
+    dict["function"] = function;
+    if (!call.id.empty()) {
+        dict["id"] = to_str(call.id);
+    }
+    return dict;
+}
+
+// as common_chat_msg::to_json_oaicompat
+py::dict to_dict(const common_chat_msg & msg) {
+    py::dict dict;
+    dict["role"]    = "assistant";
+    dict["content"] = to_str(msg.content);
+    if (!msg.reasoning_content.empty()) {
+        dict["reasoning_content"] = to_str(msg.reasoning_content);
+    }
+    if (!msg.tool_calls.empty()) {
+        py::list calls;
+        for (const common_chat_tool_call & call : msg.tool_calls) {
+            calls.append(to_dict(call));
+        }
+        dict["tool_calls"] = calls;
+    }
+    return dict;
+}
+
+// as server_chat_msg_diff_to_json_oaicompat
+py::dict to_dict(const common_chat_msg_diff & diff) {
+    py::dict dict;
+    if (!diff.reasoning_content_delta.empty()) {
+        dict["reasoning_content"] = to_str(diff.reasoning_content_delta);
+    }
+    if (!diff.content_delta.empty()) {
+        dict["content"] = to_str(diff.content_delta);
+    }
+    if (diff.tool_call_index != std::string::npos) {
+        const common_chat_tool_call & delta = diff.tool_call_delta;
+        py::dict                      call;
+        call["index"] = diff.tool_call_index;
+        if (!delta.id.empty()) {
+            call["id"]   = to_str(delta.id);
+            call["type"] = "function";
+        }
+        py::dict function;
+        if (!delta.name.empty()) {
+            function["name"] = to_str(delta.name);
+        }
+        if (!delta.arguments.empty()) {
+            function["arguments"] = to_str(delta.arguments);
+        }
+        if (!function.empty()) {
+            call["function"] = function;
+        }
+        py::list calls;
+        calls.append(call);
+        dict["tool_calls"] = calls;
+    }
+    return dict;
+}
+
+} // namespace
+
+void register_parser(py::module_ & m) {
+    const auto nogil = py::call_guard<py::gil_scoped_release>();
+
+    py::class_<parser>(m, "Parser", "Parses one answer, as a whole or as it grows.")
+        .def(py::init<int, const std::string &, const std::string &, bool>(), py::arg("format"),
+             py::arg("generation_prompt"), py::arg("parser"), py::arg("is_continuation"), nogil)
+        .def(
+            "parse",
+            [](const parser & self, const std::string & text, bool is_partial) {
+                common_chat_msg msg;
+                {
+                    py::gil_scoped_release release;
+                    msg = self.parse(text, is_partial);
+                }
+                return to_dict(msg);
+            },
+            py::arg("text"), py::arg("is_partial"), "The message that a text stands for.")
+        .def(
+            "update",
+            [](parser & self, const std::string & text_added, bool is_partial) {
+                std::vector<common_chat_msg_diff> diffs;
+                {
+                    py::gil_scoped_release release;
+                    diffs = self.update(text_added, is_partial);
+                }
+                py::list deltas;
+                for (const common_chat_msg_diff & diff : diffs) {
+                    deltas.append(to_dict(diff));
+                }
+                return deltas;
+            },
+            py::arg("text_added"), py::arg("is_partial"), "Add text to the answer: what is new in its message.")
+        .def_property_readonly("message", [](const parser & self) { return to_dict(self.message); });
+}
+
+} // namespace eagle3::chat

@@ -1,0 +1,110 @@
+#include "reasoning-budget.h"
+
+#include "module.h"
+
+#include <pybind11/stl.h>
+
+namespace eagle3::chat {
+
+namespace {
+
+// A lazy grammar does not look at what stands in the reasoning, and the reasoning may have a limit: what llama.cpp's
+// common_sampler does beside its chain, as one sampler of a chain.
+struct reasoning_context {
+    llama_sampler * budget;
+    llama_sampler * grammar; // or null
+    bool            lazy;
+
+    ~reasoning_context() {
+        llama_sampler_free(budget);
+        llama_sampler_free(grammar);
+    }
+
+    bool grammar_applies() const {
+        const auto state = common_reasoning_budget_get_state(budget);
+        return grammar && (!lazy || state == REASONING_BUDGET_IDLE || state == REASONING_BUDGET_DONE);
+    }
+};
+
+reasoning_context & context_of(const llama_sampler * smpl) {
+    return *static_cast<reasoning_context *>(smpl->ctx);
+}
+
+void accept(llama_sampler * smpl, llama_token token) {
+    const reasoning_context & ctx     = context_of(smpl);
+    const bool                applied = ctx.grammar_applies(); // before the state changes
+    llama_sampler_accept(ctx.budget, token);
+    if (applied) {
+        llama_sampler_accept(ctx.grammar, token);
+    } else if (ctx.grammar && common_reasoning_budget_get_state(ctx.budget) == REASONING_BUDGET_DONE) {
+        // what ends the reasoning may begin what the grammar waits for
+        if (const llama_tokens * end = common_reasoning_budget_get_end_match(ctx.budget)) {
+            for (const llama_token end_token : *end) {
+                llama_sampler_accept(ctx.grammar, end_token);
+            }
+        }
+    }
+}
+
+void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
+    const reasoning_context & ctx = context_of(smpl);
+    llama_sampler_apply(ctx.budget, cur_p);
+    if (ctx.grammar_applies()) {
+        llama_sampler_apply(ctx.grammar, cur_p);
+    }
+}
+
+void reset(llama_sampler * smpl) {
+    llama_sampler_reset(context_of(smpl).budget);
+    llama_sampler_reset(context_of(smpl).grammar);
+}
+
+llama_sampler * make(llama_sampler * budget, llama_sampler * grammar, bool lazy);
+
+llama_sampler * clone(const llama_sampler * smpl) {
+    const reasoning_context & ctx = context_of(smpl);
+    return make(llama_sampler_clone(ctx.budget), llama_sampler_clone(ctx.grammar), ctx.lazy);
+}
+
+llama_sampler_i make_interface() {
+    llama_sampler_i iface = {};
+    iface.name            = [](const llama_sampler *) {
+        return "reasoning";
+    };
+    iface.accept = accept;
+    iface.apply  = apply;
+    iface.reset  = reset;
+    iface.clone  = clone;
+    iface.free   = [](llama_sampler * smpl) {
+        delete &context_of(smpl);
+    };
+    return iface;
+}
+
+llama_sampler * make(llama_sampler * budget, llama_sampler * grammar, bool lazy) {
+    static llama_sampler_i iface = make_interface();
+    return llama_sampler_init(&iface, new reasoning_context{ budget, grammar, lazy });
+}
+
+} // namespace
+
+void register_sampler(py::module_ & m) {
+    m.def(
+        "reasoning_sampler",
+        [](uintptr_t vocab, uintptr_t grammar, bool lazy, const llama_tokens & start,
+           const std::vector<llama_tokens> & ends, const llama_tokens & forced, int32_t budget,
+           const llama_tokens & prefill) {
+            llama_sampler * smpl = make(common_reasoning_budget_init(reinterpret_cast<const llama_vocab *>(vocab),
+                                                                     { start }, ends, forced, budget),
+                                        reinterpret_cast<llama_sampler *>(grammar), lazy);
+            for (const llama_token token : prefill) {
+                llama_sampler_accept(context_of(smpl).budget, token);
+            }
+            return reinterpret_cast<uintptr_t>(smpl);
+        },
+        py::arg("vocab"), py::arg("grammar"), py::arg("lazy"), py::arg("start"), py::arg("ends"), py::arg("forced"),
+        py::arg("budget"), py::arg("prefill"),
+        "Address of a new llama_sampler, which owns the one at `grammar` (or 0).");
+}
+
+} // namespace eagle3::chat

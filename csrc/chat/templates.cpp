@@ -1,0 +1,135 @@
+#include "big_stack.h"
+#include "chat.h"
+#include "json-schema-to-grammar.h"
+#include "module.h"
+#include "nesting.h"
+
+#include <pybind11/stl.h>
+
+namespace eagle3::chat {
+
+namespace {
+
+class templates {
+  public:
+    templates(uintptr_t model, const std::string & source, const std::string & bos, const std::string & eos) {
+        if (!model && source.empty()) {
+            throw std::invalid_argument("expected a model or a template, found neither");
+        }
+        on_big_stack([&] { init(reinterpret_cast<const llama_model *>(model), source, bos, eos); });
+    }
+
+    common_chat_params apply(const std::string & request) const;
+
+    common_chat_templates_ptr tmpls;
+
+  private:
+    void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
+        // llama.cpp's own message is lost on its way out of common_chat_templates_init
+        jinja::lexer lexer;
+        jinja::parse_from_tokens(lexer.tokenize(source));
+        tmpls = common_chat_templates_init(model, source, bos, eos);
+    }
+};
+
+// keys and defaults: llama_cpp_eagle3/chat/templates.py
+common_chat_params templates::apply(const std::string & request) const {
+    const common_json            body = common_json::parse(request);
+    common_chat_templates_inputs inputs;
+    inputs.messages               = common_chat_msgs_parse_oaicompat(body.at("messages"));
+    inputs.tools                  = common_chat_tools_parse_oaicompat(body.at("tools"));
+    inputs.tool_choice            = common_chat_tool_choice_parse_oaicompat(body.at("tool_choice"));
+    inputs.grammar                = std::string(body.at("grammar"));
+    inputs.add_generation_prompt  = body.at("add_generation_prompt").get<bool>();
+    inputs.continue_final_message = common_chat_continuation_parse(body.at("continue_final_message"));
+    inputs.parallel_tool_calls    = body.at("parallel_tool_calls").get<bool>();
+    inputs.reasoning_format       = common_reasoning_format_from_name(body.at("reasoning_format"));
+    inputs.enable_thinking        = body.at("enable_thinking").get<bool>();
+    if (!body.at("json_schema").is_null()) {
+        inputs.json_schema = body.at("json_schema").dump();
+    }
+    for (const auto & item : body.at("chat_template_kwargs").items()) {
+        inputs.chat_template_kwargs[item.key()] = item.value().dump();
+    }
+    return common_chat_templates_apply(tmpls.get(), inputs);
+}
+
+py::list to_list(const std::vector<std::string> & texts) {
+    py::list list;
+    for (const std::string & text : texts) {
+        list.append(to_str(text));
+    }
+    return list;
+}
+
+py::dict to_dict(const common_chat_params & params) {
+    py::list triggers;
+    for (const common_grammar_trigger & trigger : params.grammar_triggers) {
+        triggers.append(py::make_tuple(static_cast<int>(trigger.type), to_str(trigger.value)));
+    }
+    py::list delimiters;
+    for (const common_chat_msg_delimiter & d : params.message_delimiters.delimiters) {
+        delimiters.append(py::make_tuple(common_chat_role_to_string(d.role), to_str(d.delimiter)));
+    }
+    py::dict dict;
+    dict["format"]             = static_cast<int>(params.format);
+    dict["prompt"]             = to_str(params.prompt);
+    dict["grammar"]            = to_str(params.grammar);
+    dict["grammar_lazy"]       = params.grammar_lazy;
+    dict["grammar_triggers"]   = triggers;
+    dict["generation_prompt"]  = to_str(params.generation_prompt);
+    dict["thinking_start_tag"] = to_str(params.thinking_start_tag);
+    dict["thinking_end_tags"]  = to_list(params.thinking_end_tags);
+    dict["preserved_tokens"]   = to_list(params.preserved_tokens);
+    dict["additional_stops"]   = to_list(params.additional_stops);
+    dict["parser"]             = to_str(params.parser);
+    dict["message_delimiters"] = delimiters;
+    return dict;
+}
+
+} // namespace
+
+void register_templates(py::module_ & m) {
+    const auto nogil = py::call_guard<py::gil_scoped_release>();
+
+    py::class_<templates>(m, "Templates", "A model's chat templates, or one template.")
+        .def(py::init<uintptr_t, const std::string &, const std::string &, const std::string &>(), py::arg("model"),
+             py::arg("source"), py::arg("bos_token"), py::arg("eos_token"), nogil)
+        .def(
+            "apply",
+            [](const templates & self, const std::string & request) {
+                common_chat_params params;
+                {
+                    py::gil_scoped_release release;
+                    on_big_stack([&] { params = self.apply(request); });
+                }
+                return to_dict(params);
+            },
+            py::arg("request"), "Render a request, which is JSON, and say how its answer is to be sampled and parsed.")
+        .def(
+            "source",
+            [](const templates & self, const std::string & variant) {
+                return to_str(common_chat_templates_source(self.tmpls.get(), variant));
+            },
+            py::arg("variant") = "", "Jinja source; \"\" if there is no such variant.")
+        .def_property_readonly(
+            "is_explicit", [](const templates & self) { return common_chat_templates_was_explicit(self.tmpls.get()); })
+        .def_property_readonly("caps",
+                               [](const templates & self) { return common_chat_templates_get_caps(self.tmpls.get()); })
+        .def_property_readonly("supports_thinking", [](const templates & self) {
+            return common_chat_templates_support_enable_thinking(self.tmpls.get());
+        });
+
+    m.def("json_nesting", &json_nesting, py::arg("json"), "How deep the brackets of a JSON text are nested.");
+    m.def("format_name", [](int format) { return common_chat_format_name(static_cast<common_chat_format>(format)); });
+    m.def(
+        "json_schema_to_grammar",
+        [](const std::string & schema) {
+            std::string grammar;
+            on_big_stack([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
+            return grammar;
+        },
+        py::arg("schema"), nogil, "GBNF of what a JSON schema, given as JSON, allows.");
+}
+
+} // namespace eagle3::chat

@@ -1,0 +1,16 @@
+"""Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
+
+from .grammar import json_schema_to_grammar
+from .parser import ChatParser, Message
+from .request import apply_request
+from .templates import ChatParams, ChatTemplates, GrammarTrigger
+
+__all__ = [
+    "ChatParams",
+    "ChatParser",
+    "ChatTemplates",
+    "GrammarTrigger",
+    "Message",
+    "apply_request",
+    "json_schema_to_grammar",
+]

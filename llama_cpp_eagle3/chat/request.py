@@ -1,0 +1,160 @@
+"""A whole request to /v1/chat/completions, as far as it concerns the conversation: llama-server's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .templates import ChatParams, ChatTemplates
+
+_MEDIA = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "input_video": "video",
+    "video_url": "video",
+}
+
+
+def apply_request(
+    templates: ChatTemplates,
+    body: Mapping[str, Any],
+    *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    enable_thinking: bool | None = None,
+    reasoning_format: str = "auto",
+    prefill_assistant: bool = True,
+) -> ChatParams:
+    """Render a request's conversation, as llama-server's `oaicompat_chat_params_parse` does.
+
+    Looks at messages, tools, tool_choice, parallel_tool_calls, response_format, json_schema, grammar,
+    chat_template_kwargs, reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
+    tool_choice that names a function leaves the model that one to call.
+
+    Args:
+        templates: the model's.
+        body: the request.
+        chat_template_kwargs: the server's own, which those of the request override.
+        enable_thinking: what a request gets that does not say it; None = whether the template knows of reasoning.
+        reasoning_format: the same.
+        prefill_assistant: an assistant's message at the end of a request is gone on with.
+
+    Raises:
+        ValueError: the request is not as it should be; the message is for the client.
+    """
+    messages = _messages(body)
+    tools, tool_choice = _tools(body)
+    has_tools = tools is not None and tool_choice != "none"
+    grammar = _get(body, "grammar", str, "")
+    if has_tools and "grammar" in body:
+        raise ValueError("Cannot use custom grammar constraints with tools.")
+    continuation = body.get("continue_final_message", False)
+    if continuation not in (True, "content", "reasoning_content"):
+        continuation = False
+    add_generation_prompt = _get(body, "add_generation_prompt", bool, True)
+    if not continuation and prefill_assistant and messages and messages[-1].get("role") == "assistant":
+        if len(messages) > 1 and messages[-2].get("role") == "assistant":
+            raise ValueError("Cannot have 2 or more assistant messages at the end of the list.")
+        continuation, add_generation_prompt = True, False
+    if continuation and add_generation_prompt:
+        raise ValueError("Cannot set both add_generation_prompt and continue_final_message to true.")
+    if continuation and messages and messages[-1].get("role") == "assistant" and messages[-1].get("tool_calls"):
+        raise ValueError("Cannot continue an assistant message that contains tool calls.")
+    kwargs = {**(chat_template_kwargs or {}), **_get(body, "chat_template_kwargs", dict, {})}
+    if "enable_thinking" in kwargs:
+        if isinstance(kwargs["enable_thinking"], str):
+            raise ValueError('invalid type for "enable_thinking" (expected boolean, got string)')
+        if isinstance(kwargs["enable_thinking"], bool):
+            enable_thinking = kwargs["enable_thinking"]
+    effort = _get(body, "reasoning_effort", str, "")
+    if effort == "none":
+        enable_thinking = False
+        kwargs.pop("reasoning_effort", None)
+    elif effort:
+        kwargs["reasoning_effort"] = effort
+    return templates.apply(
+        messages,
+        tools=tools,
+        tool_choice=tool_choice,
+        parallel_tool_calls=_get(body, "parallel_tool_calls", bool, None),
+        json_schema=_schema(body, grammar),
+        grammar=grammar,
+        enable_thinking=enable_thinking,
+        reasoning_format=_get(body, "reasoning_format", str, reasoning_format),
+        chat_template_kwargs=kwargs,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continuation,
+    )
+
+
+def _get(body: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    """A value of the request; null stands for none."""
+    value = body.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        names = {str: "a string", bool: "true or false", dict: "an object", list: "an array"}
+        raise ValueError(f"expected '{key}' to be {names[kind]}, found {type(value).__name__}")
+    return value
+
+
+def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if "messages" not in body:
+        raise ValueError("'messages' is required")
+    messages = body["messages"]
+    if not isinstance(messages, list):
+        raise ValueError("Expected 'messages' to be an array")
+    for message in messages:
+        if not isinstance(message, dict):
+            raise ValueError("Expected each of 'messages' to be an object")
+        if message.get("role") != "assistant" and "content" not in message:
+            raise ValueError("All non-assistant messages must contain 'content'")
+        if "content" not in message and "tool_calls" not in message:
+            raise ValueError("Assistant message must contain either 'content' or 'tool_calls'!")
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list)):
+            raise ValueError("Expected 'content' to be a string or an array")
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind in _MEDIA:
+                raise ValueError(f"{_MEDIA[kind]} input is not supported")
+            if kind != "text":
+                raise ValueError("unsupported content[].type")
+    return messages
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
+    """The tools and llama.cpp's word for which of them to call."""
+    tools = _get(body, "tools", list, None) or None
+    choice = body.get("tool_choice")
+    if not isinstance(choice, dict):
+        return tools, "auto" if choice is None else choice
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    named = [tool for tool in tools or () if isinstance(tool, dict) and _tool_name(tool) == name]
+    if not named:
+        raise ValueError(f"tool_choice: expected one of the tools' names, found {name!r}")
+    return named, "required"
+
+
+def _tool_name(tool: Mapping[str, Any]) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _schema(body: Mapping[str, Any], grammar: str) -> Any:
+    """JSON schema of the content; None without one."""
+    schema = body.get("json_schema")
+    if schema is not None and grammar:
+        raise ValueError("Cannot use both json_schema and grammar")
+    response_format = _get(body, "response_format", dict, None)
+    if response_format is not None:
+        kind = _get(response_format, "type", str, "")
+        if kind == "json_object":
+            if "schema" in response_format or not schema:
+                schema = _get(response_format, "schema", dict, {})
+        elif kind == "json_schema":
+            schema = _get(_get(response_format, "json_schema", dict, {}), "schema", dict, {})
+        elif kind not in ("", "text"):
+            raise ValueError(f'response_format type must be one of "text" or "json_object", but got: {kind}')
+    return {"type": "object"} if schema == {} else schema

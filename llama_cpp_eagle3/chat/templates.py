@@ -1,0 +1,176 @@
+"""Chat templates: a conversation becomes a prompt, and rules for sampling and parsing what follows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from .. import _chat
+from .limits import check_request
+from .parser import ChatParser
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarTrigger:
+    """What a lazy grammar waits for."""
+
+    type: Literal["token", "word", "pattern", "pattern_full"]
+    """A pattern is a regular expression that is searched in the text, one that is full matches all of it."""
+    value: str
+
+
+_TRIGGER_TYPES: tuple[Literal["token", "word", "pattern", "pattern_full"], ...] = (
+    *("token", "word", "pattern", "pattern_full"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatParams:
+    """A request, ready to be generated from: llama.cpp's `common_chat_params`."""
+
+    prompt: str
+    """To be tokenized with special tokens parsed."""
+    grammar: str
+    """In GBNF; empty without one."""
+    grammar_lazy: bool
+    """Whether the grammar waits for one of its triggers."""
+    grammar_triggers: tuple[GrammarTrigger, ...]
+    preserved_tokens: tuple[str, ...]
+    """Special tokens that have to be part of the text which the parser gets."""
+    additional_stops: tuple[str, ...]
+    """Strings that end the answer, beside those of the request."""
+    generation_prompt: str
+    """The end of the prompt that belongs to the answer: the grammar and the parser begin with it."""
+    thinking_start_tag: str
+    thinking_end_tags: tuple[str, ...]
+    """The first one is what ends a reasoning that is cut off; empty without reasoning."""
+    message_delimiters: tuple[tuple[str, str], ...]
+    """(role, what its messages begin with)."""
+    format: int
+    """Of the answer; `format_name` is its name."""
+    parser: str
+    """Of the answer, as llama.cpp saves it."""
+    is_continuation: bool
+    """Whether the answer goes on with the conversation's last message."""
+
+    @property
+    def format_name(self) -> str:
+        """Name of the answer's format, as llama-server writes it."""
+        return _chat.format_name(self.format)
+
+    def new_parser(self) -> ChatParser:
+        """Return a parser for one answer."""
+        return ChatParser(self.format, self.generation_prompt, self.parser, self.is_continuation)
+
+
+class ChatTemplates:
+    """A model's chat templates, or one that is given: llama.cpp's `common_chat_templates`. From any thread.
+
+    A template is a program without limits. Take templates from the model and from who runs the server, never from a
+    request.
+    """
+
+    def __init__(self, model: int | None = None, template: str = "", bos_token: str = "", eos_token: str = ""):
+        """Parse the templates.
+
+        Args:
+            model: address of the loaded llama_model, which names the tokens and has templates of its own.
+            template: Jinja, instead of the model's own; "chatml" is a built-in one.
+            bos_token: text of the token, without a model.
+            eos_token: text of the token, without a model.
+
+        Raises:
+            ValueError: the template is no Jinja that llama.cpp knows; or neither a model nor a template is given.
+        """
+        self._templates = _chat.Templates(model or 0, template, bos_token, eos_token)
+
+    def source(self, variant: Literal["", "tool_use"] = "") -> str:
+        """Jinja source of the default template, or of a variant; empty if there is no such variant."""
+        return self._templates.source(variant)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether there was a template, rather than llama.cpp's ChatML for models without one."""
+        return self._templates.is_explicit
+
+    @cached_property
+    def caps(self) -> dict[str, bool]:
+        """What the template can express, as llama-server's /props has it (`chat_template_caps`)."""
+        return self._templates.caps
+
+    @cached_property
+    def supports_thinking(self) -> bool:
+        """Whether the template knows of reasoning."""
+        return self._templates.supports_thinking
+
+    def apply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Literal["auto", "required", "none"] = "auto",
+        parallel_tool_calls: bool | None = None,
+        json_schema: Any = None,
+        grammar: str = "",
+        enable_thinking: bool | None = None,
+        reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool | Literal["", "content", "reasoning_content"] = False,
+    ) -> ChatParams:
+        """Render a conversation; messages and tools are in OpenAI's form.
+
+        `apply_request` takes a whole request as clients send it.
+
+        Args:
+            messages: the conversation; content is text, or a list of text parts.
+            tools: functions that the model may call.
+            tool_choice: "required": it has to call one.
+            parallel_tool_calls: whether it may call more than one; None = if the template can express that.
+            json_schema: schema of the content.
+            grammar: GBNF of the answer; not together with tools.
+            enable_thinking: what the template is told; None = if it knows of reasoning.
+            reasoning_format: "none" leaves the reasoning in the content.
+            chat_template_kwargs: variables for the template.
+            add_generation_prompt: end with the beginning of the model's message.
+            continue_final_message: the answer goes on with the last message: with its content, or its reasoning.
+
+        Raises:
+            ValueError: something is not as it should be, the template refuses it, or it is beyond a limit (`limits`).
+        """
+        request = {
+            "messages": list(messages),
+            "tools": list(tools) if tools else None,
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": (
+                self.caps["supports_parallel_tool_calls"] if parallel_tool_calls is None else parallel_tool_calls
+            ),
+            "json_schema": json_schema,
+            "grammar": grammar,
+            "enable_thinking": self.supports_thinking if enable_thinking is None else enable_thinking,
+            "reasoning_format": reasoning_format,
+            "chat_template_kwargs": dict(chat_template_kwargs or {}),
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
+        check_request(request)
+        params = self._templates.apply(json.dumps(request, ensure_ascii=False, allow_nan=False))
+        triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
+        return ChatParams(
+            prompt=params["prompt"],
+            grammar=params["grammar"],
+            grammar_lazy=params["grammar_lazy"],
+            grammar_triggers=triggers,
+            preserved_tokens=tuple(params["preserved_tokens"]),
+            additional_stops=tuple(params["additional_stops"]),
+            generation_prompt=params["generation_prompt"],
+            thinking_start_tag=params["thinking_start_tag"],
+            thinking_end_tags=tuple(params["thinking_end_tags"]),
+            message_delimiters=tuple(params["message_delimiters"]),
+            format=params["format"],
+            parser=params["parser"],
+            is_continuation=bool(continue_final_message),
+        )

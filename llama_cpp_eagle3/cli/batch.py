@@ -1,0 +1,32 @@
+"""Complete the requests of a file with a target and its head, as fast as this machine can.
+
+The input is OpenAI's batch format (/v1/chat/completions and /v1/completions), a JSON line per prompt, mt-bench's
+question.jsonl, or plain text with a prompt per line. What is in the output already is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..errors import Eagle3Error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    try:
+        from ..serve.options import add_arguments as add
+    except ModuleNotFoundError as e:
+        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[serve]'") from e
+    parser.add_argument("input", type=Path, help="requests, a line each")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="results, a line each")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first ones")
+    parser.add_argument("--retry-errors", action="store_true", help="do again what ended with an error")
+    add(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from ..serve.batch import run_batch
+
+    return run_batch(args)

@@ -1,0 +1,99 @@
+"""Who runs and who waits: places are given in the order of arrival, for as long as there is room for what is held."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from .memory import Memory
+from .sequence import Sequence, State
+
+_N_WORTH_MOVING = 16
+"""Tokens that a sequence must still want before it is moved to another place."""
+_N_CELLS_EACH = 16
+"""Cells that every running sequence should have left when another one joins."""
+
+
+class Schedule:
+    """The sequences of an engine that have not ended. Only `submit` may be called from any thread."""
+
+    def __init__(self, memory: Memory, on_run: Callable[[Sequence], None]):
+        """on_run: told of each sequence that gets a place."""
+        self.memory = memory
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._on_run = on_run
+
+    def submit(self, sequence: Sequence) -> None:
+        """Have a sequence wait for a place."""
+        self.waiting.append(sequence)
+
+    def admit(self) -> None:
+        """Give places to those that wait. Who waits for a place that is taken lets others pass."""
+        target = self.memory.target
+        while len(self.running) < target.n_seq:
+            taken = {s.seq_id for s in self.running}
+            sequence = next((s for s in list(self.waiting) if s.seq_id_wanted not in taken), None)
+            if sequence is None:
+                return
+            n_held = sum(len(s.tokens) for s in self.running)
+            n_spare = _N_CELLS_EACH * (1 + len(self.running))
+            if target.is_pooled and self.running and n_held + len(sequence.tokens) + n_spare > target.n_ctx:
+                return
+            while not self.memory.place(sequence, sequence.seq_id_wanted):
+                if not self.memory.make_room():
+                    return
+            self.waiting.remove(sequence)
+            self._run(sequence, len(self.running))
+
+    def close_ranks(self) -> None:
+        """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
+        if self.memory.target.is_pooled or not self.running:
+            return
+        while True:
+            last = max(self.running, key=lambda s: s.seq_id)
+            taken = {s.seq_id for s in self.running}
+            hole = next((i for i in range(last.seq_id) if i not in taken), None)
+            n_left = last.max_tokens - (len(last.tokens) - last.n_prompt)
+            if hole is None or n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
+                return
+            i = self.running.index(last)
+            self.put_aside(last)
+            if not self.memory.place(last, hole):
+                return
+            self.waiting.popleft()
+            self._run(last, i)
+
+    def put_aside(self, sequence: Sequence) -> None:
+        """Take a running sequence's place away; it comes back by itself, before all that were never there."""
+        self.memory.put_aside(sequence)
+        self.running.remove(sequence)
+        sequence.state = State.WAITING
+        self.waiting.appendleft(sequence)
+        self.memory.tidy()
+
+    def retire(self) -> None:
+        """Free the places of those that have ended."""
+        if any(s.finish_reason for s in self.running):
+            done = [s for s in self.running if s.finish_reason]
+            self.running = [s for s in self.running if not s.finish_reason]
+            for sequence in done:
+                self._finish(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """One that waited has ended."""
+        self.waiting.remove(sequence)
+        self._finish(sequence)
+
+    def _run(self, sequence: Sequence, i: int) -> None:
+        """A sequence that was waiting has a place now."""
+        sequence.state = State.RUNNING
+        if sequence.n_kept < 0:
+            sequence.n_kept = sequence.n_past
+        self.running.insert(i, sequence)
+        self._on_run(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.memory.release(sequence)
+        sequence.state = State.DONE
+        sequence.saved = sequence.chain = None

@@ -1,0 +1,86 @@
+"""The endpoints of a loaded server, as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from . import chat, completions, info, page, responses, slots
+from .errors import ApiError, failed, not_found
+from .http import error_response
+from .middleware import Gate
+from .server import Server
+
+_log = logging.getLogger(__name__)
+
+
+def _routes() -> list[BaseRoute]:
+    found: list[BaseRoute] = []
+
+    def add(method: str, endpoint: object, *paths: str) -> None:
+        found.extend(Route(path, endpoint, methods=[method]) for path in paths)  # type: ignore[arg-type]
+
+    add("GET", page.page, "/", "/index.html")
+    add("GET", info.health, "/health", "/v1/health")
+    add("GET", info.models, "/models", "/v1/models")
+    add("GET", info.props, "/props")
+    add("POST", info.set_props, "/props")
+    add("GET", info.metrics, "/metrics")
+    add("POST", info.tokenize, "/tokenize", "/v1/tokenize")
+    add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
+    add("POST", completions.completion, "/completion", "/completions")
+    add("POST", completions.completion_openai, "/v1/completions")
+    add("POST", chat.chat_completion, "/chat/completions", "/v1/chat/completions")
+    add("POST", chat.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
+    add("POST", chat.apply_template, "/apply-template")
+    add("POST", responses.respond_to, "/responses", "/v1/responses")
+    add("POST", responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
+    add("POST", info.embeddings, "/embedding", "/embeddings", "/v1/embeddings")
+    add("GET", slots.slots, "/slots")
+    add("POST", slots.act, "/slots/{id_slot}")
+    return found
+
+
+def make_app(server: Server) -> ASGIApp:
+    """The application. It starts the server's worker, and stops it at its own end."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        server.start()
+        yield
+        server.stop()
+
+    app = Starlette(
+        routes=_routes(),
+        lifespan=lifespan,
+        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_error},
+    )
+    app.state.server = server
+    return Gate(app, server.options)
+
+
+async def _on_api_error(request: Request, e: Exception) -> Response:
+    assert isinstance(e, ApiError)
+    return error_response(e)
+
+
+async def _on_http_error(request: Request, e: Exception) -> Response:
+    assert isinstance(e, HTTPException)
+    if e.status_code == 404:
+        return error_response(not_found())
+    return error_response(ApiError(e.status_code, "invalid_request_error", e.detail))
+
+
+async def _on_error(request: Request, e: Exception) -> Response:
+    if isinstance(e, ClientDisconnect):
+        raise e
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=e)
+    return error_response(failed(f"{type(e).__name__}: {e}"))

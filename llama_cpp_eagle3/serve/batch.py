@@ -1,0 +1,222 @@
+"""Requests of a file, run dry: the server's own code without HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ..cli.model import fill_in_bundled_pair, progress_bar
+from .chat import ChatShape, begin
+from .completions import OpenAIShape, parse_completion
+from .errors import ApiError, invalid
+from .jsons import dumps
+from .log import configure
+from .options import serve_options
+from .run import load, why_no_draft
+from .server import Server, random_id
+
+_CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+    category: str = ""
+    turns: list[str] = field(default_factory=list)
+    """What the user says one after the other; empty: the body says all."""
+
+
+@dataclass(slots=True)
+class _Total:
+    n: int = 0
+    n_errors: int = 0
+    n_tokens: int = 0
+    n_rounds: int = 0
+    n_accepted: int = 0
+
+    def add(self, bodies: list[dict[str, Any]]) -> None:
+        """Count answers."""
+        for body in bodies:
+            figures = body["metrics"]["speculative_decoding"]
+            self.n_tokens += body["usage"]["completion_tokens"]
+            self.n_rounds += figures["num_rounds"]
+            self.n_accepted += figures["num_accepted_draft_tokens"]
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Over all rounds."""
+        return 1.0 + self.n_accepted / self.n_rounds if self.n_rounds else 1.0
+
+
+def read_requests(path: Path) -> list[BatchRequest]:
+    """The requests of a file: OpenAI's batch format, prompts, mt-bench's questions, or lines of text.
+
+    Raises:
+        ValueError: a line is none of these, or an id comes twice.
+    """
+    found: list[BatchRequest] = []
+    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_request(json.loads(line) if is_json else line, number))
+        except (ValueError, KeyError, TypeError) as e:
+            raise ValueError(f"'{path}', line {number}: {e}") from None
+    ids = [request.custom_id for request in found]
+    if len(set(ids)) < len(ids):
+        twice = next(i for i in ids if ids.count(i) > 1)
+        raise ValueError(f"'{path}': the id {twice!r} comes twice")
+    return found
+
+
+def _request(value: Any, number: int) -> BatchRequest:
+    if isinstance(value, str):
+        return BatchRequest(f"line-{number}", _COMPLETION, {"prompt": value})
+    if not isinstance(value, dict):
+        raise ValueError("expected an object or a text")
+    category = str(value.get("category", ""))
+    if "turns" in value:
+        turns = value["turns"]
+        if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+            raise ValueError("turns: expected a list of texts")
+        return BatchRequest(str(value.get("question_id", f"line-{number}")), _CHAT, {}, category, turns)
+    custom_id = str(value.get("custom_id", f"line-{number}"))
+    if "body" in value:
+        if value.get("url") not in (_CHAT, _COMPLETION) or not isinstance(value["body"], dict):
+            raise ValueError(f"expected a body and as url {_CHAT} or {_COMPLETION}, found {value.get('url')!r}")
+        return BatchRequest(custom_id, value["url"], value["body"], category)
+    if "prompt" in value:
+        return BatchRequest(custom_id, _COMPLETION, {k: v for k, v in value.items() if k != "custom_id"}, category)
+    raise ValueError("expected one of body, prompt and turns")
+
+
+def read_done(path: Path, retry_errors: bool) -> tuple[set[str], list[dict[str, Any]]]:
+    """(ids, lines) of what an output has; a last line that was cut off is removed from it."""
+    if not path.is_file():
+        return set(), []
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    lines = [json.loads(line) for line in whole.splitlines() if line.strip()]
+    kept = [line for line in lines if not (retry_errors and line["error"] is not None)]
+    if len(whole) < len(text) or len(kept) < len(lines):
+        path.write_bytes(b"".join(dumps(line) + b"\n" for line in kept))
+    return {line["custom_id"] for line in kept}, kept
+
+
+def run_batch(args: argparse.Namespace) -> int:
+    """Run a file; 1 if a request ended with an error.
+
+    Raises:
+        ValueError, OSError, RuntimeError: it cannot be started.
+    """
+    configure(args.log_format, args.verbose)
+    fill_in_bundled_pair(args)
+    requests = read_requests(args.input)[: args.limit]
+    done, lines = read_done(args.output, args.retry_errors)
+    totals: dict[str, _Total] = defaultdict(_Total)
+    categories = {request.custom_id: request.category for request in requests}
+    for line in lines:
+        _count(totals[categories.get(line["custom_id"], "")], line)
+    left = [request for request in requests if request.custom_id not in done]
+    if left:
+        server = load(args, serve_options(args, why_no_draft(args)))
+        with args.output.open("ab") as file:
+            asyncio.run(_run_all(server, left, file, len(requests), totals))
+    for line in report(totals):
+        print(line, file=sys.stderr)
+    return int(any(total.n_errors for total in totals.values()))
+
+
+async def _run_all(
+    server: Server, requests: list[BatchRequest], file: IO[bytes], n_all: int, totals: dict[str, _Total]
+) -> None:
+    server.start()
+    bar = progress_bar(n_all, "requests")
+    if bar is not None:
+        bar.update(n_all - len(requests))
+    # as many as run, and a few that are ready when one ends
+    room = asyncio.Semaphore(server.n_slots + 2)
+
+    async def one(request: BatchRequest) -> None:
+        async with room:
+            line = await _run_one(server, request)
+        file.write(dumps(line) + b"\n")
+        file.flush()
+        _count(totals[request.category], line)
+        if bar is not None:
+            bar.update(1)
+
+    try:
+        await asyncio.gather(*(one(request) for request in requests))
+    finally:
+        if bar is not None:
+            bar.close()
+        server.stop()
+
+
+async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
+    line: dict[str, Any] = {"id": f"batch_req_{random_id()}", "custom_id": request.custom_id}
+    try:
+        bodies = await _answers(server, request)
+    except ApiError as e:
+        response = {"status_code": e.code, "request_id": line["id"], "body": e.body}
+        return {**line, "response": response, "error": {"code": e.kind, "message": e.message}}
+    response = {"status_code": 200, "request_id": line["id"], "body": bodies[-1]}
+    line |= {"response": response, "error": None}
+    return line | ({"turns": bodies} if request.turns else {})
+
+
+async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]]:
+    if request.body.get("stream"):
+        raise invalid("Field 'stream': there is nobody to stream to")
+    if not request.turns:
+        return [await _answer(server, request.url, request.body)]
+    messages: list[dict[str, Any]] = []
+    bodies = []
+    for turn in request.turns:
+        messages.append({"role": "user", "content": turn})
+        bodies.append(await _answer(server, _CHAT, {**request.body, "messages": messages}))
+        messages.append(bodies[-1]["choices"][0]["message"])
+    return bodies
+
+
+async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    if url == _CHAT:
+        generation, params, _ = await begin(server, body, f"chatcmpl-{random_id()}")
+        await generation.run()
+        whole: dict[str, Any] = ChatShape(server, generation, params).whole()
+        return whole
+    prompts, c = await parse_completion(server, body)
+    generation = await server.generate(prompts, c)
+    await generation.run()
+    return OpenAIShape(server, generation).whole()  # type: ignore[no-any-return]
+
+
+def _count(total: _Total, line: dict[str, Any]) -> None:
+    total.n += 1
+    if line["error"] is not None:
+        total.n_errors += 1
+    else:
+        total.add(line.get("turns") or [line["response"]["body"]])
+
+
+def report(totals: dict[str, _Total]) -> Iterator[str]:
+    """What came out, by category."""
+    for category, total in sorted(totals.items()):
+        errors = f", {total.n_errors} errors" if total.n_errors else ""
+        yield (
+            f"{category or 'all'}: {total.n} requests{errors}, {total.n_tokens} tokens, "
+            f"mean acceptance length {total.mean_acceptance_length:.2f}"
+        )

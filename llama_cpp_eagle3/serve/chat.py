@@ -1,0 +1,294 @@
+"""/v1/chat/completions and /apply-template: llama.cpp's templates and parsers around a completion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..chat import ChatParams, ChatParser, apply_request
+from ..engine import TokenLogprob
+from .completions import FINGERPRINT, LlamaShape, figures_of, probs_of, progress_of, respond
+from .errors import failed, invalid
+from .figures import usage
+from .generation import Answer, Generation
+from .grammar import check_grammar
+from .http import DONE, Json, event, read_json
+from .schema import Completion, parse
+from .server import Server, random_id
+from .text import Tokenizer
+from .worker import End, Event, Progress, Token
+
+_OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
+_N_PROBS = 20
+
+
+async def chat_completion(request: Request) -> Response:
+    """POST /v1/chat/completions."""
+    server: Server = request.app.state.server
+    body = await read_json(request)
+    generation, params, c = await begin(server, body, f"chatcmpl-{random_id()}")
+    return await respond(server, request, generation, ChatShape(server, generation, params), c.stream)
+
+
+async def apply_template(request: Request) -> Response:
+    """POST /apply-template."""
+    server: Server = request.app.state.server
+    params = await server.aside(chat_params, server, await read_json(request))
+    return Json({"prompt": params.prompt})
+
+
+async def count_tokens(request: Request) -> Response:
+    """POST /v1/chat/completions/input_tokens."""
+    server: Server = request.app.state.server
+    params = await server.aside(chat_params, server, await read_json(request))
+    tokens = await server.aside(server.tokenizer.tokenize, params.prompt, True)
+    return Json({"input_tokens": len(tokens), "object": "response.input_tokens"})
+
+
+def chat_params(server: Server, body: Any) -> ChatParams:
+    """A request's conversation as a prompt, and rules for the answer.
+
+    Raises:
+        ApiError: the conversation is not as it should be.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    if any(name in body for name in ("chat_template", "chat_template_file")):
+        raise invalid("Field 'chat_template': templates are programs, and taken from the server's flags only")
+    try:
+        return apply_request(
+            server.templates,
+            {name: value for name, value in body.items() if value is not None},
+            chat_template_kwargs=server.options.chat_template_kwargs,
+            enable_thinking=server.options.enable_thinking,
+            reasoning_format=server.options.reasoning_format,
+            prefill_assistant=server.options.prefill_assistant,
+        )
+    except (ValueError, RecursionError) as e:
+        raise invalid(str(e) or type(e).__name__) from None
+
+
+async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatParams, Completion]:
+    """Have a conversation's answer generated."""
+    params: ChatParams = await server.aside(chat_params, server, body)
+    c = parse(Completion, {name: body[name] for name in body if name not in _OWN}, server.options.defaults)
+    c = c.model_copy(update={"n_probs": _n_probs(body), "stop": [*_stops(c), *params.additional_stops]})
+    if c.n_probs and c.stream and body.get("tools"):
+        raise invalid("logprobs is not supported with tools + stream")
+    tokenizer = server.tokenizer
+    tokens = await server.aside(tokenizer.tokenize, params.prompt, True)
+    if not tokens:
+        raise invalid("the template makes nothing of these messages")
+    preserved = single_tokens(tokenizer, params.preserved_tokens)
+    if body.get("grammar"):  # the template has nothing to do with that
+        check_grammar(body["grammar"])
+        rules: dict[str, Any] = {"grammar": body["grammar"]}
+    else:
+        rules = grammar_rules(tokenizer, params, set(preserved))
+        if server.templates.is_builtin:  # its grammars are of the answer alone
+            rules["grammar_prefill"] = ()
+    generation = await server.generate([tokens], c, id=id, special=preserved, **rules)
+    return generation, params, c
+
+
+def _stops(c: Completion) -> list[str]:
+    return [c.stop] if isinstance(c.stop, str) else c.stop
+
+
+def _n_probs(body: Mapping[str, Any]) -> int:
+    wanted, top = body.get("logprobs"), body.get("top_logprobs")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise invalid("Field 'logprobs': expected true or false")
+    if top is not None and (type(top) is not int or top < 0):
+        raise invalid("Field 'top_logprobs': expected a number")
+    if not wanted:
+        if top is not None:
+            raise invalid("top_logprobs requires logprobs to be set to true")
+        return 0
+    return _N_PROBS if top is None else max(1, top)
+
+
+def single_tokens(tokenizer: Tokenizer, texts: tuple[str, ...]) -> list[int]:
+    """Of texts, those that are one token."""
+    found = [tokenizer.tokenize(text) for text in texts]
+    return [tokens[0] for tokens in found if len(tokens) == 1]
+
+
+def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int]) -> dict[str, Any]:
+    """The grammar of a template and what starts it, as options of `Sampling`."""
+    patterns: list[str] = []
+    tokens: list[int] = []
+    for trigger in params.grammar_triggers:
+        if trigger.type in ("word", "token"):
+            found = tokenizer.tokenize(trigger.value)
+            if len(found) == 1 and (found[0] in preserved or trigger.type == "token"):
+                tokens.append(found[0])
+            else:
+                patterns.append(re.escape(trigger.value))
+        elif trigger.type == "pattern_full":
+            begin = "" if trigger.value.startswith("^") else "^"
+            patterns.append(f"{begin}{trigger.value}{'' if trigger.value.endswith('$') else '$'}")
+        else:
+            patterns.append(trigger.value)
+    needs_prefill = params.grammar and not params.grammar_lazy
+    return {
+        "grammar": params.grammar or None,
+        "grammar_lazy": params.grammar_lazy,
+        "grammar_triggers": patterns,
+        "grammar_trigger_tokens": tokens,
+        "grammar_prefill": _prefill(tokenizer, params.generation_prompt) if needs_prefill else (),
+    }
+
+
+def _prefill(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Tokens of the end of the prompt that belongs to the answer."""
+    tokens = tokenizer.tokenize(text) if text else []
+    if tokens and tokenizer.vocab.piece(tokens[0], True)[:1].isspace() and not text[:1].isspace():
+        return tokens[1:]  # some tokenizers put a space before a special token
+    return tokens
+
+
+class Conversation:
+    """An answer as it is parsed."""
+
+    def __init__(self, params: ChatParams):
+        self.parser: ChatParser = params.new_parser()
+        self.text = ""
+
+    def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
+        """More text came; returns OpenAI's deltas.
+
+        Raises:
+            ApiError: the model has written what its format does not allow.
+        """
+        self.text += text
+        try:
+            return self.parser.update(text, is_partial)
+        except ValueError as e:
+            raise failed(f"The model's answer does not have the format of its chat template: {e}") from None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """All of it."""
+        message = dict(self.parser.message)
+        if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
+            message["content"] = message.get("content") or ""
+        return {"role": "assistant", **message}
+
+
+class ChatShape:
+    """OpenAI's, with llama-server's figures."""
+
+    encode = staticmethod(event)
+
+    def __init__(self, server: Server, generation: Generation, params: ChatParams):
+        self._server, self._generation, self._params = server, generation, params
+        self._conversations = [Conversation(params) for _ in generation.answers]
+        self._begun: set[int] = set()
+        self._probs: dict[int, list[TokenLogprob]] = {}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        generation = self._generation
+        return {
+            "id": generation.id,
+            "object": kind,
+            "created": generation.created,
+            "model": generation.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    def _chunk(self, answer: Answer, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": answer.index, "delta": delta, "finish_reason": finish_reason}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def part(self, answer: Answer, came: Event) -> list[Any]:
+        """The role first, then what is new of the message, then the reason of the end."""
+        conversation = self._conversations[answer.index]
+        chunks: list[dict[str, Any]] = []
+        if isinstance(came, Progress):
+            chunk = self._chunk(answer, {"role": "assistant", "content": None})
+            chunk["prompt_progress"] = progress_of(answer, came)
+            if answer.completion.timings_per_token:
+                chunk["timings"] = came.timings
+            self._begun.add(answer.index)
+            return [chunk]
+        is_end = isinstance(came, End)
+        if answer.index not in self._begun:
+            self._begun.add(answer.index)
+            chunks.append(self._chunk(answer, {"role": "assistant", "content": None}))
+        deltas = conversation.add(came.text, is_partial=not is_end)
+        found = [self._chunk(answer, delta) for delta in deltas]
+        if isinstance(came, Token):
+            self._add_figures(answer, came, found)
+        chunks += found
+        if is_end:
+            chunks.append(self._last_chunk(answer, conversation))
+        return chunks
+
+    def _add_figures(self, answer: Answer, came: Token, chunks: list[dict[str, Any]]) -> None:
+        """Probabilities and timings go with the last chunk; the former wait if there is none."""
+        if came.logprob is not None:
+            self._probs.setdefault(answer.index, []).append(came.logprob)
+        if not chunks:
+            return
+        last = chunks[-1]
+        last["choices"][0]["drafted"] = came.drafted
+        probs = self._probs.pop(answer.index, None)
+        if probs:
+            last["choices"][0]["logprobs"] = {"content": [self._prob(answer, prob) for prob in probs]}
+        if came.timings is not None:
+            last["timings"] = came.timings
+        if answer.completion.stream_options.continuous_usage_stats:
+            last["usage"] = self._usage()
+
+    def _last_chunk(self, answer: Answer, conversation: Conversation) -> dict[str, Any]:
+        chunk = self._chunk(answer, {}, self._reason(answer, conversation.message))
+        if not answer.completion.stream_options.include_usage:
+            chunk |= figures_of(answer)
+        if answer.completion.verbose:
+            chunk["__verbose"] = LlamaShape(self._server, self._generation).final(answer, stream=True)
+        return chunk
+
+    def _prob(self, answer: Answer, logprob: TokenLogprob) -> dict[str, Any]:
+        return probs_of(self._server, logprob, answer.completion.post_sampling_probs)
+
+    @staticmethod
+    def _reason(answer: Answer, message: Mapping[str, Any]) -> str:
+        if answer.finish_reason == "stop" and message.get("tool_calls"):
+            return "tool_calls"
+        return answer.finish_reason
+
+    def _usage(self) -> dict[str, Any]:
+        return usage(self._generation.prompt_figures, self._generation.figures)
+
+    def last(self) -> list[bytes]:
+        """Usage, if it was asked for, and OpenAI's end."""
+        answers = self._generation.answers
+        if not answers[0].completion.stream_options.include_usage:
+            return [DONE]
+        head = {**self._head("chat.completion.chunk"), "choices": []}
+        return [event({**head, "usage": self._usage(), **figures_of(answers[0])}), DONE]
+
+    def whole(self) -> Any:
+        """All choices."""
+        answers = self._generation.answers
+        choices = []
+        for answer, conversation in zip(answers, self._conversations, strict=True):
+            conversation.add(answer.text, is_partial=False)
+            message = conversation.message
+            choice: dict[str, Any] = {
+                "index": answer.index,
+                "message": message,
+                "finish_reason": self._reason(answer, message),
+            }
+            if answer.probs:
+                choice["logprobs"] = {"content": [self._prob(answer, logprob) for _, logprob in answer.probs]}
+            choices.append(choice)
+        data = {**self._head("chat.completion"), "choices": choices, "usage": self._usage(), **figures_of(answers[0])}
+        if answers[0].completion.verbose:
+            data["__verbose"] = LlamaShape(self._server, self._generation).final(answers[0], stream=False)
+        return data

@@ -1,0 +1,342 @@
+"""/completion and /v1/completions: the shapes of their answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..engine import TokenLogprob
+from .errors import ApiError, invalid
+from .figures import usage
+from .generation import Answer, Generation
+from .http import DONE, Events, Json, event, read_json, until_gone
+from .params import generation_settings
+from .schema import Completion, parse
+from .server import Server
+from .worker import End, Event, Progress, Token
+
+FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
+"""llama-server has its build here, which begins so too."""
+
+
+class Shape(Protocol):
+    """How what comes is told to a client."""
+
+    @staticmethod
+    def encode(data: Any) -> bytes:
+        """An event as bytes."""
+
+    def part(self, answer: Answer, came: Event) -> list[Any]:
+        """Events of a stream, for what came last of an answer."""
+
+    def last(self) -> list[bytes]:
+        """What ends a stream."""
+
+    def whole(self) -> Any:
+        """All of it, without a stream."""
+
+
+async def respond(server: Server, request: Request, generation: Generation, shape: Shape, stream: bool) -> Response:
+    """Wait for the answer, or begin to stream it. An error before the first event is an answer of its own."""
+    request.state.generation = generation
+    if not stream:
+        await until_gone(request.receive, generation.run())
+        return Json(shape.whole())
+    batches = generation.batches()
+    first = await until_gone(request.receive, _next(batches))
+
+    async def parts() -> AsyncIterator[bytes]:
+        heard = first
+        try:
+            while True:
+                data = b"".join(shape.encode(part) for answer, came in heard for part in shape.part(answer, came))
+                if data:
+                    yield data
+                try:
+                    heard = await batches.__anext__()
+                except StopAsyncIteration:
+                    break
+            yield b"".join(shape.last())
+        except ApiError as e:
+            yield event(e.body)
+        finally:
+            await batches.aclose()  # type: ignore[attr-defined]
+
+    return Events(parts(), server.options.ping_seconds)
+
+
+async def _next(batches: AsyncIterator[Any]) -> Any:
+    return await batches.__anext__()
+
+
+class LlamaShape:
+    """llama-server's own."""
+
+    encode = staticmethod(event)
+
+    def __init__(self, server: Server, generation: Generation):
+        self._server, self._generation = server, generation
+
+    def part(self, answer: Answer, came: Event) -> list[Any]:
+        """One event per token, and one for the end."""
+        completion, figures = answer.completion, answer.figures
+        if isinstance(came, End):
+            return [self.final(answer, stream=True)]
+        data: dict[str, Any] = {
+            "index": answer.index,
+            "content": came.text if isinstance(came, Token) else "",
+            "tokens": [came.token] if isinstance(came, Token) else [],
+            "stop": False,
+            "id_slot": figures.id_slot,
+            "tokens_predicted": came.n if isinstance(came, Token) else 0,
+            "tokens_evaluated": figures.n_prompt,
+        }
+        if isinstance(came, Progress):
+            data["prompt_progress"] = progress_of(answer, came)
+            if completion.timings_per_token:
+                data["timings"] = came.timings
+        else:
+            data["drafted"] = came.drafted
+            if came.timings is not None:
+                data["timings"] = came.timings
+            if came.logprob is not None:
+                data["completion_probabilities"] = [
+                    probs_of(self._server, came.logprob, completion.post_sampling_probs)
+                ]
+        return [data]
+
+    def final(self, answer: Answer, stream: bool) -> Any:
+        """The end of an answer."""
+        completion, figures, end = answer.completion, answer.figures, answer.end
+        assert end is not None
+        data: dict[str, Any] = {
+            "index": answer.index,
+            "content": end.text if stream else answer.text,
+            "tokens": [] if stream or not completion.return_tokens else answer.tokens,
+            "id_slot": figures.id_slot,
+            "stop": True,
+            "model": self._generation.model,
+            "tokens_predicted": figures.n_tokens,
+            "tokens_evaluated": figures.n_prompt,
+            "generation_settings": settings_of(self._server, answer),
+            "prompt": self._server.tokenizer.detokenize(answer.prompt),
+            "has_new_line": "\n" in answer.text,
+            "truncated": answer.truncated,
+            "stop_type": answer.stop_type,
+            "stopping_word": end.stopping_word,
+            "tokens_cached": figures.n_prompt + max(0, figures.n_tokens - 1),
+            "timings": figures.timings(),
+            "metrics": {"speculative_decoding": figures.speculative_decoding(answer.draft.depth)},
+        }
+        if not stream and answer.probs:
+            data["completion_probabilities"] = all_probs_of(self._server, answer)
+        fields = completion.response_fields
+        return {name: _nested(data, name) for name in fields if _has_nested(data, name)} if fields else data
+
+    def last(self) -> list[bytes]:
+        """Nothing."""
+        return []
+
+    def whole(self) -> Any:
+        """An object, or a list of them."""
+        finals = [self.final(answer, stream=False) for answer in self._generation.answers]
+        return finals[0] if len(finals) == 1 else finals
+
+
+class OpenAIShape:
+    """OpenAI's, with llama-server's figures."""
+
+    encode = staticmethod(event)
+
+    def __init__(self, server: Server, generation: Generation):
+        self._server, self._generation = server, generation
+        self._echoed: set[int] = set()
+
+    def _head(self) -> dict[str, Any]:
+        generation = self._generation
+        return {
+            "id": generation.id,
+            "object": "text_completion",
+            "created": generation.created,
+            "model": generation.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    def part(self, answer: Answer, came: Event) -> list[Any]:
+        """One event per token, and one for the end; usage as it was asked for."""
+        options = answer.completion.stream_options
+        text = "" if isinstance(came, Progress) else came.text
+        if answer.completion.echo and answer.index not in self._echoed:
+            self._echoed.add(answer.index)
+            text = self._prompt_text(answer) + text
+        choice: dict[str, Any] = {"index": answer.index, "text": text, "logprobs": None, "finish_reason": None}
+        data = {**self._head(), "choices": [choice]}
+        if isinstance(came, Token):
+            choice["drafted"] = came.drafted
+            if came.logprob is not None:
+                choice["logprobs"] = self._logprobs(answer, [(came.text, came.logprob)])
+            if came.timings is not None:
+                data["timings"] = came.timings
+        elif isinstance(came, Progress):
+            data["prompt_progress"] = progress_of(answer, came)
+        else:
+            choice["finish_reason"] = answer.finish_reason
+            data |= figures_of(answer)
+            if not options.include_usage:
+                data["usage"] = self._usage()
+        if options.continuous_usage_stats:
+            data["usage"] = self._usage()
+        if answer.completion.verbose and isinstance(came, End):
+            data["__verbose"] = LlamaShape(self._server, self._generation).final(answer, stream=True)
+        return [data]
+
+    def last(self) -> list[bytes]:
+        """Usage, if it was asked for, and OpenAI's end."""
+        answers = self._generation.answers
+        if not answers[0].completion.stream_options.include_usage:
+            return [DONE]
+        return [event({**self._head(), "choices": [], "usage": self._usage(), **figures_of(answers[0])}), DONE]
+
+    def whole(self) -> Any:
+        """All choices."""
+        answers = self._generation.answers
+        choices = [
+            {
+                "index": answer.index,
+                "text": (self._prompt_text(answer) if answer.completion.echo else "") + answer.text,
+                "logprobs": self._logprobs(answer, answer.probs) if answer.probs else None,
+                "finish_reason": answer.finish_reason,
+            }
+            for answer in answers
+        ]
+        data = {**self._head(), "choices": choices, "usage": self._usage(), **figures_of(answers[0])}
+        if answers[0].completion.verbose:
+            data["__verbose"] = LlamaShape(self._server, self._generation).final(answers[0], stream=False)
+        return data
+
+    def _prompt_text(self, answer: Answer) -> str:
+        vocab = self._server.tokenizer.vocab
+        return b"".join(vocab.piece(token) for token in answer.prompt).decode("utf-8", errors="replace")
+
+    def _usage(self) -> dict[str, Any]:
+        return usage(self._generation.prompt_figures, self._generation.figures)
+
+    def _logprobs(self, answer: Answer, probs: list[tuple[str, TokenLogprob]]) -> dict[str, Any]:
+        """llama-server's list, and OpenAI's older ones."""
+        post = answer.completion.post_sampling_probs
+        content = [probs_of(self._server, logprob, post) for _, logprob in probs]
+        key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
+        offsets, n = [], 0
+        for text, _ in probs:
+            offsets.append(n)
+            n += len(text)
+        return {
+            "content": content,
+            "tokens": [item["token"] for item in content],
+            "token_logprobs": [item[key] for item in content],
+            "top_logprobs": [{other["token"]: other[key] for other in item[top]} for item in content],
+            "text_offset": offsets,
+        }
+
+
+def figures_of(answer: Answer) -> dict[str, Any]:
+    """What both dialects say of an answer."""
+    figures = answer.figures
+    return {
+        "timings": figures.timings(),
+        "metrics": {"speculative_decoding": figures.speculative_decoding(answer.draft.depth)},
+    }
+
+
+def progress_of(answer: Answer, came: Progress) -> dict[str, Any]:
+    """llama-server's `prompt_progress`."""
+    figures = answer.figures
+    return {
+        "total": figures.n_prompt,
+        "cache": figures.n_cached,
+        "processed": came.n_read,
+        "time_ms": int(1e3 * came.seconds),
+    }
+
+
+def settings_of(server: Server, answer: Answer) -> dict[str, Any]:
+    """llama-server's `generation_settings`."""
+    settings = generation_settings(answer.completion, answer.sampling, answer.draft)
+    if answer.completion.ignore_eos:
+        settings["logit_bias"] += [{"token": token, "bias": None} for token in sorted(server.tokenizer.vocab.eog)]
+    return settings
+
+
+def probs_of(server: Server, logprob: TokenLogprob, post: bool) -> dict[str, Any]:
+    """llama-server's object of one token and those that might have been."""
+    return {
+        **_prob_of(server, logprob.token, logprob.logprob, post),
+        "top_probs" if post else "top_logprobs": [
+            _prob_of(server, token, value, post) for token, value in logprob.top.items()
+        ],
+    }
+
+
+def all_probs_of(server: Server, answer: Answer) -> list[dict[str, Any]]:
+    """Those of a whole answer."""
+    return [probs_of(server, logprob, answer.completion.post_sampling_probs) for _, logprob in answer.probs]
+
+
+def _prob_of(server: Server, token: int, logprob: float, post: bool) -> dict[str, Any]:
+    piece = server.tokenizer.vocab.piece(token)
+    value = {"prob": min(1.0, math.exp(logprob))} if post else {"logprob": max(logprob, -3.4e38)}
+    return {"id": token, "token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), **value}
+
+
+def _has_nested(data: Any, path: str) -> bool:
+    for name in path.split("/"):
+        if not isinstance(data, dict) or name not in data:
+            return False
+        data = data[name]
+    return True
+
+
+def _nested(data: Any, path: str) -> Any:
+    for name in path.split("/"):
+        data = data[name]
+    return data
+
+
+async def completion(request: Request) -> Response:
+    """POST /completion, /completions."""
+    return await _complete(request, openai=False)
+
+
+async def completion_openai(request: Request) -> Response:
+    """POST /v1/completions."""
+    return await _complete(request, openai=True)
+
+
+async def _complete(request: Request, openai: bool) -> Response:
+    server: Server = request.app.state.server
+    prompts, c = await parse_completion(server, await read_json(request))
+    generation = await server.generate(prompts, c)
+    shape = OpenAIShape(server, generation) if openai else LlamaShape(server, generation)
+    return await respond(server, request, generation, shape, c.stream)
+
+
+async def parse_completion(server: Server, body: Any) -> tuple[list[list[int]], Completion]:
+    """A request's prompts and options.
+
+    Raises:
+        ApiError: it is not as it should be.
+    """
+    c = parse(Completion, body, server.options.defaults)
+    if body.get("best_of") not in (None, 1, c.n):
+        raise invalid("Unsupported param: best_of")
+    if c.echo and c.n_probs:
+        raise invalid("echo and logprobs exclude each other: probabilities are of generated tokens only")
+    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, body.get("prompt"))
+    if c.suffix:
+        prompts = [server.tokenizer.infill(prompt, c.suffix) for prompt in prompts]
+    return prompts, c

@@ -1,0 +1,56 @@
+"""Errors as llama-server tells them: `{"error": {"code", "message", "type"}}`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """An error that is the answer to a request."""
+
+    def __init__(
+        self, code: int, kind: str, message: str, *, headers: dict[str, str] | None = None, **fields: Any
+    ) -> None:
+        """fields: more of the error's object."""
+        super().__init__(message)
+        self.code, self.kind, self.message = code, kind, message
+        self.headers, self.fields = headers or {}, fields
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer."""
+        return {"error": {"code": self.code, "message": self.message, "type": self.kind, **self.fields}}
+
+
+def invalid(message: str) -> ApiError:
+    """The request cannot be understood."""
+    return ApiError(400, "invalid_request_error", message)
+
+
+def too_long(n_prompt_tokens: int, n_ctx: int) -> ApiError:
+    """The prompt has no room in the context."""
+    message = (
+        f"request ({n_prompt_tokens} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
+    )
+    return ApiError(400, "exceed_context_size_error", message, n_prompt_tokens=n_prompt_tokens, n_ctx=n_ctx)
+
+
+def unsupported(message: str) -> ApiError:
+    """The server, as it was started, cannot do this."""
+    return ApiError(501, "not_supported_error", message)
+
+
+def not_found(message: str = "File Not Found") -> ApiError:
+    """There is nothing at this address."""
+    return ApiError(404, "not_found_error", message)
+
+
+def too_busy(n_queued: int, retry_after: int) -> ApiError:
+    """The queue is full."""
+    message = f"{n_queued} requests are waiting already, try again in {retry_after} s"
+    return ApiError(429, "rate_limit_error", message, headers={"Retry-After": str(retry_after)})
+
+
+def failed(message: str) -> ApiError:
+    """Something went wrong here."""
+    return ApiError(500, "server_error", message)

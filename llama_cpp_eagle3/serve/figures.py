@@ -1,0 +1,92 @@
+"""What a request took: llama-server's `timings`, OpenAI's `usage`, vLLM's `metrics.speculative_decoding`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..stats import Stats
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one sequence. Times are those of `time.perf_counter`, 0.0 as long as they are not known."""
+
+    n_prompt: int
+    t_submit: float
+    n_cached: int = 0
+    """Tokens of the prompt that did not have to be read."""
+    n_read: int = 0
+    n_tokens: int = 0
+    """Generated, with the one that ended the text."""
+    t_start: float = 0.0
+    """When the first pass began in which it had a place."""
+    t_first: float = 0.0
+    t_last: float = 0.0
+    id_slot: int = -1
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def prompt_seconds(self) -> float:
+        """From the first pass to the first token."""
+        return self.t_first - self.t_start if self.t_first else 0.0
+
+    @property
+    def predicted_seconds(self) -> float:
+        """From the first token to the last one."""
+        return self.t_last - self.t_first if self.t_first else 0.0
+
+    def timings(self) -> dict[str, Any]:
+        """Under llama-server's names. The first token comes with the prompt: rates are over those behind it."""
+        n_read = self.n_prompt - self.n_cached if self.t_first else self.n_read
+        prompt_ms = 1e3 * self.prompt_seconds
+        predicted_ms = max(1e-3, 1e3 * self.predicted_seconds) if self.t_first else 0.0
+        n_steps = max(0, self.n_tokens - 1)
+        timings: dict[str, Any] = {
+            "cache_n": self.n_cached,
+            "prompt_n": n_read,
+            "prompt_ms": prompt_ms,
+            "prompt_per_token_ms": prompt_ms / n_read if n_read else 0.0,
+            "prompt_per_second": 1e3 / prompt_ms * n_read if prompt_ms > 0.0 else 0.0,
+            "predicted_n": self.n_tokens,
+            "predicted_ms": predicted_ms,
+            "predicted_per_token_ms": predicted_ms / n_steps if n_steps else 0.0,
+            "predicted_per_second": 1e3 / predicted_ms * n_steps if predicted_ms > 0.0 else 0.0,
+        }
+        if self.stats.drafted:
+            timings |= {"draft_n": self.stats.drafted, "draft_n_accepted": self.stats.accepted}
+        return timings
+
+    def speculative_decoding(self, n_max: int) -> dict[str, Any]:
+        """Under vLLM's names, whose mean is over the rounds that had a draft; ours is over all rounds.
+
+        n_max: drafted tokens that could follow each other.
+        """
+        stats = self.stats
+        counts = [stats.drafts, *stats.accepted_per_position, 0]
+        histogram = [counts[i] - counts[i + 1] for i in range(len(counts) - 1)]
+        while len(histogram) > 1 and histogram[-1] == 0:
+            histogram.pop()
+        return {
+            "mean_acceptance_length": 1.0 + stats.accepted / stats.drafts if stats.drafts else 1.0,
+            "mean_acceptance_length_all_rounds": stats.mean_acceptance_length,
+            "draft_acceptance_rate": stats.draft_acceptance_rate,
+            "acceptance_histogram": histogram,
+            "num_rounds": stats.rounds,
+            "num_spec_steps": stats.drafts,
+            "num_accepted_draft_tokens": stats.accepted,
+            "num_draft_tokens": stats.drafted,
+            "num_spec_tokens": n_max,
+        }
+
+
+def usage(prompts: list[Figures], all_figures: list[Figures]) -> dict[str, Any]:
+    """OpenAI's token counts. prompts: one of each prompt's sequences."""
+    n_prompt = sum(figures.n_prompt for figures in prompts)
+    n_tokens = sum(figures.n_tokens for figures in all_figures)
+    return {
+        "completion_tokens": n_tokens,
+        "prompt_tokens": n_prompt,
+        "total_tokens": n_prompt + n_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(figures.n_cached for figures in prompts)},
+    }

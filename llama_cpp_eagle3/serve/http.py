@@ -1,0 +1,124 @@
+"""Requests in, answers out: bodies, event streams, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .errors import ApiError
+from .jsons import dumps, loads
+
+T = TypeVar("T")
+
+
+async def read_json(request: Request) -> Any:
+    """A request's body. An empty one is an empty object.
+
+    Raises:
+        ApiError: it is not JSON.
+    """
+    text = await request.body()
+    return loads(text) if text.strip() else {}
+
+
+class Json(Response):
+    """An answer in JSON."""
+
+    media_type = "application/json; charset=utf-8"
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        return dumps(content)
+
+
+def error_response(e: ApiError) -> Json:
+    """An error as an answer."""
+    return Json(e.body, status_code=e.code, headers=e.headers)
+
+
+def event(data: Any) -> bytes:
+    """A server-sent event."""
+    return b"data: " + dumps(data) + b"\n\n"
+
+
+def named_event(name: str, data: Any) -> bytes:
+    """A server-sent event with a name."""
+    return b"event: " + name.encode() + b"\n" + event(data)
+
+
+DONE = b"data: [DONE]\n\n"
+_PING = b":\n\n"
+
+
+class Events(Response):
+    """A stream of server-sent events; whoever makes them is told when the client leaves."""
+
+    def __init__(self, parts: AsyncIterator[bytes], ping_seconds: float = 30.0):
+        """parts: whole events, any number of them together. ping_seconds: silence after which a comment is sent."""
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._parts, self._ping_seconds = parts, ping_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        with suppress(ClientDisconnect):
+            await until_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        part: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                part = part or asyncio.ensure_future(_next(self._parts))
+                done, _ = await asyncio.wait([part], timeout=self._ping_seconds)
+                if not done:
+                    await send({"type": "http.response.body", "body": _PING, "more_body": True})
+                    continue
+                try:
+                    body = part.result()
+                except StopAsyncIteration:
+                    break
+                finally:
+                    part = None
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            if part is not None:
+                part.cancel()
+                await asyncio.wait([part])
+            await self._parts.aclose()  # type: ignore[attr-defined]
+
+
+async def _next(parts: AsyncIterator[bytes]) -> bytes:
+    return await parts.__anext__()
+
+
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for something on behalf of a client, whose body has been read; it is cancelled if the client leaves.
+
+    Raises:
+        ClientDisconnect: it has left.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_wait_until_gone(receive))
+    try:
+        await asyncio.wait([task, watch], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for left in (task, watch):
+            if not left.done():
+                left.cancel()
+                await asyncio.wait([left])
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,209 @@
+"""What the server says of itself: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from ..engine import DraftSettings
+from .completions import FINGERPRINT
+from .errors import ApiError, invalid, unsupported
+from .http import Json, read_json
+from .params import generation_settings
+from .schema import Completion, parse
+from .server import Server
+
+
+async def health(request: Request) -> Response:
+    """GET /health."""
+    server: Server = request.app.state.server
+    if server.worker.failure:
+        raise ApiError(503, "unavailable_error", server.worker.failure)
+    return Json({"status": "ok"})
+
+
+async def models(request: Request) -> Response:
+    """GET /v1/models."""
+    server: Server = request.app.state.server
+    name, info = server.options.model_name, _model_info(server)
+    return Json(
+        {
+            "object": "list",
+            "models": [
+                {
+                    "name": name,
+                    "model": name,
+                    "modified_at": "",
+                    "size": "",
+                    "digest": "",
+                    "type": "model",
+                    "description": "",
+                    "tags": [""],
+                    "capabilities": ["completion"],
+                    "parameters": "",
+                    "details": {"format": "gguf", "family": info["arch"], "families": [info["arch"]]},
+                }
+            ],
+            "data": [
+                {
+                    "id": name,
+                    "object": "model",
+                    "created": int(time.time()),
+                    "owned_by": "llama-cpp-eagle3",
+                    "root": server.llm.model_path,
+                    "parent": None,
+                    "max_model_len": server.engine.n_ctx,
+                    "aliases": sorted(server.options.aliases),
+                    "tags": sorted(server.options.tags),
+                    "meta": info,
+                }
+            ],
+        }
+    )
+
+
+def _model_info(server: Server) -> dict[str, Any]:
+    model = server.llm.model_address
+    vocab = server.engine.vocab
+    return {
+        "arch": server.llm.metadata.get("general.architecture", ""),
+        "vocab_type": int(lib.llama_vocab_type(vocab.pointer)),
+        "n_vocab": vocab.n_tokens,
+        "n_ctx": server.engine.n_ctx,
+        "n_ctx_train": int(lib.llama_model_n_ctx_train(model)),
+        "n_embd": int(lib.llama_model_n_embd(model)),
+        "n_params": int(lib.llama_model_n_params(model)),
+        "size": int(lib.llama_model_size(model)),
+    }
+
+
+async def props(request: Request) -> Response:
+    """GET /props."""
+    server: Server = request.app.state.server
+    options, engine = server.options, server.engine
+    vocab = engine.vocab
+    defaults = parse(Completion, {}, options.defaults)
+    draft = await server.between_steps(lambda: drafting(server))
+    return Json(
+        {
+            "default_generation_settings": {
+                "params": generation_settings(defaults, None, engine.draft),
+                "n_ctx": engine.n_ctx,
+            },
+            "total_slots": server.n_slots,
+            "model_alias": options.model_name,
+            "model_path": server.llm.model_path,
+            "draft_model_path": server.llm.draft_model_path,
+            "speculative": draft,
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": options.slots,
+            "endpoint_props": False,
+            "endpoint_metrics": options.metrics,
+            "ui": options.ui,
+            "chat_template": server.templates.source(),
+            "chat_template_caps": server.templates.caps,
+            "bos_token": _special(server, int(lib.llama_vocab_bos(vocab.pointer))),
+            "eos_token": _special(server, int(lib.llama_vocab_eos(vocab.pointer))),
+            "build_info": FINGERPRINT,
+            "is_sleeping": False,
+        }
+    )
+
+
+async def set_props(request: Request) -> Response:
+    """POST /props."""
+    raise unsupported("This server does not support changing global properties")
+
+
+def _special(server: Server, token: int) -> str:
+    return server.tokenizer.detokenize([token]) if token >= 0 else ""
+
+
+def drafting(server: Server) -> dict[str, Any]:
+    """What is drafted by default, and why nothing is, if so. To be called between steps."""
+    engine = server.engine
+    settings: DraftSettings = engine.draft
+    planner = engine.planner if settings.mode == "auto" else None
+    reason = ""
+    if engine.drafter is None:
+        reason = server.options.why_no_draft
+    elif settings.mode == "off":
+        reason = "it was switched off"
+    elif settings.mode == "auto" and planner is None:
+        reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
+    return {
+        "enabled": engine.drafter is not None and settings.mode != "off",
+        "reason": reason,
+        "mode": settings.mode,
+        "n_max": settings.n_max,
+        "n_min": settings.n_min,
+        "p_min": settings.p_min,
+        "planner": None if planner is None else planner.stats(),
+    }
+
+
+async def metrics(request: Request) -> Response:
+    """GET /metrics."""
+    server: Server = request.app.state.server
+    if not server.options.metrics:
+        raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
+    text = server.metrics.text(len(server.worker.jobs), server.n_slots)
+    headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
+
+
+async def tokenize(request: Request) -> Response:
+    """POST /tokenize, with llama-server's `content` or vLLM's `prompt`."""
+    server: Server = request.app.state.server
+    body = await _object(request)
+    tokenizer = server.tokenizer
+    is_vllm = "content" not in body and "prompt" in body
+    content = body.get("prompt" if is_vllm else "content")
+    add_special = bool(body.get("add_special_tokens" if is_vllm else "add_special", is_vllm))
+    tokens: list[int] = []
+    if content is not None:
+        tokens = await server.aside(tokenizer.mixed, content, add_special, bool(body.get("parse_special", True)))
+    found: list[Any] = tokens
+    if body.get("with_pieces"):
+        found = [{"id": token, "piece": _piece(server, token)} for token in tokens]
+    answer: dict[str, Any] = {"tokens": found}
+    if is_vllm:
+        answer |= {"count": len(tokens), "max_model_len": server.engine.n_ctx}
+    return Json(answer)
+
+
+def _piece(server: Server, token: int) -> str | list[int]:
+    piece = server.tokenizer.vocab.piece(token, True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def detokenize(request: Request) -> Response:
+    """POST /detokenize."""
+    server: Server = request.app.state.server
+    body = await _object(request)
+    tokens = body.get("tokens", [])
+    if not isinstance(tokens, list):
+        raise invalid("Field 'tokens': expected a list of tokens")
+    text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
+    return Json({"content": text, "prompt": text})
+
+
+async def embeddings(request: Request) -> Response:
+    """POST /v1/embeddings."""
+    raise unsupported(
+        "This server does not support embeddings: its context generates, and a head reads its hidden states"
+    )
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    return body

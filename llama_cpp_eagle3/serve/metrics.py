@@ -1,0 +1,233 @@
+"""Counters for Prometheus, under the names of llama-server and vLLM."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..engine import Engine
+from .worker import Job
+
+_SECONDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
+_SECONDS_LONG = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
+_RATE = 0.1
+
+
+@dataclass(slots=True)
+class _Histogram:
+    """How often a value was at most so much."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float, n: int = 1) -> None:
+        """n times this value."""
+        self.counts[bisect_left(self.bounds, value)] += n
+        self.total += value * n
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """What has happened since the last scrape."""
+
+    n_read: int = 0
+    read_seconds: float = 0.0
+    n_steps: int = 0
+    step_seconds: float = 0.0
+    n_decode: int = 0
+    n_busy: int = 0
+
+
+class Metrics:
+    """What the worker tells, and its text for Prometheus. From any thread."""
+
+    def __init__(self, model_name: str):
+        self.t_start = int(time.time())
+        self.mean_request_seconds = 1.0
+        self._model_name = model_name
+        self._lock = threading.Lock()
+        self._n_prompt = self._n_cached = self._n_tokens = self._n_tokens_max = 0
+        self._prompt_seconds = self._predicted_seconds = 0.0
+        self._n_decode = 0
+        self._n_batches = -1
+        self._n_running = self._n_waiting = 0
+        self._usage = 0.0
+        self._n_drafted = self._n_accepted = self._n_drafts = 0
+        self._per_position: list[int] = []
+        self._ended: dict[str, int] = {}
+        self._bucket = _Bucket()
+        self._first = _Histogram(_SECONDS)
+        self._gap = _Histogram(_SECONDS)
+        self._whole = _Histogram(_SECONDS_LONG)
+
+    def step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
+        """A step is over."""
+        with self._lock:
+            n = engine.target.n_batches
+            n_decode = n - self._n_batches if self._n_batches >= 0 else 1
+            self._n_batches = n
+            self._n_decode += n_decode
+            self._bucket.n_decode += n_decode
+            self._bucket.n_busy += n_decode * max(1, n_running)
+            self._n_running, self._n_waiting = n_running, n_waiting
+            places = engine.memory.places
+            n_held = sum(0 if place.user is None else place.user.n_past for place in places)
+            n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(places))
+            self._usage = min(1.0, n_held / n_cells)
+
+    def tokens(self, job: Job, n: int, now: float, before: float) -> None:
+        """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
+        figures = job.figures
+        with self._lock:
+            self._n_tokens += n
+            if not before:
+                n_read = figures.n_prompt - figures.n_cached
+                self._n_prompt += n_read
+                self._n_cached += figures.n_cached
+                self._prompt_seconds += figures.prompt_seconds
+                self._bucket.n_read += n_read
+                self._bucket.read_seconds += figures.prompt_seconds
+                self._first.observe(now - figures.t_submit)
+                self._bucket.n_steps += n - 1
+                if n > 1:
+                    self._gap.observe(0.0, n - 1)
+                return
+            self._predicted_seconds += now - before
+            self._bucket.n_steps += n
+            self._bucket.step_seconds += now - before
+            self._gap.observe(now - before)
+            if n > 1:  # the others came at the same time
+                self._gap.observe(0.0, n - 1)
+
+    def end(self, job: Job, reason: str) -> None:
+        """A job is done."""
+        stats, figures = job.figures.stats, job.figures
+        seconds = time.perf_counter() - figures.t_submit
+        with self._lock:
+            self._ended[reason] = self._ended.get(reason, 0) + 1
+            self._n_drafted += stats.drafted
+            self._n_accepted += stats.accepted
+            self._n_drafts += stats.drafts
+            for i, n in enumerate(stats.accepted_per_position):
+                if i == len(self._per_position):
+                    self._per_position.append(0)
+                self._per_position[i] += n
+            self._n_tokens_max = max(self._n_tokens_max, figures.n_prompt + figures.n_tokens)
+            if reason in ("stop", "length"):
+                self._whole.observe(seconds)
+                self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
+
+    def text(self, n_jobs: int, n_slots: int) -> str:
+        """In Prometheus' text format. Gauges of speed are over the time since the last call."""
+        with self._lock:
+            bucket, self._bucket = self._bucket, _Bucket()
+            n_running = min(n_jobs, n_slots)
+            return "".join(self._lines(bucket, n_running, n_jobs - n_running))
+
+    def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int) -> Iterator[str]:
+        counters: dict[str, tuple[str, float]] = {
+            "prompt_tokens_total": ("Number of prompt tokens processed, excluding cached tokens", self._n_prompt),
+            "prompt_tokens_cached_total": ("Number of prompt tokens reused from the cache", self._n_cached),
+            "prompt_seconds_total": ("Total time spent processing prompts", self._prompt_seconds),
+            "tokens_predicted_total": ("Number of generated tokens", self._n_tokens),
+            "tokens_predicted_seconds_total": ("Total time spent generating tokens", self._predicted_seconds),
+            "n_decode_total": ("Number of passes of the target", self._n_decode),
+            "n_tokens_max": ("Largest observed sequence length", self._n_tokens_max),
+            "spec_decode_num_draft_tokens_total": ("Drafted tokens", self._n_drafted),
+            "spec_decode_num_accepted_tokens_total": ("Drafted tokens that the target accepted", self._n_accepted),
+            "spec_decode_num_drafts_total": ("Rounds that had a draft", self._n_drafts),
+        }
+        gauges: dict[str, tuple[str, float]] = {
+            "prompt_tokens_seconds": ("Prompt throughput in tokens/s", _rate(bucket.n_read, bucket.read_seconds)),
+            "predicted_tokens_seconds": (
+                "Generation throughput in tokens/s",
+                _rate(bucket.n_steps, bucket.step_seconds),
+            ),
+            "requests_processing": ("Number of requests processing", n_running),
+            "requests_deferred": ("Number of requests waiting", n_waiting),
+            "n_busy_slots_per_decode": ("Sequences per pass", _rate(bucket.n_busy, bucket.n_decode)),
+        }
+        for kind, items in (("counter", counters), ("gauge", gauges)):
+            for name, (text, value) in items.items():
+                full = f"llamacpp:{name}"
+                yield f"# HELP {full} {text}\n# TYPE {full} {kind}\n{full} {_number(value)}\n"
+        name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+        yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
+        for i, n in enumerate(self._per_position):
+            yield f'{name}{{position="{i}"}} {n}\n'
+        yield from self._vllm_lines(n_running, n_waiting)
+
+    def _vllm_lines(self, n_running: int, n_waiting: int) -> Iterator[str]:
+        model = self._model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        labels = f'engine="0",model_name="{model}"'
+        counters = {
+            "spec_decode_num_drafts": self._n_drafts,
+            "spec_decode_num_draft_tokens": self._n_drafted,
+            "spec_decode_num_accepted_tokens": self._n_accepted,
+            "prompt_tokens": self._n_prompt + self._n_cached,
+            "generation_tokens": self._n_tokens,
+            "prefix_cache_queries": self._n_prompt + self._n_cached,
+            "prefix_cache_hits": self._n_cached,
+        }
+        for name, n in counters.items():
+            yield f"# TYPE vllm:{name}_total counter\nvllm:{name}_total{{{labels}}} {n}\n"
+        yield "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter\n"
+        for i, n in enumerate(self._per_position):
+            yield f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{i}"}} {n}\n'
+        yield "# TYPE vllm:request_success_total counter\n"
+        for reason, n in sorted(self._ended.items()):
+            yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {n}\n'
+        gauges = {
+            "num_requests_running": n_running,
+            "num_requests_waiting": n_waiting,
+            "kv_cache_usage_perc": round(self._usage, 6),
+        }
+        for name, value in gauges.items():
+            yield f"# TYPE vllm:{name} gauge\nvllm:{name}{{{labels}}} {_number(value)}\n"
+        histograms = {
+            "time_to_first_token_seconds": self._first,
+            "inter_token_latency_seconds": self._gap,
+            "e2e_request_latency_seconds": self._whole,
+        }
+        for name, histogram in histograms.items():
+            yield f"# TYPE vllm:{name} histogram\n"
+            n = 0
+            for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+                n += count
+                yield f'vllm:{name}_bucket{{{labels},le="{bound}"}} {n}\n'
+            yield f"vllm:{name}_sum{{{labels}}} {_number(histogram.total)}\nvllm:{name}_count{{{labels}}} {n}\n"
+
+
+def _rate(n: float, per: float) -> float:
+    return n / per if per > 0.0 else 0.0
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(float(value))

@@ -1,0 +1,151 @@
+"""What every request passes through: keys, other sites' pages, limits of size and time, the access log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .http import error_response
+from .log import ACCESS
+from .options import ServeOptions
+
+PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/favicon.ico"})
+"""Paths that need no key."""
+
+
+class Gate:
+    """An ASGI app around the endpoints."""
+
+    def __init__(self, app: ASGIApp, options: ServeOptions):
+        self.app, self.options = app, options
+        self._keys = [key.encode() for key in options.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start = perf_counter()
+        headers = Headers(scope=scope)
+        status = 0
+        scope.setdefault("state", {})
+        allowed = self._allowed_origin(headers.get("origin"))
+
+        async def send_out(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = [(b"server", b"llama-cpp-eagle3")]
+                if allowed:
+                    added += [(b"access-control-allow-origin", allowed.encode()), (b"vary", b"Origin")]
+                message = {**message, "headers": [*message.get("headers", []), *added]}
+            try:
+                await asyncio.wait_for(send(message), self.options.timeout_seconds)
+            except asyncio.TimeoutError:
+                raise ClientDisconnect from None
+
+        try:
+            if scope["method"] == "OPTIONS":
+                await self._preflight(scope, receive, send_out, bool(allowed))
+                return
+            try:
+                self._check(scope, headers)
+                await self.app(scope, _Body(receive, self.options).receive, send_out)
+            except ApiError as e:
+                if not status:
+                    await error_response(e)(scope, receive, send_out)
+        except ClientDisconnect:
+            status = status or 499
+        finally:
+            self._log(scope, status, perf_counter() - start)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raise ApiError for a wrong key or a body that is announced as too large."""
+        if self._keys and scope["path"] not in PUBLIC and not self._knows(headers):
+            raise ApiError(401, "authentication_error", "Invalid API Key")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self.options.n_body_max:
+            raise _too_large(self.options.n_body_max)
+
+    def _knows(self, headers: Headers) -> bool:
+        given = headers.get("authorization") or headers.get("x-api-key") or ""
+        key = given.removeprefix("Bearer ").encode()
+        return sum(hmac.compare_digest(key, known) for known in self._keys) > 0  # time must not tell which
+
+    def _allowed_origin(self, origin: str | None) -> str:
+        """What Access-Control-Allow-Origin says; empty if the header is not sent."""
+        asked = self.options.cors_origins
+        if not asked or origin is None:
+            return ""
+        if asked == "*":
+            return origin
+        if asked == "localhost":
+            try:
+                host = urlsplit(origin).hostname
+            except ValueError:
+                return ""
+            return origin if host in ("localhost", "127.0.0.1", "::1") else ""
+        return origin if origin in [other.strip() for other in asked.split(",")] else ""
+
+    async def _preflight(self, scope: Scope, receive: Receive, send: Send, allowed: bool) -> None:
+        headers = [(b"content-length", b"0")]
+        if allowed:
+            headers += [
+                (b"access-control-allow-credentials", b"true"),
+                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+                (b"access-control-allow-headers", b"*"),
+            ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    @staticmethod
+    def _log(scope: Scope, status: int, seconds: float) -> None:
+        if scope["path"] in ("/health", "/v1/health", "/metrics") and status == 200:
+            return
+        client = scope.get("client")
+        fields: dict[str, Any] = {
+            "client": client[0] if client else "",
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(1e3 * seconds, 1),
+        }
+        generation = scope["state"].get("generation")
+        if generation is not None:
+            fields |= generation.log_fields()
+        ACCESS.info("request", extra={"fields": fields})
+
+
+class _Body:
+    """Counts a request's body, and does not wait for it forever."""
+
+    def __init__(self, receive: Receive, options: ServeOptions):
+        self._receive, self._options = receive, options
+        self._n = 0
+        self._complete = False
+
+    async def receive(self) -> Message:
+        if self._complete:  # what comes now is that the client leaves
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), self._options.timeout_seconds)
+        except asyncio.TimeoutError:
+            raise ApiError(408, "invalid_request_error", "the body did not arrive in time") from None
+        if message["type"] == "http.request":
+            self._n += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+            if self._n > self._options.n_body_max:
+                raise _too_large(self._options.n_body_max)
+        return message
+
+
+def _too_large(n_max: int) -> ApiError:
+    return ApiError(413, "invalid_request_error", f"the body is larger than {n_max} bytes")

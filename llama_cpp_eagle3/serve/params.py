@@ -1,0 +1,174 @@
+"""From a request's options to the engine's, and back to what llama-server calls `generation_settings`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from ..engine import DraftSettings, Sampling
+from .errors import invalid
+from .grammar import check_grammar, schema_to_grammar
+from .schema import Completion, Speculative
+from .text import Tokenizer
+
+_SAMPLER_CHARS = {
+    "d": "dry",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "s": "top_n_sigma",
+    "m": "min_p",
+    "t": "temperature",
+    "x": "xtc",
+    "i": "infill",
+    "e": "penalties",
+    "a": "adaptive_p",
+}
+_SAMPLER_NAMES = {
+    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
+    "typicalp": "typ_p",
+    "typical": "typ_p",
+    "typ": "typ_p",
+    "nucleus": "top_p",
+    "temp": "temperature",
+}
+SEED_RANDOM = 0xFFFFFFFF
+
+
+def samplers_of(value: list[str] | str) -> list[str]:
+    """llama-server's names or letters of samplers as llama.cpp's names; what it does not know it leaves out, too."""
+    if isinstance(value, str):
+        return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
+    names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
+    return [name for name in names if name is not None]
+
+
+def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
+    """How tokens are drawn; more: options of `Sampling` that a chat template has set.
+
+    Raises:
+        ApiError: a schema or grammar cannot be used.
+    """
+    if "grammar" not in more:
+        more["grammar"] = grammar_of(c)
+    try:
+        return Sampling(
+            samplers=samplers_of(c.samplers),
+            temperature=c.temperature,
+            top_k=c.top_k,
+            top_p=c.top_p,
+            min_p=c.min_p,
+            typical_p=c.typical_p,
+            top_n_sigma=c.top_n_sigma,
+            xtc_probability=c.xtc_probability,
+            xtc_threshold=c.xtc_threshold,
+            dynatemp_range=c.dynatemp_range,
+            dynatemp_exponent=c.dynatemp_exponent,
+            repeat_penalty=c.repeat_penalty,
+            frequency_penalty=c.frequency_penalty,
+            presence_penalty=c.presence_penalty,
+            penalty_last_n=c.repeat_last_n,
+            dry_multiplier=c.dry_multiplier,
+            dry_base=c.dry_base if c.dry_base >= 1.0 else 1.75,
+            dry_allowed_length=c.dry_allowed_length,
+            dry_penalty_last_n=c.dry_penalty_last_n,
+            dry_sequence_breakers=c.dry_sequence_breakers,
+            mirostat_mode=c.mirostat,
+            mirostat_tau=c.mirostat_tau,
+            mirostat_eta=c.mirostat_eta,
+            adaptive_target=c.adaptive_target,
+            adaptive_decay=c.adaptive_decay,
+            min_keep=c.min_keep,
+            seed=c.seed & 0xFFFFFFFF,
+            logit_bias=_logit_bias(c.logit_bias, tokenizer),
+            ignore_eos=c.ignore_eos,
+            keeps_probs=c.post_sampling_probs and c.n_probs > 0,
+            **more,
+        )
+    except ValueError as e:
+        raise invalid(str(e)) from None
+
+
+def grammar_of(c: Completion) -> str | None:
+    """The grammar that a request asks for itself."""
+    if c.json_schema is not None and not c.grammar:
+        return schema_to_grammar(c.json_schema)
+    if not c.grammar:
+        return None
+    check_grammar(c.grammar)
+    return c.grammar
+
+
+def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
+    """Tokens, or texts all of whose tokens are meant; false forbids. Anything else is left out, as by llama-server."""
+    bias: dict[int, float] = {}
+    pairs = value.items() if isinstance(value, dict) else [p for p in value if isinstance(p, list) and len(p) == 2]
+    for key, amount in pairs:
+        if amount is False:
+            x = -math.inf
+        elif isinstance(amount, (int, float)) and not isinstance(amount, bool):
+            x = float(amount)
+        else:
+            continue
+        if isinstance(key, str) and not (isinstance(value, dict) and key.lstrip("-").isdigit()):
+            bias |= dict.fromkeys(tokenizer.tokenize(key, parse_special=False), x)
+        elif isinstance(key, (int, str)) and 0 <= int(key) < tokenizer.vocab.n_tokens:
+            bias[int(key)] = x
+    return bias
+
+
+def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSettings:
+    """What is drafted: as the server was started, but for what the request says.
+
+    Raises:
+        ApiError: it asks for what cannot be.
+    """
+    if speculative is True:
+        return base
+    if speculative is False or speculative.n_max == 0:
+        return replace(base, mode="off")
+    asked = {name: value for name, value in speculative.model_dump().items() if value is not None}
+    draft = replace(base, **asked)
+    if draft.n_min > draft.n_max:
+        raise invalid(f"Field 'speculative': n_min {draft.n_min} is more than n_max {draft.n_max}")
+    return draft
+
+
+def stops_of(c: Completion) -> list[str]:
+    """Strings that end the text."""
+    return [c.stop] if isinstance(c.stop, str) else [word for word in c.stop if word]
+
+
+def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSettings) -> dict[str, Any]:
+    """All options of a request as llama-server names them. sampling: None leaves out what is long."""
+    names = (
+        *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
+        *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
+        *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
+        *("mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "n_predict", "n_keep", "n_discard"),
+        *("ignore_eos", "stream", "n_probs", "min_keep", "timings_per_token", "post_sampling_probs"),
+    )
+    settings: dict[str, Any] = {
+        "seed": c.seed & 0xFFFFFFFF,
+        **{name: getattr(c, name) for name in names},
+        "max_tokens": c.n_predict,
+        "samplers": samplers_of(c.samplers),
+        "speculative.types": "none" if draft.mode == "off" else "draft-eagle3",
+        "speculative.mode": draft.mode,
+        "speculative.n_max": draft.n_max,
+        "speculative.n_min": draft.n_min,
+        "speculative.p_min": draft.p_min,
+        "chat_format": "Content-only",
+        "lora": [],
+    }
+    if sampling is not None:
+        settings |= {
+            "dry_sequence_breakers": c.dry_sequence_breakers,
+            "stop": stops_of(c),
+            "grammar": sampling.grammar or "",
+            "grammar_lazy": sampling.grammar_lazy,
+            "grammar_triggers": list(sampling.grammar_triggers),
+            "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.logit_bias.items()],
+        }
+    return settings

@@ -1,0 +1,313 @@
+"""/v1/responses: OpenAI's newer form of a conversation, by way of the older one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..chat import ChatParams
+from .chat import Conversation, begin, chat_params
+from .completions import figures_of, progress_of, respond
+from .errors import invalid, unsupported
+from .figures import usage
+from .generation import Answer, Generation
+from .http import Json, named_event, read_json
+from .server import Server, random_id
+from .worker import End, Event, Progress, Token
+
+
+async def respond_to(request: Request) -> Response:
+    """POST /v1/responses."""
+    server: Server = request.app.state.server
+    body = to_chat(await read_json(request))
+    generation, params, c = await begin(server, body, f"resp_{random_id()}")
+    return await respond(server, request, generation, ResponsesShape(generation, params), c.stream)
+
+
+async def count_tokens(request: Request) -> Response:
+    """POST /v1/responses/input_tokens."""
+    server: Server = request.app.state.server
+    params = await server.aside(chat_params, server, to_chat(await read_json(request)))
+    tokens = await server.aside(server.tokenizer.tokenize, params.prompt, True)
+    return Json({"input_tokens": len(tokens), "object": "response.input_tokens"})
+
+
+def to_chat(body: Any) -> dict[str, Any]:
+    """A request as one to /v1/chat/completions.
+
+    Raises:
+        ApiError: it is not as it should be, or needs what is not here.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    body = {name: value for name, value in body.items() if value is not None}
+    if "input" not in body:
+        raise invalid("'input' is required")
+    if body.get("previous_response_id"):
+        raise invalid("'previous_response_id' is not supported: answers are not kept")
+    if body.get("background"):
+        raise unsupported("'background' is not supported: answers are not kept")
+    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "truncation", "n")
+    chat = {name: value for name, value in body.items() if name not in taken}
+    chat["messages"] = _messages(body)
+    tools = body.get("tools", [])
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise invalid("'tools' must be an array of objects")
+    # tools that are not functions are the host's own, which we are not
+    functions = [tool for tool in tools if tool.get("type") == "function"]
+    if functions:
+        chat["tools"] = [
+            {"type": "function", "function": {"strict": True} | {k: v for k, v in tool.items() if k != "type"}}
+            for tool in functions
+        ]
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and "name" in choice:
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    if "max_output_tokens" in body:
+        chat["max_tokens"] = body["max_output_tokens"]
+    reasoning = body.get("reasoning")
+    if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
+        chat["reasoning_effort"] = reasoning["effort"]
+    text = body.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema", {})}}
+    elif isinstance(form, dict) and form.get("type") not in (None, "text"):
+        chat["response_format"] = {"type": form["type"]}
+    return chat
+
+
+def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if "instructions" in body:
+        messages.append({"role": "system", "content": body["instructions"]})
+    items = body["input"]
+    if isinstance(items, str):
+        return [*messages, {"role": "user", "content": items}]
+    if not isinstance(items, list):
+        raise invalid("'input' must be a string or array of objects")
+    for item in items:
+        if not isinstance(item, dict):
+            raise invalid("'input' must be a string or array of objects")
+        _add_item(messages, item)
+    return messages
+
+
+def _add_item(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    kind, role = item.get("type", "message"), item.get("role")
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    if kind == "message" and role in ("user", "system", "developer"):
+        messages.append({"role": role, "content": _texts(item.get("content"))})
+    elif kind == "message" and role == "assistant":
+        content = _texts(item.get("content"))
+        if last is None:
+            messages.append({"role": "assistant", "content": content})
+        else:
+            last["content"] = [*last.get("content", []), *content]
+    elif kind == "function_call" and all(isinstance(item.get(k), str) for k in ("arguments", "call_id", "name")):
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        if last is None:
+            messages.append({"role": "assistant", "tool_calls": [call]})
+        else:
+            last.setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output" and isinstance(item.get("call_id"), str):
+        output = item.get("output")
+        content_or_text = output if isinstance(output, str) else _texts(output)
+        messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content_or_text})
+    elif kind == "reasoning":
+        text = "".join(part["text"] for part in _texts(item.get("content", [])))
+        if last is None:
+            messages.append({"role": "assistant", "content": [], "reasoning_content": text})
+        else:
+            last["reasoning_content"] = text
+    else:
+        raise invalid("Cannot determine type of 'item'")
+
+
+def _texts(content: Any) -> list[dict[str, Any]]:
+    """Parts of a message, which must be texts."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise invalid("'content' must be a string or an array")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("input_text", "output_text", "reasoning_text", "refusal"):
+            raise invalid(f"'type' must be 'input_text' or 'output_text', found {kind!r}")
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise invalid("'Input text' requires 'text'")
+        parts.append({"type": "text", "text": text})
+    return parts
+
+
+class ResponsesShape:
+    """OpenAI's objects and events of a response."""
+
+    @staticmethod
+    def encode(data: Any) -> bytes:
+        """An event as bytes: these have names."""
+        return named_event(data["type"], data)
+
+    def __init__(self, generation: Generation, params: ChatParams):
+        self._generation = generation
+        self._conversation = Conversation(params)
+        self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
+        self._calls: list[dict[str, str]] = []
+        self._begun: set[str] = set()
+        self._n_events = 0
+
+    def part(self, answer: Answer, came: Event) -> list[Any]:
+        """Named events, numbered."""
+        events = self._begin()
+        if isinstance(came, Progress):
+            events.append({"type": "response.in_progress", "response": self._object("in_progress", [])})
+            events[-1]["prompt_progress"] = progress_of(answer, came)
+            if answer.completion.timings_per_token:
+                events[-1]["timings"] = came.timings
+        else:
+            for delta in self._conversation.add(came.text, is_partial=not isinstance(came, End)):
+                events += self._of_delta(delta)
+            if isinstance(came, Token) and came.timings is not None and events:
+                events[-1]["timings"] = came.timings
+            if isinstance(came, End):
+                events += self._finish(answer)
+        for data in events:
+            data["sequence_number"] = self._n_events
+            self._n_events += 1
+        return events
+
+    def _begin(self) -> list[dict[str, Any]]:
+        if "response" in self._begun:
+            return []
+        self._begun.add("response")
+        state = self._object("in_progress", [])
+        return [{"type": f"response.{name}", "response": state} for name in ("created", "in_progress")]
+
+    def _of_delta(self, delta: dict[str, Any]) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        if delta.get("reasoning_content"):
+            if "reasoning" not in self._begun:
+                self._begun.add("reasoning")
+                item = {"id": self._reasoning_id, "type": "reasoning", "summary": [], "content": []}
+                events.append(self._item("added", {**item, "status": "in_progress"}, 0))
+            data = {"item_id": self._reasoning_id, "output_index": 0, "content_index": 0}
+            events.append({"type": "response.reasoning_text.delta", "delta": delta["reasoning_content"], **data})
+        if delta.get("content"):
+            where = self._where()
+            if "message" not in self._begun:
+                self._begun.add("message")
+                item = {"id": self._message_id, "type": "message", "role": "assistant", "content": []}
+                part = {"type": "output_text", "text": "", "annotations": []}
+                events.append(self._item("added", {**item, "status": "in_progress"}, where["output_index"]))
+                events.append({"type": "response.content_part.added", "part": part, **where})
+            text = {"delta": delta["content"], "logprobs": [], **where}
+            events.append({"type": "response.output_text.delta", **text})
+        for call in delta.get("tool_calls", []):
+            events += self._of_call(call)
+        return events
+
+    def _where(self) -> dict[str, Any]:
+        return {"item_id": self._message_id, "output_index": int("reasoning" in self._begun), "content_index": 0}
+
+    def _of_call(self, call: dict[str, Any]) -> list[dict[str, Any]]:
+        events = []
+        i, function = int(call.get("index", 0)), call.get("function", {})
+        while len(self._calls) <= i:
+            self._calls.append({"id": call.get("id") or random_id(), "name": function.get("name", "")})
+            item = self._call_item(len(self._calls) - 1, "", "in_progress")
+            events.append(self._item("added", item, self._index_of_call(len(self._calls) - 1)))
+        if function.get("arguments"):
+            data = {"item_id": f"fc_{self._calls[i]['id']}", "output_index": self._index_of_call(i)}
+            kind = "response.function_call_arguments.delta"
+            events.append({"type": kind, "delta": function["arguments"], **data})
+        return events
+
+    def _index_of_call(self, i: int) -> int:
+        return i + int("reasoning" in self._begun) + int("message" in self._begun)
+
+    def _call_item(self, i: int, arguments: str, status: str) -> dict[str, Any]:
+        call = self._calls[i]
+        item = {"id": f"fc_{call['id']}", "type": "function_call", "status": status, "arguments": arguments}
+        return {**item, "call_id": f"call_{call['id']}", "name": call["name"]}
+
+    @staticmethod
+    def _item(what: str, item: dict[str, Any], index: int) -> dict[str, Any]:
+        return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
+
+    def _finish(self, answer: Answer) -> list[dict[str, Any]]:
+        output = self._output()
+        events: list[dict[str, Any]] = []
+        for i, item in enumerate(output):
+            if item["type"] == "message":
+                where, part = self._where(), item["content"][0]
+                events.append({"type": "response.output_text.done", "text": part["text"], "logprobs": [], **where})
+                events.append({"type": "response.content_part.done", "part": part, **where})
+            elif item["type"] == "function_call":
+                data = {"item_id": item["id"], "output_index": i, "arguments": item["arguments"]}
+                events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
+            events.append(self._item("done", item, i))
+        last = "completed" if answer.finish_reason == "stop" else "incomplete"
+        # llama-server and the clients that read its streams end with this one, whatever the reason
+        events.append({"type": "response.completed", "response": self._object(last, output), **figures_of(answer)})
+        return events
+
+    def _output(self) -> list[dict[str, Any]]:
+        message = self._conversation.message
+        output: list[dict[str, Any]] = []
+        if message.get("reasoning_content"):
+            content = [{"type": "reasoning_text", "text": message["reasoning_content"]}]
+            item = {"id": self._reasoning_id, "type": "reasoning", "summary": [], "content": content}
+            output.append({**item, "encrypted_content": "", "status": "completed"})
+        if message.get("content"):
+            part = {"type": "output_text", "annotations": [], "logprobs": [], "text": message["content"]}
+            item = {"id": self._message_id, "type": "message", "role": "assistant", "content": [part]}
+            output.append({**item, "status": "completed"})
+        for i, call in enumerate(message.get("tool_calls") or []):
+            if i == len(self._calls):
+                self._calls.append({"id": call.get("id") or random_id(), "name": call["function"]["name"]})
+            output.append(self._call_item(i, call["function"]["arguments"], "completed"))
+        return output
+
+    def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        generation = self._generation
+        data: dict[str, Any] = {
+            "id": generation.id,
+            "object": "response",
+            "created_at": generation.created,
+            "status": status,
+            "model": generation.model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+        }
+        if status == "incomplete":
+            data["incomplete_details"] = {"reason": "max_output_tokens"}
+        if status != "in_progress":
+            counts = usage(generation.prompt_figures, generation.figures)
+            data["completed_at"] = int(time.time())
+            data["usage"] = {
+                "input_tokens": counts["prompt_tokens"],
+                "output_tokens": counts["completion_tokens"],
+                "total_tokens": counts["total_tokens"],
+                "input_tokens_details": counts["prompt_tokens_details"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+            }
+        return data
+
+    def last(self) -> list[bytes]:
+        """Nothing."""
+        return []
+
+    def whole(self) -> Any:
+        """All of it."""
+        answer = self._generation.answers[0]
+        self._conversation.add(answer.text, is_partial=False)
+        status = "completed" if answer.finish_reason == "stop" else "incomplete"
+        return {**self._object(status, self._output()), **figures_of(answer)}

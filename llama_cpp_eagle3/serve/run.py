@@ -1,0 +1,171 @@
+"""From flags to a running server: sockets, loading, uvicorn."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ..cli.model import fill_in_bundled_pair, load_model
+from .app import make_app
+from .info import drafting
+from .log import configure
+from .options import ServeOptions, serve_options
+from .server import Server
+
+_N_SLOTS = 4
+_HEADER_SECONDS = 20.0
+_SHUTDOWN_SECONDS = 2
+_log = logging.getLogger(__name__)
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Load and serve until a signal comes.
+
+    Raises:
+        ValueError, OSError, RuntimeError: it cannot be started; no port was open.
+    """
+    configure(args.log_format, args.verbose)
+    fill_in_bundled_pair(args)
+    if not Path(args.model).is_file():
+        raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
+    why = why_no_draft(args)
+    options = serve_options(args, why)
+    sockets = _bind(args.host, args.port)
+    try:
+        server = load(args, options)
+    except BaseException:
+        for opened in sockets:
+            opened.close()
+        raise
+    for opened in sockets:
+        opened.listen(2048)
+        _log.info("listening on %s", _address_of(opened, args.ssl_cert_file is not None))
+    config = uvicorn.Config(
+        make_app(server),
+        http=_Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        ssl_keyfile=None if args.ssl_key_file is None else str(args.ssl_key_file),
+        ssl_certfile=None if args.ssl_cert_file is None else str(args.ssl_cert_file),
+    )
+    _Server(config).run(sockets=sockets)
+    return 0
+
+
+def load(args: argparse.Namespace, options: ServeOptions) -> Server:
+    """Load the pair, and measure what drafts cost if that decides about them."""
+    n_parallel = args.parallel if args.parallel > 0 else _N_SLOTS
+    pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
+    draft = None if options.why_no_draft else args.model_draft
+    llm = load_model(
+        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=max(0, args.cache_ram) << 20
+    )
+    try:
+        if llm.draft == "auto" and draft is not None:
+            llm.calibrate()
+        server = Server(llm, options)
+    except BaseException:
+        llm.close()
+        raise
+    state = drafting(server)
+    n_ctx = f"{n_parallel} slots, n_ctx {server.engine.n_ctx}{' shared' if server.engine.target.is_pooled else ' each'}"
+    drafts = f"drafts: {state['mode']}, n_max {state['n_max']}" if state["enabled"] else "no drafts"
+    _log.info("loaded '%s': %s; %s%s", args.model, n_ctx, drafts, f" ({state['reason']})" if state["reason"] else "")
+    return server
+
+
+def why_no_draft(args: argparse.Namespace) -> str:
+    """Why the flags say that nothing is drafted; empty if they do not."""
+    if args.model_draft is None:
+        return "no head was given: -md takes one"
+    return "--spec-type none" if args.spec_type == "none" else ""
+
+
+def _bind(hosts: str, port: int) -> list[socket.socket]:
+    """Sockets that are bound, so that nobody else can take the port, and do not listen yet.
+
+    Raises:
+        OSError: a port is in use, or an address is not this machine's.
+    """
+    bound: list[socket.socket] = []
+    try:
+        for host in [host.strip() for host in hosts.split(",") if host.strip()]:
+            family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            opened = socket.socket(family, kind, proto)
+            bound.append(opened)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                opened.bind(address)
+            except OSError as e:
+                raise OSError(f"cannot listen on {host} port {port}: {e.strerror or e}") from None
+    except BaseException:
+        for opened in bound:
+            opened.close()
+        raise
+    if not bound:
+        raise ValueError("--host: expected an address")
+    return bound
+
+
+def _address_of(opened: socket.socket, is_tls: bool) -> str:
+    host, port = opened.getsockname()[:2]
+    return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, for which a signal is a usual end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, which does not wait forever for the headers of a request."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_begin(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+        super().on_message_begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

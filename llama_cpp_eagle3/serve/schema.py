@@ -1,0 +1,140 @@
+"""What requests may say: the fields of llama-server and OpenAI, with their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ..engine.sampling import SAMPLERS
+from .errors import invalid
+
+_INT_MAX = 2**31 - 1
+M = TypeVar("M", bound=BaseModel)
+
+
+def _clamp(low: float, high: float) -> AfterValidator:
+    return AfterValidator(lambda x: type(x)(min(max(x, low), high)))
+
+
+Count = Annotated[int, Field(ge=0, le=_INT_MAX)]
+CountOrAll = Annotated[int, Field(ge=-1, le=_INT_MAX)]
+Share = Annotated[float, _clamp(0.0, 1.0)]
+
+ALIASES = {
+    "n_predict": ("max_completion_tokens", "max_tokens"),
+    "n": ("n_cmpl",),
+    "n_probs": ("logprobs",),
+}
+"""Field -> other names for it; the first that is there counts."""
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class StreamOptions(_Request):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Speculative(_Request):
+    """What is drafted for one request; what is not said is as the server was started."""
+
+    n_max: Annotated[int, Field(ge=0, le=64)] | None = None
+    n_min: Annotated[int, Field(ge=0, le=64)] | None = None
+    p_min: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    mode: Literal["auto", "chain", "tree", "off"] | None = None
+
+
+class Completion(_Request):
+    """The options of everything that generates. Defaults are llama-server's."""
+
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    verbose: bool = False
+    timings_per_token: bool = False
+    cache_prompt: bool = True
+    return_tokens: bool = False
+    return_progress: bool = False
+    response_fields: list[str] = []
+    id_slot: CountOrAll = -1
+    echo: bool = False
+    suffix: str | None = None
+
+    n_predict: CountOrAll = -1
+    n: Annotated[int, Field(ge=1, le=128)] = 1
+    n_keep: CountOrAll = 0
+    n_discard: Count = 0
+    n_indent: Count = 0
+    t_max_predict_ms: Annotated[int, Field(ge=-1)] = -1
+    stop: str | list[str] = []
+
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
+    temperature: Annotated[float, _clamp(0.0, 1e9)] = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: Annotated[int, _clamp(0, _INT_MAX)] = 40
+    top_p: Share = 0.95
+    min_p: Share = 0.05
+    top_n_sigma: float = -1.0
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    typical_p: float = 1.0
+    repeat_last_n: Count = 64
+    repeat_penalty: Annotated[float, Field(gt=0.0)] = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: Count = 2
+    dry_penalty_last_n: Count = 64
+    dry_sequence_breakers: Annotated[list[str], Field(min_length=1)] = ["\n", ":", '"', "*"]
+    mirostat: Annotated[int, _clamp(0, 2)] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: Annotated[float, _clamp(-1e9, 1.0)] = -1.0
+    adaptive_decay: Annotated[float, Field(ge=0.0, le=0.99)] = 0.9
+    ignore_eos: bool = False
+    n_probs: Count = 0
+    post_sampling_probs: bool = False
+    min_keep: Count = 0
+    samplers: list[str] | str = list(SAMPLERS)
+    logit_bias: list[Any] | dict[str, Any] = []
+    grammar: str = ""
+    grammar_lazy: bool = False
+    json_schema: dict[str, Any] | bool | None = None
+    lora: list[Any] = []
+
+    speculative: bool | Speculative = True
+
+
+def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -> M:
+    """A request's body as what it should be. Fields that are null are as if they were not there.
+
+    Raises:
+        ApiError: what is wrong with which field.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, aliases in ALIASES.items():
+        value = next((given[alias] for alias in (name, *aliases) if alias in given), None)
+        for alias in (name, *aliases):
+            given.pop(alias, None)
+        if value is not None:
+            given[name] = value
+    dotted = {name.removeprefix("speculative."): given[name] for name in given if name.startswith("speculative.")}
+    if dotted and isinstance(given.get("speculative", {}), dict):
+        given["speculative"] = dotted | given.get("speculative", {})
+    try:
+        return kind.model_validate({**(defaults or {}), **given})
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise invalid(f"Field '{name}': {first['msg']}") from None
+    except RecursionError:
+        raise invalid("the body is nested too deeply") from None

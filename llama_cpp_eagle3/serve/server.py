@@ -1,0 +1,186 @@
+"""What all endpoints share: the model, the worker, the queue, and how a request becomes sequences."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import string
+from collections.abc import Sequence as SequenceOf
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from ..engine import Sampling
+from ..errors import ContextFullError
+from ..llama import Eagle3Llama
+from .errors import failed, invalid, too_busy, too_long
+from .figures import Figures
+from .generation import Answer, Generation
+from .metrics import Metrics
+from .options import ServeOptions
+from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
+from .schema import Completion
+from .templates import Templates
+from .text import Tokenizer
+from .worker import Job, Worker
+
+_ALPHABET = string.ascii_letters + string.digits
+_N_THREADS = 2  # for what takes long beside the loop: tokenizing, grammars, files
+
+
+class Server:
+    """A loaded model and those who work on it."""
+
+    def __init__(self, llm: Eagle3Llama, options: ServeOptions):
+        self.llm, self.options, self.engine = llm, options, llm.engine
+        self.metrics = Metrics(options.model_name)
+        self.worker = Worker(self.engine, self.metrics)
+        self.tokenizer = Tokenizer(llm, self.engine.vocab)
+        self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
+        self._n_preparing = 0
+        self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
+
+    def start(self) -> None:
+        """Begin, in the running loop."""
+        self.worker.start(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """End all that runs, and free the model."""
+        self.worker.stop()
+        self._threads.shutdown()
+        self.llm.close()
+
+    @property
+    def n_slots(self) -> int:
+        """Sequences that run at once."""
+        return self.engine.target.n_seq
+
+    @property
+    def n_queued(self) -> int:
+        """Sequences that wait for a place."""
+        return max(0, self._n_ahead - self.n_slots)
+
+    @property
+    def _n_ahead(self) -> int:
+        return len(self.worker.jobs) + self._n_preparing
+
+    async def aside(self, function: Any, *args: Any) -> Any:
+        """Call a function beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def between_steps(self, function: Any, seq_id: int | None = None) -> Any:
+        """Call a function in the worker; seq_id: once nobody uses this place."""
+        if self.worker.failure:
+            raise failed(self.worker.failure)
+        return await asyncio.wrap_future(self.worker.call(function, seq_id))
+
+    async def generate(
+        self,
+        prompts: SequenceOf[list[int]],
+        completion: Completion,
+        *,
+        id: str | None = None,
+        special: SequenceOf[int] = (),
+        **sampling: Any,
+    ) -> Generation:
+        """Have prompts continued, each `completion.n` times.
+
+        Args:
+            prompts: tokens of each.
+            completion: the request.
+            id: of the answer.
+            special: special tokens that are part of the text.
+            **sampling: options of `Sampling` that the request does not name.
+
+        Raises:
+            ApiError: the request cannot be done, or the queue is full.
+        """
+        if self.worker.failure:
+            raise failed(self.worker.failure)
+        n_new = len(prompts) * completion.n
+        if self._n_ahead > 0 and self._n_ahead + n_new > self.n_slots + self.options.n_queue_max:
+            raise too_busy(self.n_queued, self._retry_after())
+        generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
+        generation.n_per_prompt = completion.n
+        self._n_preparing += n_new
+        try:
+            prepared = await self.aside(self._prepare, generation, prompts, completion, special, sampling)
+        finally:
+            self._n_preparing -= n_new
+        generation.begin(*prepared)
+        return generation
+
+    def _retry_after(self) -> int:
+        seconds = self.n_queued * self.metrics.mean_request_seconds / max(1, self.n_slots)
+        return min(60, max(1, round(seconds)))
+
+    def _prepare(
+        self,
+        generation: Generation,
+        prompts: SequenceOf[list[int]],
+        c: Completion,
+        special: SequenceOf[int],
+        more: dict[str, Any],
+    ) -> tuple[list[Job], list[Answer]]:
+        check_unsupported(c)
+        engine = self.engine
+        sampling = sampling_of(c, self.tokenizer, **more)
+        draft = draft_of(c.speculative, engine.draft)
+        jobs: list[Job] = []
+        answers: list[Answer] = []
+        for tokens in prompts:
+            n_left = engine.n_ctx - len(tokens)
+            if n_left <= 0:
+                raise too_long(len(tokens), engine.n_ctx)
+            parent: Job | None = None
+            for i in range(c.n):
+                own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
+                try:
+                    sequence = engine.prepare(
+                        tokens,
+                        own,
+                        max_tokens=max(1, min(n_left, c.n_predict if c.n_predict >= 0 else n_left)),
+                        stop=stops_of(c),
+                        draft=draft,
+                        logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
+                        seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
+                        use_kept=c.cache_prompt or i > 0,
+                        special=special,
+                        exact=True,
+                    )
+                except ContextFullError:
+                    raise too_long(len(tokens), engine.n_ctx) from None
+                except ValueError as e:
+                    raise invalid(str(e)) from None
+                figures = Figures(len(tokens), perf_counter())
+                job = Job(
+                    *(len(jobs), sequence, generation, figures),
+                    wants_timings=c.timings_per_token,
+                    wants_progress=c.return_progress and c.stream,
+                    reads_only=c.n_predict == 0,
+                    t_max=max(0.0, 1e-3 * c.t_max_predict_ms),
+                    parent=parent,
+                )
+                parent = parent or job
+                jobs.append(job)
+                answers.append(Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx))
+        return jobs, answers
+
+
+def check_unsupported(c: Completion) -> None:
+    """Raise ApiError for options that would have to be ignored."""
+    if c.n_indent > 0:
+        raise invalid("Field 'n_indent': is not supported")
+    if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
+        raise invalid("Field 'lora': adapters are set when the server starts")
+
+
+def random_id() -> str:
+    """Letters and digits that nobody can guess."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(32))
+
+
+def _seed_of_child(sampling: Sampling, i: int) -> int:
+    seed = SEED_RANDOM if sampling.seed is None else sampling.seed
+    return seed if seed == SEED_RANDOM else (seed + i) & 0xFFFFFFFF

@@ -1,0 +1,206 @@
+"""/slots: what runs where, and saved slots.
+
+A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it says which
+pair made it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import Eagle3Error
+from .completions import settings_of
+from .errors import ApiError, failed, invalid, unsupported
+from .generation import Answer, Generation
+from .http import Json, read_json, until_gone
+from .server import Server
+
+_MAGIC = b"EAGLE3SLOT\x01\n"
+_N_NAME_MAX = 255
+
+
+async def slots(request: Request) -> Response:
+    """GET /slots."""
+    server: Server = request.app.state.server
+    if not server.options.slots:
+        raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
+    state = await server.between_steps(lambda: _state(server))
+    if "fail_on_no_slot" in request.query_params and all(slot["is_processing"] for slot in state):
+        raise ApiError(503, "unavailable_error", "no slot available")
+    return Json(state)
+
+
+def _state(server: Server) -> list[dict[str, Any]]:
+    engine = server.engine
+    answers: dict[int, Answer] = {}
+    for job in list(server.worker.jobs):
+        if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
+            answers[job.sequence.seq_id] = job.listener.answers[job.index]
+    found = []
+    for place in engine.memory.places:
+        answer = answers.get(place.seq_id)
+        slot: dict[str, Any] = {
+            "id": place.seq_id,
+            "n_ctx": engine.n_ctx,
+            "speculative": engine.drafter is not None,
+            "is_processing": answer is not None,
+            "n_prompt_tokens_cached": len(place.kept),
+        }
+        if answer is not None:
+            sequence = next(job.sequence for job in server.worker.jobs if job.sequence.seq_id == place.seq_id)
+            n_decoded = answer.figures.n_tokens
+            slot |= {
+                "n_prompt_tokens": len(sequence.tokens),
+                "n_prompt_tokens_processed": answer.figures.n_read,
+                "n_prompt_tokens_cache": answer.figures.n_cached,
+                "params": settings_of(server, answer),
+                "draft_n": sequence.stats.drafted,
+                "draft_n_accepted": sequence.stats.accepted,
+                "next_token": [
+                    {
+                        "has_next_token": True,
+                        "has_new_line": "\n" in answer.text,
+                        "n_remain": sequence.max_tokens - n_decoded if answer.completion.n_predict >= 0 else -1,
+                        "n_decoded": n_decoded,
+                    }
+                ],
+            }
+        found.append(slot)
+    return found
+
+
+async def act(request: Request) -> Response:
+    """POST /slots/N?action=save, restore or erase."""
+    server: Server = request.app.state.server
+    if server.options.slot_save_path is None:
+        raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
+    try:
+        id_slot = int(request.path_params["id_slot"])
+    except ValueError:
+        raise invalid("Invalid slot ID") from None
+    if not 0 <= id_slot < server.n_slots:
+        raise invalid("Invalid slot ID")
+    action = request.query_params.get("action", "")
+    if action == "erase":
+        work = _erase(server, id_slot)
+    elif action in ("save", "restore"):
+        body = await read_json(request)
+        name = body.get("filename") if isinstance(body, dict) else None
+        path = _path(server.options.slot_save_path, name)
+        work = _save(server, id_slot, path) if action == "save" else _restore(server, id_slot, path)
+    else:
+        raise invalid("Invalid action")
+    return Json(await until_gone(request.receive, work))
+
+
+def _path(folder: Path, name: Any) -> Path:
+    """A file in the folder, and nowhere else."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or len(name.encode(errors="replace")) > _N_NAME_MAX
+        or name in (".", "..")
+        or not name.isprintable()
+        or any(char in '/\\:*?"<>|' for char in name)
+    ):
+        raise invalid("Invalid filename")
+    path = folder / name
+    if path.is_symlink() or path.resolve().parent != folder.resolve():
+        raise invalid("Invalid filename")
+    return path
+
+
+async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
+    start = perf_counter()
+    tokens, state = await server.between_steps(lambda: server.engine.kept(id_slot), id_slot)
+    n_written = await server.aside(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
+    return {
+        "id_slot": id_slot,
+        "filename": path.name,
+        "n_saved": len(tokens),
+        "n_written": n_written,
+        "timings": {"save_ms": 1e3 * (perf_counter() - start)},
+    }
+
+
+async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
+    start = perf_counter()
+    tokens, target, draft, n_read = await server.aside(_read, path, server.llm.pair_id, server.engine.n_ctx)
+    try:
+        await server.between_steps(lambda: server.engine.keep_there(id_slot, tokens, target, draft), id_slot)
+    except (Eagle3Error, ValueError) as e:
+        raise invalid(f"Unable to restore slot: {e}") from None
+    return {
+        "id_slot": id_slot,
+        "filename": path.name,
+        "n_restored": len(tokens),
+        "n_read": n_read,
+        "timings": {"restore_ms": 1e3 * (perf_counter() - start)},
+    }
+
+
+async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
+    n_erased = await server.between_steps(lambda: server.engine.forget(id_slot), id_slot)
+    return {"id_slot": id_slot, "n_erased": n_erased}
+
+
+def _write(path: Path, pair: tuple[str, str], tokens: list[int], target: bytes, draft: bytes) -> int:
+    """Write a file, all of it or nothing; returns its size."""
+    header = json.dumps(
+        {"target": pair[0], "draft": pair[1], "n_tokens": len(tokens), "n_target": len(target), "n_draft": len(draft)}
+    ).encode()
+    data = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for part in (data, target, draft):
+                file.write(part)
+        temporary.replace(path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise failed(f"Unable to save slot: {e.strerror}") from None
+    return len(data) + len(target) + len(draft)
+
+
+def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], bytes, bytes, int]:
+    """(tokens, what the target holds, what the head holds, size of the file).
+
+    Raises:
+        ApiError: it is no such file, or another pair's.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise invalid(f"Unable to restore slot: {e.strerror}") from None
+    try:
+        if not data.startswith(_MAGIC):
+            raise ValueError("it is none")
+        (n_header,) = struct.unpack_from("<I", data, len(_MAGIC))
+        begin = len(_MAGIC) + 4
+        header = json.loads(data[begin : begin + n_header])
+        begin += n_header
+        n_tokens, n_target, n_draft = (int(header[name]) for name in ("n_tokens", "n_target", "n_draft"))
+        if min(n_tokens, n_target, n_draft) < 0 or len(data) != begin + 4 * n_tokens + n_target + n_draft:
+            raise ValueError("it is truncated")
+        saved = str(header["target"]), str(header["draft"])
+        tokens = list(struct.unpack_from(f"<{n_tokens}i", data, begin))
+    except (ValueError, KeyError, TypeError, struct.error) as e:
+        raise invalid(f"Unable to restore slot: '{path.name}' is not a saved slot of this server ({e})") from None
+    for name, mine, other in zip(("target", "draft"), pair, saved, strict=True):
+        if mine != other:
+            raise invalid(
+                f"Unable to restore slot: '{path.name}' was saved with another {name}: fingerprint "
+                f"{other[:12] or 'none'}, this server has {mine[:12] or 'none'}"
+            )
+    if n_tokens > n_ctx:
+        raise invalid(f"Unable to restore slot: it holds {n_tokens} tokens, the slot's context {n_ctx}")
+    begin += 4 * n_tokens
+    return tokens, data[begin : begin + n_target], data[begin + n_target :], len(data)

@@ -1,0 +1,84 @@
+"""The server's chat template: the model's own, one in Jinja, or one of llama.cpp's by its name."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from ..chat import ChatParams, ChatTemplates, json_schema_to_grammar
+
+
+def builtin_names() -> list[str]:
+    """Names that llama.cpp knows."""
+    n = int(lib.llama_chat_builtin_templates(None, 0))
+    names = (ctypes.c_char_p * n)()
+    lib.llama_chat_builtin_templates(names, n)
+    return [name.decode() for name in names if name]
+
+
+class Templates(ChatTemplates):
+    """`ChatTemplates` that also know llama.cpp's built-in ones, which are code of its own and not Jinja."""
+
+    def __init__(self, model: int, template: str, jinja: bool = True):
+        """Parse the template.
+
+        Args:
+            model: address of the loaded llama_model.
+            template: Jinja, or a name; empty: the model's own.
+            jinja: False: the built-in one that looks like the template, as llama-server's --no-jinja has it.
+
+        Raises:
+            ValueError: there is no such template.
+        """
+        names = builtin_names()
+        self._builtin = template if template in names and (template != "chatml" or not jinja) else ""
+        super().__init__(model, "chatml" if self._builtin else template)
+        if not jinja and not self._builtin:
+            self._builtin = self.source() if self.is_explicit else "chatml"
+            if self._render([{"role": "user", "content": ""}], False) is None:
+                raise ValueError("--no-jinja: llama.cpp has no built-in template like this one")
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is not Jinja: then it knows neither tools nor reasoning."""
+        return bool(self._builtin)
+
+    def apply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatParams:
+        """Render a conversation.
+
+        Raises:
+            ValueError: as `ChatTemplates.apply`; or the template is a built-in one, and there are tools.
+        """
+        if not self._builtin:
+            return super().apply(messages, **options)
+        if options.get("tools"):
+            raise ValueError("tools need a template in Jinja, and the server was started with a built-in one")
+        schema = options.pop("json_schema", None)
+        prompt = self._render(messages, bool(options.get("add_generation_prompt", True)))
+        if prompt is None:
+            raise ValueError("the built-in template cannot render these messages")
+        grammar = "" if schema is None else json_schema_to_grammar(schema)
+        return replace(super().apply(messages, **options), prompt=prompt, grammar=grammar)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str | None:
+        pairs = [(str(message.get("role")).encode(), _text(message).encode()) for message in messages]
+        array = (lib.llama_chat_message * len(pairs))(*(lib.llama_chat_message(*pair) for pair in pairs))
+        template = self._builtin.encode()
+        size = 64 + 2 * sum(len(role) + len(text) for role, text in pairs)
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = lib.llama_chat_apply_template(template, array, len(pairs), add_generation_prompt, buffer, size)
+            if n < 0:
+                return None
+            if n <= size:
+                return buffer.raw[:n].decode()
+            size = n
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

@@ -1,0 +1,100 @@
+"""Between text and tokens, as requests give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from ..engine import Vocab
+from ..llama import Eagle3Llama
+from .errors import invalid
+
+
+class Tokenizer:
+    """A model's tokenizer. From any thread."""
+
+    def __init__(self, llm: Eagle3Llama, vocab: Vocab):
+        self.vocab = vocab
+        self._llm = llm
+        pointer = vocab.pointer
+        self._fim = {name: int(getattr(lib, f"llama_vocab_fim_{name}")(pointer)) for name in ("pre", "suf", "mid")}
+
+    def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Tokens of a text; add_special: with those that the model wants before and behind it."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as e:
+            raise invalid(f"the text is not Unicode: {e}") from None
+        tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+        return tokens or ([self._bos] if add_special and self._bos >= 0 else [])
+
+    @property
+    def _bos(self) -> int:
+        pointer = self.vocab.pointer
+        return int(lib.llama_vocab_bos(pointer)) if lib.llama_vocab_get_add_bos(pointer) else -1
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """Text of tokens, special ones included."""
+        return b"".join(self.vocab.piece(token, True) for token in tokens).decode("utf-8", errors="replace")
+
+    def mixed(self, value: Any, add_special: bool, parse_special: bool) -> list[int]:
+        """Tokens of a text, or of a list of texts and tokens.
+
+        Raises:
+            ApiError: it is neither.
+        """
+        if isinstance(value, str):
+            return self.tokenize(value, add_special, parse_special)
+        if not isinstance(value, list):
+            raise invalid(f"expected a string or a list of strings and tokens, found {type(value).__name__}")
+        tokens: list[int] = []
+        for i, item in enumerate(value):
+            if isinstance(item, str):
+                tokens += self.tokenize(item, add_special and i == 0, parse_special)
+            else:
+                tokens.append(self.check(item))
+        return tokens
+
+    def check(self, token: Any) -> int:
+        """A token, if it is one."""
+        if type(token) is not int or not 0 <= token < self.vocab.n_tokens:
+            raise invalid(f"expected tokens in 0..{self.vocab.n_tokens - 1}, found {str(token)[:40]}")
+        return token
+
+    def prompts(self, value: Any) -> list[list[int]]:
+        """What a request's `prompt` stands for: one prompt, or a list of them."""
+        if value is None:
+            raise invalid('"prompt" is required')
+        is_list = isinstance(value, list) and not any(type(item) is int for item in value)
+        found = [self._prompt(item) for item in (value if is_list else [value])]
+        if not found:
+            raise invalid('"prompt" must not be empty')
+        for tokens in found:
+            if not tokens:
+                raise invalid('"prompt" must not be empty: the model has no token that begins a text')
+        return found
+
+    def _prompt(self, value: Any) -> list[int]:
+        if isinstance(value, dict) and "prompt_string" in value:
+            if value.get("multimodal_data"):
+                raise invalid("Multimodal data provided, but model does not support multimodal requests.")
+            value = value["prompt_string"]
+        if not isinstance(value, (str, list)):
+            raise invalid(
+                '"prompt" elements must be a string, a list of tokens, a JSON object containing a prompt string, or a '
+                "list of mixed strings & tokens."
+            )
+        return self.mixed(value, add_special=True, parse_special=True)
+
+    def infill(self, prefix: list[int], suffix: str) -> list[int]:
+        """A prompt that asks for what stands between two texts.
+
+        Raises:
+            ApiError: the model knows no such prompts.
+        """
+        if min(self._fim.values()) < 0:
+            raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
+        begin, prefix = ([prefix[0]], prefix[1:]) if prefix and prefix[0] == self._bos else ([], prefix)
+        fim = self._fim
+        return [*begin, fim["pre"], *prefix, fim["suf"], *self.tokenize(suffix), fim["mid"]]

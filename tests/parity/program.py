@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""What llama.cpp's server tests start as LLAMA_SERVER_BIN_PATH: our server, or llama-server, with a local model.
+
+The environment says which: PARITY_SERVER is llama-server's path, or empty for ours; PARITY_MODEL and PARITY_HEAD are
+the files that stand for the models that the tests would download.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_DROPPED = {"--offline": 0, "--hf-repo": 1, "--hf-file": 1}
+_MEANINGLESS_HERE = {"--cont-batching": 0}  # it always is so
+
+
+def main() -> None:
+    peer = os.environ.get("PARITY_SERVER", "")
+    dropped = _DROPPED if peer else _DROPPED | _MEANINGLESS_HERE
+    flags, given = [], sys.argv[1:]
+    while given:
+        flag = given.pop(0)
+        if flag in dropped:
+            del given[: dropped[flag]]
+        else:
+            flags.append(flag)
+    if "--model" not in flags and "--models-dir" not in flags:
+        flags += ["-m", os.environ["PARITY_MODEL"]]
+    if peer:
+        os.execv(peer, [peer, *flags, "-t", "1"])
+    if "--model-draft" not in flags:
+        flags += ["-md", os.environ["PARITY_HEAD"], "--spec-draft-n-max", "3"]
+    os.execv(sys.executable, [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags, "-t", "1"])
+
+
+if __name__ == "__main__":
+    main()

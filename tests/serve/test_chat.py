@@ -1,0 +1,240 @@
+"""Chat: templates, tools, reasoning and schemas around the same completions, streamed and whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.engine import Part
+from serving import Running
+
+MESSAGES = [{"role": "system", "content": "be"}, {"role": "user", "content": "the self"}]
+N = 16
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "adds",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"enum": ["one", "two"]}, "b": {"enum": ["x", "y"]}},
+            "required": ["a", "b"],
+        },
+    },
+}
+TOOL_TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
+    "{% elif m.role == 'tool' %}<tool_response>\n{{ m.content }}\n</tool_response>{% else %}{{ m.content }}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tools(pair: Any) -> Iterator[Running]:
+    with Running(*pair, n_ctx=2048, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:
+        yield running
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"messages": MESSAGES, "max_tokens": N, "temperature": 0, **more}
+
+
+def joined(events: list[Any], key: str = "content") -> str:
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    return "".join(delta.get(key) or "" for delta in deltas)
+
+
+def test_the_same_as_a_completion(running: Running) -> None:
+    prompt = running.ask("/apply-template", {"messages": MESSAGES})["prompt"]
+    assert prompt.endswith("system: be\nuser: the self\nassistant:")
+    plain = running.ask("/completion", {"prompt": prompt, "n_predict": N, "temperature": 0})
+    answer = running.ask("/v1/chat/completions", body())
+    assert answer["object"] == "chat.completion"
+    assert answer["id"].startswith("chatcmpl-")
+    choice = answer["choices"][0]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"] == plain["content"]
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == N
+    assert answer["usage"]["prompt_tokens"] == plain["tokens_evaluated"]
+    assert answer["timings"]["draft_n_accepted"] > 0
+    n_tokens = running.ask("/v1/chat/completions/input_tokens", {"messages": MESSAGES})["input_tokens"]
+    assert n_tokens == plain["tokens_evaluated"]
+
+
+def test_streams(running: Running) -> None:
+    expected = running.ask("/v1/chat/completions", body())["choices"][0]["message"]["content"]
+    *events, done = running.stream("/v1/chat/completions", body(stream_options={"include_usage": True}))
+    assert done == "[DONE]"
+    usage = events.pop()
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], N)
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert joined(events) == expected
+    assert len(events) == N + 2  # the role, one for each token, the reason of the end
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (N + 1) + ["length"]
+    events = running.stream("/v1/chat/completions", body(n=2, seed=1))[:-1]
+    assert {event["choices"][0]["index"] for event in events} == {0, 1}
+
+
+def test_logprobs(running: Running) -> None:
+    answer = running.ask("/v1/chat/completions", body(logprobs=True, top_logprobs=3))
+    content = answer["choices"][0]["logprobs"]["content"]
+    assert "".join(item["token"] for item in content) == answer["choices"][0]["message"]["content"]
+    assert all(len(item["top_logprobs"]) == 3 for item in content)
+    events = running.stream("/v1/chat/completions", body(logprobs=True, top_logprobs=3))[:-1]
+    found = [item for event in events for item in event["choices"][0].get("logprobs", {}).get("content", [])]
+    assert [item["id"] for item in found] == [item["id"] for item in content]
+    for wrong in ({"top_logprobs": 3}, {"logprobs": 3}, {"logprobs": True, "top_logprobs": "x"}):
+        assert running.post("/v1/chat/completions", body(**wrong)).status_code == 400
+
+
+def test_schemas(running: Running) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    for form in (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+        {"response_format": {"type": "json_object", "schema": schema}},
+        {"json_schema": schema},
+    ):
+        answer = running.ask("/v1/chat/completions", body(max_tokens=60, **form))["choices"][0]
+        assert json.loads(answer["message"]["content"])["a"] in ("x", "y")
+        assert answer["finish_reason"] == "stop"
+    answer = running.ask("/v1/chat/completions", body(grammar='root ::= "ab"'))["choices"][0]
+    assert answer["message"]["content"] == "ab"
+
+
+CALLS = """<tool_call>
+{"name": "add", "arguments": {"a": "one", "b": "x"}}
+</tool_call>
+<tool_call>
+{"name": "add", "arguments": {"a": "two", "b": "y"}}
+</tool_call>"""
+
+
+@pytest.fixture
+def says(tools: Running) -> Iterator[Callable[[str], None]]:
+    """`says(text)`: what the model writes from now on, whatever it would."""
+    engine, scripts = tools.server.engine, {}
+    script: list[int] = []
+
+    def draw(part: Part, token: int) -> int:
+        return next(scripts.setdefault(part.sequence, iter(script)), tools.server.llm.token_eos())
+
+    def say(text: str) -> None:
+        script[:] = tools.ask("/tokenize", {"content": text})["tokens"]
+
+    engine.on_draw = draw
+    yield say
+    engine.on_draw = None
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "add"}}])
+def test_tools(tools: Running, says: Callable[[str], None], choice: Any) -> None:
+    says(CALLS)
+    request = body(max_tokens=400, tools=[TOOL], tool_choice=choice, parallel_tool_calls=True)
+    answer = tools.ask("/v1/chat/completions", request)["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    calls = answer["message"]["tool_calls"]
+    assert [call["function"]["name"] for call in calls] == ["add", "add"]
+    arguments = [json.loads(call["function"]["arguments"]) for call in calls]
+    assert arguments == [{"a": "one", "b": "x"}, {"a": "two", "b": "y"}]
+    assert len({call["id"] for call in calls}) == 2
+    events = tools.stream("/v1/chat/completions", request)[:-1]
+    deltas = [d for event in events for d in event["choices"][0]["delta"].get("tool_calls", [])]
+    for i in (0, 1):
+        own = [delta for delta in deltas if delta["index"] == i]
+        assert own[0]["function"]["name"] == "add"
+        assert own[0]["id"]
+        assert json.loads("".join(delta["function"].get("arguments") or "" for delta in own)) == arguments[i]
+        assert len(own) > 3  # the arguments come in pieces
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    replies = [{"role": "tool", "tool_call_id": call["id"], "content": "three"} for call in calls]
+    answered = [*MESSAGES, answer["message"], *replies]
+    prompt = tools.ask("/apply-template", {"messages": answered, "tools": [TOOL]})["prompt"]
+    assert prompt.count("<tool_response>\nthree\n</tool_response>") == 2
+
+
+def test_tools_of_responses(tools: Running, says: Callable[[str], None]) -> None:
+    says(CALLS)
+    function = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
+    request = {"input": "the self", "tools": [function], "max_output_tokens": 400}
+    output = tools.ask("/v1/responses", request)["output"]
+    assert [item["type"] for item in output] == ["function_call"] * 2
+    events = tools.stream_named("/v1/responses", request)
+    pieces = [event for event in events if event["type"] == "response.function_call_arguments.delta"]
+    for item in (event["item"] for event in events if event["type"] == "response.output_item.done"):
+        assert "".join(piece["delta"] for piece in pieces if piece["item_id"] == item["id"]) == item["arguments"]
+        assert json.loads(item["arguments"])["a"] in ("one", "two")
+    items = [{"role": "user", "content": "hi"}, output[0]]
+    items.append({"type": "function_call_output", "call_id": output[0]["call_id"], "output": "three"})
+    assert tools.ask("/v1/responses", {"input": items, "max_output_tokens": 2})["output"] is not None
+
+
+def test_a_call_that_is_cut_off(tools: Running, says: Callable[[str], None]) -> None:
+    says(CALLS)
+    request = body(max_tokens=45, tools=[TOOL])
+    assert tools.ask("/v1/chat/completions", request)["choices"][0]["finish_reason"] == "length"
+    assert tools.stream("/v1/chat/completions", request)[-2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_tools_that_are_not_called(tools: Running) -> None:
+    """A lazy grammar waits for the beginning of a call, which this model never writes."""
+    for choice in ("auto", "none"):
+        answer = tools.ask("/v1/chat/completions", body(tools=[TOOL], tool_choice=choice))["choices"][0]
+        assert answer["message"]["content"]
+        assert not answer["message"].get("tool_calls")
+
+
+def test_responses(running: Running) -> None:
+    expected = running.ask("/v1/chat/completions", body())["choices"][0]["message"]["content"]
+    request = {"instructions": "be", "input": "the self", "max_output_tokens": N, "temperature": 0}
+    answer = running.ask("/v1/responses", request)
+    assert answer["object"] == "response"
+    assert answer["output"][0]["content"][0]["text"] == expected
+    assert answer["usage"]["output_tokens"] == N
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    events = running.stream_named("/v1/responses", request)
+    names = [event["type"] for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert names[:4] == [
+        *("response.created", "response.in_progress"),
+        *("response.output_item.added", "response.content_part.added"),
+    ]
+    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == expected
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == expected
+
+
+BAD: list[dict[str, Any]] = [
+    {}, {"messages": None}, {"messages": "x"}, {"messages": [5]}, {"messages": [{}]},
+    {"messages": [{"role": "user", "content": 5}]}, {"messages": [{"role": 5, "content": "x"}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+    body(response_format={"type": "sound"}),
+    body(response_format={"type": "json_object", "schema": {"type": "hiccup"}}),
+    body(response_format=5), body(grammar="root ::= ("), body(tools="x"), body(tools=[{"type": "x"}]), body(tools=[5]),
+    body(tools=[TOOL], tool_choice="sometimes"), body(tools=[TOOL], grammar="root ::= [a]"),
+    body(chat_template="{{ 1 }}"), body(chat_template_kwargs=5), body(max_tokens="x"), body(stop=5), body(n=0),
+]  # fmt: skip
+
+
+def test_bad_bodies(running: Running) -> None:
+    for wrong in BAD:
+        response = running.post("/v1/chat/completions", wrong)
+        assert response.status_code == 400, (wrong, response.text)
+        assert response.json()["error"]["type"] == "invalid_request_error"
+        assert running.post("/apply-template", wrong).status_code in (200, 400), wrong
+    for wrong in ({}, {"input": 5}, {"input": [5]}, {"input": [{"type": "x"}]}, {"input": "x", "tools": 5}):
+        assert running.post("/v1/responses", wrong).status_code == 400
+    assert running.post("/v1/embeddings", {"input": "x"}).status_code == 501
+
+
+def test_names_of_templates(tiny_target: Any) -> None:
+    with Running(tiny_target, options={"chat_template": "command-r"}) as running:
+        prompt = running.ask("/apply-template", {"messages": MESSAGES})["prompt"]
+        assert prompt.startswith("<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>be<|END_OF_TURN_TOKEN|>")
+        assert running.ask("/v1/chat/completions", body())["choices"][0]["message"]["content"]
+        assert running.post("/v1/chat/completions", body(tools=[TOOL])).status_code == 400

@@ -1,0 +1,60 @@
+"""Drafts request by request: what is asked for, what is told, and that it never changes the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serving import Running
+
+BODY = {"prompt": "the self", "n_predict": 30, "temperature": 0.0}
+
+
+def test_off(running: Running) -> None:
+    expected = running.ask("/completion", BODY)["content"]
+    for off in ({"speculative": False}, {"speculative": {"mode": "off"}}, {"speculative": {"n_max": 0}}):
+        answer = running.ask("/completion", BODY | off)
+        assert answer["content"] == expected
+        assert "draft_n" not in answer["timings"]
+        figures = answer["metrics"]["speculative_decoding"]
+        assert (figures["num_spec_steps"], figures["num_draft_tokens"]) == (0, 0)
+        assert figures["mean_acceptance_length"] == figures["mean_acceptance_length_all_rounds"] == 1.0
+        assert answer["generation_settings"]["speculative.types"] == "none"
+    assert running.ask("/completion", {**BODY, "speculative.n_max": 0})["timings"].get("draft_n") is None
+
+
+@pytest.mark.parametrize("n_max", [1, 2, 4])
+def test_lengths(running: Running, n_max: int) -> None:
+    """The head is always right: every chain is accepted whole, but for the last one."""
+    for body in ({"speculative": {"n_max": n_max}}, {"speculative.n_max": n_max}):
+        answer = running.ask("/v1/completions", BODY | body)
+        figures = answer["metrics"]["speculative_decoding"]
+        histogram = figures["acceptance_histogram"]
+        assert len(histogram) == n_max + 1
+        assert histogram[n_max] >= sum(histogram) - 1
+        assert sum(histogram) == figures["num_spec_steps"]
+        assert sum(i * n for i, n in enumerate(histogram)) == figures["num_accepted_draft_tokens"]
+        assert figures["num_spec_tokens"] == n_max
+        assert answer["timings"]["draft_n_accepted"] == figures["num_accepted_draft_tokens"]
+        assert figures["mean_acceptance_length"] == pytest.approx(1 + n_max, abs=0.5)
+
+
+def test_limits(running: Running) -> None:
+    answer = running.ask("/completion", BODY | {"speculative": {"n_min": 4, "n_max": 4}})
+    assert len(answer["metrics"]["speculative_decoding"]["acceptance_histogram"]) == 5
+
+
+def test_p_min(tiny_target: Any, tiny_head: Any) -> None:
+    """A random head is sure of nothing."""
+    with Running(tiny_target, tiny_head) as running:
+        assert running.ask("/completion", BODY)["timings"]["draft_n"] > 0
+        assert "draft_n" not in running.ask("/completion", BODY | {"speculative": {"p_min": 0.999}})["timings"]
+
+
+def test_why_there_are_none(tiny_target: Any) -> None:
+    with Running(tiny_target) as running:
+        props = running.client.get("/props").json()["speculative"]
+        assert props["enabled"] is False
+        assert "-md" in props["reason"]
+        assert "draft_n" not in running.ask("/completion", BODY)["timings"]

@@ -1,0 +1,151 @@
+"""Many clients: the queue, clients that leave, what slots say meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving import Running
+
+BODY = {"prompt": "the self", "n_predict": 30, "temperature": 0.0}
+LONG = {"prompt": "the self", "n_predict": 400, "temperature": 0.0, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def small(pair: Any) -> Iterator[Running]:
+    """Two slots, and room for two that wait."""
+    with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 2}) as running:
+        yield running
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def n_cancelled(running: Running) -> float:
+    families = text_string_to_metric_families(running.client.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.labels.get("finished_reason") == "cancelled")
+
+
+class Slow:
+    """Makes every step take a while, so that there is something to see."""
+
+    def __init__(self, running: Running, seconds: float = 0.01):
+        self._engine, self._seconds = running.server.engine, seconds
+
+    def __enter__(self) -> None:
+        def wait() -> None:
+            time.sleep(self._seconds)
+
+        self._before, self._engine._before_pass = self._engine._before_pass, wait
+
+    def __exit__(self, *args: Any) -> None:
+        self._engine._before_pass = self._before
+
+
+def test_the_same_text_for_all(running: Running) -> None:
+    expected = running.ask("/completion", BODY)["content"]
+    with ThreadPoolExecutor(8) as threads:
+        texts = list(threads.map(lambda i: running.ask("/completion", BODY)["content"], range(16)))
+    assert texts == [expected] * 16
+
+
+def test_a_full_queue(small: Running) -> None:
+    with Slow(small), ThreadPoolExecutor(8) as threads:
+        many = list(threads.map(lambda i: small.post("/completion", BODY), range(8)))
+    full = [response for response in many if response.status_code == 429]
+    assert len(full) >= 2
+    assert sum(response.status_code == 200 for response in many) >= 4
+    for response in full:
+        assert int(response.headers["Retry-After"]) >= 1
+        assert response.json()["error"]["type"] == "rate_limit_error"
+    assert small.post("/completion", BODY).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_clients_leave(small: Running, stream: bool) -> None:
+    """While generating, while waiting, and with a stream: all are gone with the next step."""
+    jobs = small.server.worker.jobs
+    n_before = n_cancelled(small)
+    with Slow(small):
+        sockets: list[socket.socket] = []
+        for _ in range(4):
+            opened = socket.create_connection(("127.0.0.1", int(small.url.rsplit(":", 1)[1])))
+            body = httpx.Request("POST", small.url + "/completion", json={**LONG, "stream": stream}).read()
+            head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            opened.sendall(head + body)
+            sockets.append(opened)
+        wait_for(lambda: small.server.engine.n_running == small.server.engine.n_waiting == 2)
+        sockets.pop().close()  # this one waits
+        wait_for(lambda: len(jobs) == 3)
+        for opened in sockets:
+            opened.close()
+        wait_for(lambda: not jobs)
+    assert n_cancelled(small) == n_before + 4  # none was done
+    assert small.server.engine.n_running == small.server.engine.n_waiting == 0
+
+
+def test_slots_say_what_runs(small: Running) -> None:
+    with Slow(small), small.client.stream("POST", "/completion", json=LONG) as response:
+        lines = response.iter_lines()
+        next(lines)
+        slots = httpx.get(small.url + "/slots", trust_env=False).json()
+        busy = [slot for slot in slots if slot["is_processing"]]
+        assert len(slots) == 2
+        assert len(busy) == 1
+        assert busy[0]["next_token"][0]["n_decoded"] >= 1
+        assert busy[0]["params"]["n_predict"] == LONG["n_predict"]
+        assert small.server.engine.n_running == 1
+    wait_for(lambda: not small.server.worker.jobs)
+    assert not any(slot["is_processing"] for slot in small.client.get("/slots").json())
+
+
+def test_first_come_first_served(small: Running) -> None:
+    order: list[int] = []
+
+    def ask(i: int) -> None:
+        small.ask("/completion", {**BODY, "n_predict": 20})
+        order.append(i)
+
+    with Slow(small), ThreadPoolExecutor(4) as threads:
+        for i in range(4):
+            threads.submit(ask, i)
+            wait_for(lambda i=i: len(small.server.worker.jobs) > i or len(order) > 0)  # type: ignore[misc]
+    assert sorted(order[:2]) == [0, 1]
+
+
+def test_a_failed_pass_is_not_the_end(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = small.ask("/completion", BODY)["content"]
+    failures = iter([RuntimeError("a pass failed")])
+
+    def fail_once() -> None:
+        for e in failures:
+            raise e
+
+    monkeypatch.setattr(small.server.engine, "_before_pass", fail_once)
+    assert small.ask("/completion", BODY)["content"] == expected
+
+
+def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running(*pair) as running:
+
+        def fail() -> None:
+            raise RuntimeError("the device is gone")
+
+        monkeypatch.setattr(running.server.engine, "_before_pass", fail)
+        response = running.post("/completion", BODY)
+        assert response.status_code == 500
+        assert "the device is gone" in response.json()["error"]["message"]
+        assert running.client.get("/health").status_code == 503
+        assert running.post("/completion", BODY).status_code == 500

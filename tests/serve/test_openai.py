@@ -1,0 +1,131 @@
+"""The `openai` package as a client: chat, tools, schemas, streams, async, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from serving import Running
+
+MESSAGES: Any = [{"role": "user", "content": "the self"}]
+N = 12
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{running.url}/v1", api_key="none", http_client=httpx.Client(trust_env=False)
+    ) as client:
+        yield client
+
+
+class Choice(BaseModel):
+    letter: Literal["x", "y"]
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    options: Any = {"model": "tiny", "prompt": "the self", "max_tokens": N, "temperature": 0}
+    whole = client.completions.create(**options)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == N
+    parts = list(client.completions.create(**options, stream=True))
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert parts[-1].choices[0].finish_reason == "length"
+    logprobs = client.completions.create(**options, logprobs=2).choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert "".join(logprobs.tokens) == whole.choices[0].text
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    options: Any = {"model": "tiny", "messages": MESSAGES, "max_completion_tokens": N, "temperature": 0}
+    whole = client.chat.completions.create(**options)
+    text = whole.choices[0].message.content
+    assert text
+    stream = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    parts = list(stream)
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == text
+    usage = parts[-1].usage
+    assert usage is not None
+    assert whole.usage is not None
+    assert (usage.completion_tokens, usage.prompt_tokens) == (N, whole.usage.prompt_tokens)
+    probs = client.chat.completions.create(**options, logprobs=True, top_logprobs=2).choices[0].logprobs
+    assert probs is not None
+    assert probs.content is not None
+    assert "".join(item.token for item in probs.content) == text
+    assert all(len(item.top_logprobs) == 2 for item in probs.content)
+
+
+def test_structured_output(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="tiny", messages=MESSAGES, response_format=Choice, temperature=0, max_tokens=100
+    )
+    parsed = answer.choices[0].message.parsed
+    assert parsed is not None
+    assert parsed.letter in ("x", "y")
+
+
+def test_tool_that_is_forced(client: openai.OpenAI) -> None:
+    """The grammar lets the model write nothing else, once it begins a call."""
+    tool: Any = {"type": "function", "function": {"name": "pick", "parameters": Choice.model_json_schema()}}
+    answer = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, tools=[tool], tool_choice="auto", max_tokens=20, temperature=0
+    )
+    message = answer.choices[0].message
+    assert message.content or message.tool_calls
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    options: Any = {"model": "tiny", "input": "the self", "max_output_tokens": N, "temperature": 0}
+    whole = client.responses.create(**options)
+    assert whole.output_text
+    text = ""
+    for event in client.responses.create(**options, stream=True):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+        if event.type == "response.completed":
+            assert event.response.output_text == text
+    assert text == whole.output_text
+
+
+def test_async(running: Running) -> None:
+    async def ask(i: int, client: openai.AsyncOpenAI) -> str:
+        stream = await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=N, temperature=0, stream=True, seed=i
+        )
+        return "".join([part.choices[0].delta.content or "" async for part in stream])
+
+    async def ask_all() -> list[str]:
+        http = httpx.AsyncClient(trust_env=False)
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", http_client=http) as client:
+            return list(await asyncio.gather(*(ask(i, client) for i in range(6))))
+
+    texts = asyncio.run(ask_all())
+    assert len(set(texts)) == 1
+    assert texts[0]
+
+
+def test_errors(client: openai.OpenAI, running: Running) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], n=0)
+    assert bad.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.completions.create(model="tiny", prompt=[3] * 5000)
+    assert json.loads(long.value.response.text)["error"]["n_prompt_tokens"] == 5000
+    with pytest.raises(openai.NotFoundError):
+        client.images.generate(model="tiny", prompt="x")
+    with pytest.raises(openai.APIStatusError) as embeddings:
+        client.with_options(max_retries=0).embeddings.create(model="tiny", input="x")
+    assert embeddings.value.status_code == 501

@@ -1,0 +1,118 @@
+"""The command itself: what it says before it opens a port, signals, TLS."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from llama_cpp_eagle3.cli import main
+from loading import path_of
+from tiny import write_head, write_target
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def flags(pair: Any, *more: Any) -> list[str]:
+    files = ["-m", path_of(pair[0]), "-md", path_of(pair[1]), "-t", "1", "-c", "512", "-np", "2"]
+    return [*files, "--spec-draft-n-max", "3", *map(str, more)]
+
+
+def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write_target(tmp_path / "wide.gguf", n_embd=96)
+    misfit = write_head(tmp_path / "misfit.gguf", other)
+    key_file = tmp_path / "keys"
+    key_file.write_text("\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for args, word in (
+            (flags(pair, "--port", port), "in use"),
+            (["-m", str(tmp_path / "nothing.gguf")], "missing"),
+            (["-m", path_of(pair[0]), "-md", str(tmp_path / "nothing.gguf"), "--port", "0"], "nothing.gguf"),
+            (["-m", path_of(pair[0]), "-md", misfit.path, "--port", "0"], "misfit.gguf"),
+            (flags(pair, "--slot-save-path", tmp_path / "nowhere"), "nowhere"),
+            (flags(pair, "--api-key-file", key_file), "no keys"),
+            (flags(pair, "--ssl-key-file", key_file), "belong together"),
+            (flags(pair, "--host", "192.0.2.1", "--port", "0"), "192.0.2.1"),
+        ):
+            assert main(["serve", *map(str, args)]) == 2, args
+            lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+            assert len(lines) == 1, lines
+            assert word in lines[0]
+
+
+def test_a_process(pair: Any, tmp_path: Path) -> None:
+    """JSON lines in the log, an answer, and an end within five seconds while somebody listens to a stream."""
+    port = free_port()
+    command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags(pair, "--port", port, "--log-format", "json")]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*command, "--api-key", "sk-secret"], stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, headers={"Authorization": "Bearer sk-secret"}, trust_env=False) as client:
+            wait_until_up(client, process)
+            answer = client.post("/completion", json={"prompt": "a", "n_predict": 4}).json()
+            assert answer["tokens_predicted"] == 4
+            body = {"prompt": "a", "n_predict": 200, "stream": True}
+            with client.stream("POST", "/completion", json=body) as response:
+                next(response.iter_lines())
+                start = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                process.wait(10)
+                assert time.monotonic() - start < 5.0
+        assert process.returncode == 0
+    finally:
+        process.kill()
+    lines = (tmp_path / "log").read_text().splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    assert any(line["message"] == f"listening on {url}" for line in found)
+    assert any(line.get("path") == "/completion" and line["n_tokens"] == 4 for line in found)
+    assert "sk-secret" not in "".join(lines)
+
+
+def wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        assert process.poll() is None
+        try:
+            assert client.get("/health").status_code == 200
+            return
+        except httpx.TransportError:
+            time.sleep(0.02)
+    pytest.fail("the server does not answer")
+
+
+def test_tls(pair: Any, tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject]
+    try:
+        subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl")
+    port = free_port()
+    tls = ("--port", port, "--ssl-key-file", key, "--ssl-cert-file", cert)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags(pair, *tls)], stderr=subprocess.DEVNULL
+    )
+    try:
+        context = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, trust_env=False) as client:
+            wait_until_up(client, process)
+            assert client.post("/completion", json={"prompt": "a", "n_predict": 2}).status_code == 200
+    finally:
+        process.terminate()
+        process.wait(10)

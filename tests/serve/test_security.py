@@ -1,0 +1,101 @@
+"""Keys, other sites, limits of size and time, and what the log must not say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.serve.log import ACCESS
+from serving import Running
+
+BODY = {"prompt": "the self", "n_predict": 2}
+KEY = "sk-a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def locked(tiny_target: Any) -> Iterator[Running]:
+    options = {"api_keys": (KEY, "another"), "cors_origins": "localhost", "n_body_max": 4096, "timeout_seconds": 0.5}
+    with Running(tiny_target, options=options) as running:
+        yield running
+
+
+def test_keys(locked: Running) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY[:-1]}, {"X-Api-Key": "ünicode"}):
+        encoded = {name: value.encode() for name, value in headers.items()}
+        response = locked.client.post("/completion", json=BODY, headers=encoded)
+        assert response.status_code == 401
+        assert response.json()["error"]["type"] == "authentication_error"
+        assert KEY not in response.text
+    for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-Api-Key": "another"}, {"Authorization": KEY}):
+        assert locked.client.post("/completion", json=BODY, headers=headers).status_code == 200
+    assert locked.client.get("/health").status_code == 200
+    for path in ("/v1/models", "/props", "/slots", "/metrics", "/nothing"):
+        assert locked.client.get(path).status_code == 401
+
+
+def test_other_sites(locked: Running, running: Running) -> None:
+    def origin_of(server: Running, origin: str) -> str | None:
+        headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        response = server.client.options("/completion", headers=headers)
+        assert response.status_code == 200
+        return response.headers.get("Access-Control-Allow-Origin")
+
+    for origin in ("http://localhost:3000", "http://127.0.0.1", "http://[::1]:5"):
+        assert origin_of(locked, origin) == origin
+    for origin in ("http://evil.com", "http://localhost.evil.com", "null", "http://[::1", "localhost"):
+        assert origin_of(locked, origin) is None
+    assert origin_of(running, "http://localhost") is None  # off unless asked for
+    response = locked.client.get("/health", headers={"Origin": "http://localhost:1"})
+    assert response.headers["Access-Control-Allow-Origin"] == "http://localhost:1"
+
+
+def connect(running: Running) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
+    opened.settimeout(10)
+    return opened
+
+
+def test_large_bodies(locked: Running) -> None:
+    response = locked.client.post("/completion", json={"prompt": "x" * 5000}, headers={"X-Api-Key": KEY})
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == 413
+    with connect(locked) as opened:  # one that does not say how large it is
+        opened.sendall(f"POST /completion HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n".encode())
+        opened.sendall(b"Transfer-Encoding: chunked\r\n\r\n" + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 5)
+        assert b" 413 " in opened.recv(1000).split(b"\r\n")[0]
+
+
+def test_slow_bodies(locked: Running) -> None:
+    with connect(locked) as opened:
+        opened.sendall(
+            f"POST /completion HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nContent-Length: 9\r\n\r\n{{".encode()
+        )
+        start = time.monotonic()
+        assert b" 408 " in opened.recv(1000).split(b"\r\n")[0]
+        assert time.monotonic() - start < 5.0
+
+
+def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=ACCESS.name)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    locked.client.post("/completion?token=query-secret", json={**BODY, "prompt": "private words"}, headers=headers)
+    locked.client.post("/completion", json=BODY, headers={"Authorization": "Bearer sk-wrong-key"})
+    end = time.monotonic() + 5
+    records: list[Any] = []
+    while len(records) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+        records = [record for record in caplog.records if record.name.startswith("llama_cpp_eagle3")]
+    fields = records[0].fields
+    assert (fields["method"], fields["path"], fields["status"]) == ("POST", "/completion", 200)
+    assert fields["n_tokens"] == 2
+    assert fields["finish"] == "length"
+    assert records[1].fields["status"] == 401
+    text = json.dumps([record.__dict__ for record in records], default=str)
+    for secret in (KEY, "sk-wrong-key", "query-secret", "private words"):
+        assert secret not in text

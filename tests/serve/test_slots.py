@@ -1,0 +1,106 @@
+"""Saved slots: exact, with the head's part, and only in the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving import Running
+from tiny import write_head
+
+FIRST = {"prompt": "the self returned another list of words", "n_predict": 30, "temperature": 0.0}
+
+
+def go_on(running: Running, id_slot: int) -> Any:
+    text = running.ask("/completion", {**FIRST, "id_slot": id_slot})["content"]
+    return running.ask("/completion", {**FIRST, "prompt": FIRST["prompt"] + text, "id_slot": id_slot})
+
+
+def test_save_restore_erase(running: Running) -> None:
+    for i in (0, 1):
+        running.post(f"/slots/{i}?action=erase")
+    answer = running.ask("/completion", {**FIRST, "id_slot": 1})
+    assert answer["id_slot"] == 1
+    n_held = answer["timings"]["prompt_n"] + 30 - 1
+    saved = running.ask("/slots/1?action=save", {"filename": "one.bin"})
+    assert saved["n_saved"] == n_held
+    assert saved["n_written"] == (running.server.options.slot_save_path / "one.bin").stat().st_size
+    restored = running.ask("/slots/0?action=restore", {"filename": "one.bin"})
+    assert (restored["n_restored"], restored["n_read"]) == (n_held, saved["n_written"])
+    longer = {**FIRST, "prompt": FIRST["prompt"] + answer["content"], "id_slot": 0}
+    answer = running.ask("/completion", longer)
+    assert answer["timings"]["cache_n"] >= n_held - 1
+    # the head has seen all of it: its drafts go on being right
+    assert answer["timings"]["draft_n_accepted"] == answer["timings"]["draft_n"] > 0
+    assert running.ask("/slots/0?action=erase", {})["n_erased"] > n_held
+    assert running.ask("/completion", {**longer, "id_slot": 0})["timings"]["cache_n"] == 0
+
+
+def test_after_a_restart(pair: Any, tmp_path: Path) -> None:
+    options = {"slot_save_path": tmp_path}
+    with Running(*pair, draft_n_max=4, options=options) as running:
+        first = running.ask("/completion", {**FIRST, "id_slot": 0})
+        running.ask("/slots/0?action=save", {"filename": "saved"})
+        body = {**FIRST, "prompt": FIRST["prompt"] + first["content"] + "x", "id_slot": 0, "n_probs": 2}
+        expected = running.ask("/completion", body)
+    with Running(*pair, draft_n_max=4, options=options) as running:
+        running.ask("/slots/1?action=restore", {"filename": "saved"})
+        found = running.ask("/completion", {**body, "id_slot": 1})
+    for key in ("content", "completion_probabilities"):
+        assert found[key] == expected[key]
+    for key in ("cache_n", "prompt_n", "draft_n", "draft_n_accepted"):
+        assert found["timings"][key] == expected["timings"][key]
+
+
+def test_another_pair(pair: Any, tmp_path: Path) -> None:
+    target, _ = pair
+    other = write_head(tmp_path / "other.gguf", target)
+    options = {"slot_save_path": tmp_path}
+    with Running(*pair, options=options) as running:
+        running.ask("/completion", {**FIRST, "id_slot": 0})
+        running.ask("/slots/0?action=save", {"filename": "saved"})
+    with Running(target, other, options=options) as running:
+        response = running.post("/slots/0?action=restore", {"filename": "saved"})
+        assert response.status_code == 400
+        assert "another draft" in response.json()["error"]["message"]
+        assert running.ask("/completion", FIRST)["content"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\x00b", "x" * 300, None, 5, ["a"]]
+)
+def test_names(running: Running, name: Any) -> None:
+    for action in ("save", "restore"):
+        response = running.post(f"/slots/0?action={action}", {"filename": name})
+        assert response.status_code == 400
+        assert "filename" in response.json()["error"]["message"]
+
+
+def test_files(running: Running, tmp_path: Path) -> None:
+    folder = running.server.options.slot_save_path
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (folder / "link").symlink_to(secret)
+    running.ask("/completion", {**FIRST, "id_slot": 0})
+    running.ask("/slots/0?action=save", {"filename": "good"})
+    good = (folder / "good").read_bytes()
+    (folder / "short").write_bytes(good[:-1])
+    (folder / "other").write_bytes(b"GGUF" + good)
+    (folder / "header").write_bytes(good[:14] + b"\xff\xff\xff\x7f" + good[18:])
+    for name in ("link", "short", "other", "header", "missing"):
+        response = running.post("/slots/0?action=restore", {"filename": name})
+        assert response.status_code == 400, name
+        assert "secret" not in response.text
+    assert running.post("/slots/0?action=save", {"filename": "link"}).status_code == 400
+    assert secret.read_text() == "secret"
+    for path, body in (("/slots/9?action=erase", {}), ("/slots/x?action=erase", {}), ("/slots/0?action=what", {})):
+        assert running.post(path, body).status_code == 400
+
+
+def test_without_a_folder(tiny_target: Any) -> None:
+    with Running(tiny_target, options={"slots": False, "metrics": False}) as running:
+        assert running.post("/slots/0?action=save", {"filename": "x"}).status_code == 501
+        assert running.client.get("/slots").status_code == 501
+        assert running.client.get("/metrics").status_code == 501
