@@ -29,7 +29,7 @@ demo: $(STAMPS)/cli
 	$(BIN)/llama-cpp-eagle3 speculative-simple
 
 test: $(STAMPS)/test
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)

@@ -3,9 +3,17 @@
 #include "error.h"
 
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 namespace eagle3 {
+
+static bool is_lfs_pointer(const std::string & path) {
+    static const std::string first = "version https://git-lfs.github.com/spec/";
+    std::string              found(first.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(found.data(), static_cast<std::streamsize>(found.size()));
+    return found == first;
+}
 
 gguf_file::gguf_file(const std::string & path) : path_(path) {
     std::error_code ec;
@@ -20,6 +28,11 @@ gguf_file::gguf_file(const std::string & path) : path_(path) {
         throw model_file_error(format("'%s': the file is empty or cannot be read", path.c_str()));
     }
 
+    if (is_lfs_pointer(path)) {
+        throw model_file_error(format("'%s': a pointer of Git LFS and not the file itself: `git lfs pull` fetches it, "
+                                      "as does a download from the web page",
+                                      path.c_str()));
+    }
     ggml_context *   meta   = nullptr;
     gguf_init_params params = { /*.no_alloc =*/true, /*.ctx =*/&meta };
     gguf_.reset(gguf_init_from_file(path.c_str(), params));

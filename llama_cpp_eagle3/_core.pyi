@@ -534,6 +534,9 @@ class CostCurve:
     def measured(self) -> dict[int, float]:
         """What it was made from."""
     @property
+    def corrected(self) -> dict[int, float]:
+        """The same, less where passes were faster."""
+    @property
     def drift(self) -> float:
         """By how much everything is slower now than measured."""
 
@@ -611,10 +614,15 @@ class Planner:
     def acceptance(self, p: float, depth: int = 1, seq_id: int = 0) -> float:
         """How likely a node is accepted once its parent is, if the head gives it the probability p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
-        """Whether a head that is always right could save time. If not, it is never asked."""
+        """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
+    @property
+    def costs(self) -> tuple[CostCurve, CostCurve, CostCurve]:
+        """What it refines: costs of the target, of the draft's first graph and of its levels."""
     def stats(self) -> dict[str, Any]:
-        """What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
-        worth it; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+        """What happened so far.
+
+        `rounds`, of which `drafted` asked the head, `probes` of them although it was not worth it, `trials` although
+        no head could pay; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
         `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -30,8 +30,8 @@ from .head import Head
 from .hub import download
 from .loading import Loading
 from .model_file import check_file, file_errors, guard_tokenizer
-from .options import DraftOptions, cache_types, check_names, check_values, draft_mode
-from .planning import have_planner, load_costs
+from .options import DraftOptions, cache_types, check_names, check_values, default_threads, draft_mode
+from .planning import have_planner, keep_corrections, load_costs, why_not
 from .state import Eagle3State, check_state
 from .stats import Stats
 
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
+
+_N_ROUNDS_TOLD = 8  # of a shorter text nobody asks why nothing was drafted
+
+_log = logging.getLogger("llama_cpp_eagle3")
 
 DRAFT_SETTINGS = (
     "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
@@ -66,8 +70,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        *,
         draft_model_path: str | os.PathLike[str] | None = None,
+        *,
         draft: Literal["auto", "chain", "tree"] | None = None,
         draft_n_max: int | None = None,
         draft_n_min: int = 0,
@@ -128,7 +132,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             progress: told how far loading the target is, 0 to 1.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
-            **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name.
+            **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number of
+                physical cores that the process may use, if it is not given, and `n_threads_batch` the same.
 
         Raises:
             ModelFileError: a file is missing or is not what it should be.
@@ -138,7 +143,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         tree = (draft_tree_depth, draft_tree_topk, draft_tree_tokens)
         mode = draft_mode(draft, draft_n_max is not None or bool(draft_n_min or draft_p_min), tree != (None,) * 3)
         draft_options = DraftOptions(
-            model_path=None if draft_model_path is None else os.fspath(draft_model_path),
+            model_path=None if draft_model_path is None else os.path.expanduser(os.fspath(draft_model_path)),
             mode=mode,
             n_max=(8 if mode == "auto" else 3) if draft_n_max is None else draft_n_max,
             n_min=draft_n_min,
@@ -163,6 +168,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._engine: Engine | None = None
         self._head: Head | None = None
         self._stats_before = Stats()
+        self._has_explained = False
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
         self.draft = mode
@@ -173,7 +179,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
-        path = os.fspath(model_path)
+        path = os.path.expanduser(os.fspath(model_path))
+        # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
+        options["n_threads"] = options.get("n_threads") or default_threads()
+        options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
         try:
             vocab_only = bool(options.get("vocab_only"))
             self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
@@ -219,14 +228,21 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_model=self.draft_model,
             n_rs_seq=self.context_params.n_rs_seq,
             before_pass=loading.check_servers,
-            log=_print_log if self.verbose else _no_log,
+            log=self._info,
             n_prompt_rows=self._n_prompt_rows,
             n_host_bytes=self._n_host_bytes,
         )
+        drafter = self.drafter
+        self._info(loading.where(self.model_params, model, drafter, self.n_threads, self.n_threads_batch))
+        if loading.leaves_gpu_idle(self.model_params):
+            _log.warning(
+                "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
+                " and ".join(loading.accelerators),
+            )
         if self._head is None:
             return
         self._n_state_bytes = self._measure_state()
-        self._log(loading.describe(self._head.drafter, self.target, self._n_state_bytes))
+        self._info(loading.describe(self._head.drafter, self.target, self._n_state_bytes))
         if self.draft == "auto":
             costs = load_costs(self.costs_key())
             if costs is not None:
@@ -324,10 +340,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.target.truncate(0)
         return n_bytes
 
-    def _log(self, text: str) -> None:
-        if self.verbose:
-            _print_log(text)
-
     def n_ctx(self) -> int:
         """Positions of the context, or of each sequence's part of it."""
         return int(super().n_ctx()) if self._engine is None else self._engine.n_ctx
@@ -408,15 +420,31 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            if self._head is not None:
-                have_planner(self.engine, self._head, self.costs_key, self._log, seconds, must=True)
+            self._have_planner(seconds, must=True)
+
+    def _info(self, text: str) -> None:
+        """Log what is good to know; with `verbose` it is seen."""
+        if self.verbose and not _log.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
+            _log.addHandler(handler)
+            _log.setLevel(logging.INFO)
+        _log.log(logging.INFO if self.verbose else logging.DEBUG, text)
+
+    def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
+        """The time that measuring takes is told as such, and is nobody's prompt's."""
+        if self._head is not None and self.engine.planner is None:
+            start = perf_counter_ns()
+            have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
+            self._context.stats.calibrate_ns += perf_counter_ns() - start
 
     def _begin_text(self) -> DraftSettings:
         """Check what may have been changed since loading; have a planner, if one is wanted."""
         settings = self.draft_settings
         self.engine.check_draft(settings)
-        if self.draft == "auto" and self._head is not None:
-            have_planner(self.engine, self._head, self.costs_key, self._log)
+        self._begin_stats()
+        if self.draft == "auto":
+            self._have_planner()
         return settings
 
     # generating
@@ -481,7 +509,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                         if generation is None or run is None:
                             self._sampler = Chain(sampling, self.engine.vocab)
                             settings = self._begin_text()
-                            self._begin_stats()
+                            start = perf_counter_ns()
                             generation = Generation(self._sampler, settings, stopping_criteria)
                             run = context.generate(generation, [int(t) for t in tokens], reset)
                         token = run.send(sent)
@@ -495,6 +523,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             if generation is not None and self._guard.try_acquire():
                 try:
                     context.end(generation)
+                    self._explain()
                 finally:
                     self._guard.release()
 
@@ -638,13 +667,17 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 merged["logit_bias"] = merged["logit_bias"] or {}
                 tokens, sampling = self._prompt_tokens(prompt), self._sampling(**merged)
                 requests.append(make_request(i, tokens, sampling, **own, engine=self.engine))
-            settings = self._begin_text()
-            self._begin_stats()
-            run = BatchRun(self.engine, requests, settings)
             total_ns = perf_counter_ns() - start
-        return (yield from self._steps(run, progress_bar(len(prompts), progress), total_ns))
+            run, calibrate_ns = self._begin_run(requests)
+        return (yield from self._steps(run, progress_bar(len(prompts), progress), total_ns, calibrate_ns))
 
-    def _steps(self, run: BatchRun, bar: Any, total_ns: int) -> BatchStream:
+    def _begin_run(self, requests: Sequence[Request]) -> tuple[BatchRun, int]:
+        """Requests on their way, and the time that measuring has taken before."""
+        settings = self._begin_text()
+        calibrate_ns = self._context.stats.calibrate_ns
+        return BatchRun(self.engine, requests, settings), calibrate_ns
+
+    def _steps(self, run: BatchRun, bar: Any, total_ns: int, calibrate_ns: int) -> BatchStream:
         """Advance requests until all are done; they end when it is left."""
         try:
             while not run.is_done:
@@ -663,8 +696,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 finally:
                     self._guard.release()
             stats = sum((sequence.stats for sequence in run.sequences), Stats())
-            stats.total_ns = total_ns
+            stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
             self._context.sequence.stats = stats
+            self._explain()
         return run.results()
 
     # chat
@@ -703,14 +737,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
         with self._guard:
-            start = perf_counter_ns()
-            settings = self._begin_text()
-            self._begin_stats()
-            run = BatchRun(self.engine, [request], settings)
-            total_ns = perf_counter_ns() - start
+            run, calibrate_ns = self._begin_run([request])
 
         def texts() -> Iterator[str]:
-            for _, _, text in self._steps(run, progress_bar(1, False), total_ns):
+            for _, _, text in self._steps(run, progress_bar(1, False), 0, calibrate_ns):
                 yield text
             if run.sequences[0].error is not None:
                 raise run.sequences[0].error
@@ -827,6 +857,21 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._stats_before += stats
             self._context.begin_stats()
 
+    def _explain(self) -> None:
+        """Say why nothing was drafted in what was generated last: in its figures, and once in the log."""
+        stats = self._context.stats
+        if stats.drafts or stats.rounds < _N_ROUNDS_TOLD or self._head is None:
+            return
+        settings = self.draft_settings
+        if settings.mode == "auto" and settings.n_max > 0:
+            stats.why_not_drafted = why_not(self.engine.planner)
+        else:
+            stats.why_not_drafted = f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
+            stats.why_not_drafted += f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
+        if not self._has_explained:
+            self._has_explained = True
+            _log.warning("nothing is drafted: %s", stats.why_not_drafted)
+
     @property
     def last_token_drafted(self) -> bool:
         """Whether the token that `generate` yielded last had been drafted."""
@@ -861,6 +906,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def last_stats(self) -> Stats:
         """Figures of the last (or running) generation."""
         return Stats() + self._context.stats
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._engine is None:
+            return f"<{name} closed>"
+        head = "" if self.draft_model_path is None else f" draft={self.draft_model_path!r}"
+        return f"<{name} {self.model_path!r}{head} n_ctx={self.n_ctx()} n_parallel={self.n_parallel}>"
 
     def __enter__(self) -> Self:
         with self._guard:
@@ -913,6 +965,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             loading = self.__dict__.get("_loading")
             if loading is not None:
                 loading.prepare_free()
+            if self._head is not None and self._engine is not None:
+                keep_corrections(self._engine, self._head, self.costs_key)
             # the draft borrows the model's tables, the context calls the tap: free them in this order
             engine, head, self._engine, self._head = self._engine, self._head, None, None
             self._sampler = None
@@ -942,11 +996,3 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "rpc_servers": self._loading.rpc_servers,
             "checked": self._checked,
         }
-
-
-def _print_log(text: str) -> None:
-    print(f"Eagle3Llama: {text}", file=sys.stderr)
-
-
-def _no_log(text: str) -> None:
-    pass

@@ -8,13 +8,15 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import Drafter, FeatureTap, Target
+from ._core import Drafter, FeatureTap, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import N_ROWS_ARGMAX
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .planning import machine
 from .rpc import RpcServers, find_device
+
+_N_ROWS = 64  # passes of more rows than this are not measured
 
 
 class Loading:
@@ -151,6 +153,29 @@ class Loading:
             + (f", {n_state_bytes} bytes of state per sequence" if n_state_bytes else "")
         )
 
+    @property
+    def accelerators(self) -> list[str]:
+        """This machine's devices that are no CPUs."""
+        return [f"{device.name} ({device.description})" for device in local_accelerators()]
+
+    def leaves_gpu_idle(self, params: Any) -> bool:
+        """Whether nobody said that the model shall run on this machine's accelerators."""
+        return params.n_gpu_layers == 0 and bool(self.accelerators)
+
+    def where(self, params: Any, model: Any, drafter: Drafter | None, n_threads: int, n_threads_batch: int) -> str:
+        """One line on what runs where."""
+        n_layer = int(lib.llama_model_n_layer(model))
+        devices = [device.name for device in local_accelerators()]
+        n_on = min(params.n_gpu_layers, n_layer + 1) if devices or self.servers is not None else 0
+        if self.servers is not None:
+            devices.append("rpc servers")
+        layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
+        threads = f"{n_threads} CPU threads"
+        if n_threads_batch != n_threads:
+            threads += f", {n_threads_batch} for batches"
+        head = "" if drafter is None else f"; head on {drafter.device}"
+        return f"target {layers}{head}; {threads}"
+
     def costs_key(
         self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any
     ) -> dict[str, Any]:
@@ -162,14 +187,13 @@ class Loading:
             "lora": lora_path and fingerprint(lora_path),
             "boundaries": None if self.tap is None else self.tap.boundaries,
             "tap": None if self.tap is None else self.tap.kind,
-            "n_gpu_layers": model_params.n_gpu_layers,
+            "n_gpu_layers": model_params.n_gpu_layers if self.accelerators or self.servers is not None else 0,
             "tensor_split": tensor_split,
             "rpc_servers": self.rpc_servers,
             "draft_device": None if drafter is None else drafter.device,
             "machine": machine(),
             "n_threads": [context_params.n_threads, context_params.n_threads_batch],
-            "n_ubatch": context_params.n_ubatch,
-            "flash_attn": int(context_params.flash_attn_type),
+            "n_ubatch": min(context_params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(context_params.offload_kqv),
             "draft_type": draft.type,
             "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],

@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -80,6 +81,19 @@ def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
             close = difflib.get_close_matches(name, [*_LLAMA_OPTIONS, *inspect.signature(init).parameters], 1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"Eagle3Llama() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def default_threads() -> int:
+    """Physical cores that we may use: more threads only wait for memory."""
+    try:
+        cpus = os.sched_getaffinity(0)
+    except AttributeError:  # macOS, Windows
+        return max(1, (os.cpu_count() or 2) // 2)
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(path.read_text() if path.exists() else str(cpu))
+    return max(1, len(siblings))
 
 
 def cache_types(options: Mapping[str, Any]) -> dict[str, Any]:

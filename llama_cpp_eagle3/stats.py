@@ -33,7 +33,11 @@ class Stats:
     accepted_per_position: list[int] = field(default_factory=list)
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
+    why_not_drafted: str = ""
+    """Why there was no draft, if there was none."""
+
     # nanoseconds on the wall
+    calibrate_ns: int = 0
     prefill_ns: int = 0
     draft_ns: int = 0
     verify_ns: int = 0
@@ -77,6 +81,11 @@ class Stats:
         return [n / self.rounds if self.rounds else 0.0 for n in self.accepted_per_position]
 
     @property
+    def calibrate_seconds(self) -> float:
+        """Time to measure what passes cost, before the first generation; not in the total."""
+        return self.calibrate_ns * _NS
+
+    @property
     def prefill_seconds(self) -> float:
         """Time for the prompt, the drafter's part included."""
         return self.prefill_ns * _NS
@@ -107,16 +116,19 @@ class Stats:
         return self.total_ns * _NS
 
     @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second, without the time for the prompt."""
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens per second, without the time for the prompt; None if nothing was generated."""
         decode_ns = self.total_ns - self.prefill_ns
-        return self.tokens / (decode_ns * _NS) if decode_ns > 0 else 0.0
+        return self.tokens / (decode_ns * _NS) if self.tokens and decode_ns > 0 else None
 
     def __add__(self, other: Stats) -> Stats:
         total = Stats()
         for f in fields(Stats):
             a, b = getattr(self, f.name), getattr(other, f.name)
-            setattr(total, f.name, _add_lists(a, b) if isinstance(a, list) else a + b)
+            if isinstance(a, str):
+                setattr(total, f.name, b or a)
+            else:
+                setattr(total, f.name, _add_lists(a, b) if isinstance(a, list) else a + b)
         return total
 
     def as_dict(self) -> dict[str, Any]:
@@ -128,6 +140,7 @@ class Stats:
             "mean_acceptance_length": self.mean_acceptance_length,
             "draft_acceptance_rate": self.draft_acceptance_rate,
             "acceptance_rate_per_position": self.acceptance_rate_per_position,
+            "calibrate_seconds": self.calibrate_seconds,
             "prefill_seconds": self.prefill_seconds,
             "draft_seconds": self.draft_seconds,
             "verify_seconds": self.verify_seconds,
@@ -149,7 +162,9 @@ class Stats:
         }
 
     def __repr__(self) -> str:
-        parts = [f"{self.tokens} tokens", f"{self.tokens_per_second:.1f} tokens/s"]
+        parts = [f"{self.tokens} tokens"]
+        if self.tokens_per_second is not None:
+            parts.append(f"{self.tokens_per_second:.1f} tokens/s")
         if self.drafted:
             per_position = " ".join(f"{100 * rate:.0f}" for rate in self.acceptance_rate_per_position)
             parts += [
@@ -157,6 +172,8 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
+        if self.why_not_drafted:
+            parts.append(f"nothing drafted: {self.why_not_drafted}")
         parts.append(
             f"prefill {self.prefill_seconds:.3f} s, draft {self.draft_seconds:.3f} s, "
             f"verify {self.verify_seconds:.3f} s, sample {self.sample_seconds:.3f} s, other {self.other_seconds:.3f} s"

@@ -160,6 +160,7 @@ py::dict stats(py_planner & self) {
     result["rounds"]            = p.stats.n_rounds;
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
+    result["trials"]            = p.stats.n_trials;
     result["steps"]             = p.stats.n_steps;
     result["chosen"]            = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
@@ -184,6 +185,7 @@ void register_planner(py::module_ & m) {
         .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
         .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
         .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
+        .def_property_readonly("corrected", &cost_curve::corrected, "the same, less where passes were faster")
         .def_property_readonly("drift", &cost_curve::drift, "by how much everything is slower now than measured")
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
@@ -249,10 +251,17 @@ void register_planner(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 return self.impl.can_pay(n_seqs);
             },
-            py::arg("n_seqs") = 1, "Whether a head that is always right could save time. If not, it is never asked.")
+            py::arg("n_seqs") = 1,
+            "Whether a head that is always right could save time. If not, it is asked in a trial now and then alone.")
+        .def_property_readonly(
+            "costs",
+            [](const py_planner & self) {
+                return py::make_tuple(self.impl.target_costs(), self.impl.begin_costs(), self.impl.step_costs());
+            },
+            "The CostCurves that it refines: of the target, of the draft's first graph and of its levels.")
         .def("stats", &stats, R"pbdoc(
             What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
-            worth it; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+            worth it, `trials` although no head could pay; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
             `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         )pbdoc");
 }

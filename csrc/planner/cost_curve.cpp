@@ -17,6 +17,7 @@ constexpr float prior_guessed  = 0.4f * 0.4f;
 constexpr float step_drift     = 0.01f * 0.01f; // per timing: the drift forgets within about ten
 constexpr float step_n         = 0.003f * 0.003f;
 constexpr float surprise_max   = 0.5f; // one timing says no more than this, whatever interrupted it
+constexpr float far_below      = 0.5f; // but nothing makes a pass faster than it is
 
 } // namespace
 
@@ -50,6 +51,15 @@ void cost_curve::observe(int32_t n, double t_us) {
     if (n < 1 || n > n_max || !std::isfinite(t_us) || t_us <= 0.0) {
         return;
     }
+    if (t_us < far_below * at(n)) { // it was measured, or guessed, while something else ran
+        if (n == 1) {
+            drift_ *= static_cast<float>(t_us) / at(n); // nothing takes less than one row: all are that much faster
+        } else {
+            now_[n]      = static_cast<float>(t_us) / drift_;
+            variance_[n] = prior_measured;
+        }
+        return;
+    }
     drift_variance_ += step_drift;
     variance_[n] += step_n;
     const float surprise = std::clamp(std::log(static_cast<float>(t_us) / at(n)), -surprise_max, surprise_max);
@@ -60,6 +70,14 @@ void cost_curve::observe(int32_t n, double t_us) {
     now_[n] *= std::exp(k_n * surprise);
     drift_variance_ *= 1.0f - k_drift;
     variance_[n] *= 1.0f - k_n;
+}
+
+std::map<int32_t, double> cost_curve::corrected() const {
+    std::map<int32_t, double> res = measured_;
+    for (auto & [n, t_us] : res) {
+        t_us = std::min(t_us, static_cast<double>(now_[n]));
+    }
+    return res;
 }
 
 } // namespace eagle3

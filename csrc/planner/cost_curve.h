@@ -11,7 +11,8 @@ namespace eagle3 {
 // Between two measured n the larger of both values is taken, above the last one it grows in proportion: upper
 // estimates, so that nothing is chosen because of a guess. Real timings refine it by two factors: a drift that all n
 // share, since a growing context or a busy machine slows everything down, and a correction per n. Both are scalar
-// Kalman filters in the logarithm, which split what a timing says by how uncertain each of them is.
+// Kalman filters in the logarithm, which split what a timing says by how uncertain each of them is. A timing far below
+// what was measured stands at once: a busy machine makes passes slower, nothing makes them faster.
 class cost_curve {
   public:
     static constexpr int32_t n_max = 128; // larger n are extrapolated, and not observed
@@ -33,6 +34,9 @@ class cost_curve {
     float drift() const { return drift_; }
 
     const std::map<int32_t, double> & measured() const { return measured_; }
+
+    // the same, less where passes were faster
+    std::map<int32_t, double> corrected() const;
 
   private:
     std::map<int32_t, double> measured_;

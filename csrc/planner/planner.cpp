@@ -10,6 +10,8 @@ namespace eagle3 {
 
 namespace {
 
+constexpr int32_t n_trial_wait_max = 1024;
+
 constexpr float rate_price   = 1.0f / 48.0f; // per round
 constexpr float rate_other   = 1.0f / 16.0f;
 constexpr float rate_unroll  = 1.0f / 8.0f;
@@ -154,13 +156,11 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     }
     n_nodes_ = params_.n_nodes_max;
 
-    gate & g = gates_[seq_ids.size()];
-    if (source_ && !seq_ids_.empty() && n_nodes_ > 0 && can_pay(n_seqs_, n_base_ - n_seqs_, n_max_all)) {
-        drafted_ = g.ask();
-    }
+    drafted_ = ask(n_max_all);
     if (drafted_) {
         stats.n_drafted++;
-        stats.n_probes += !g.open();
+        stats.n_probes += !is_trial_ && !gates_[seq_ids.size()].open();
+        stats.n_trials += is_trial_;
         draft();
         publish();
     }
@@ -169,6 +169,24 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     stats.t_draft_us += t_draft_us_;
     stats.t_plan_us += now_us() - t_start - t_source_us_;
     return plans_;
+}
+
+// is the head asked in this round?
+bool planner::ask(int32_t n_max) {
+    is_trial_ = false;
+    if (!source_ || seq_ids_.empty() || n_nodes_ == 0) {
+        return false;
+    }
+    if (can_pay(n_seqs_, n_base_ - n_seqs_, n_max)) {
+        return gates_[static_cast<size_t>(n_seqs_)].ask();
+    }
+    if (n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
+        return false;
+    }
+    is_trial_    = true;
+    trial_waits_ = std::min(2 * trial_waits_, n_trial_wait_max);
+    trial_wait_  = trial_waits_;
+    return true;
 }
 
 template <typename F>
@@ -183,9 +201,14 @@ double planner::timed(F && call) {
 }
 
 void planner::draft() {
-    int32_t depth = begin();
-    float   value = choose();
-    for (int32_t width; (width = next_width(value, depth)) > 0;) {
+    int32_t    depth = begin();
+    float      value = choose();
+    const auto next  = [&] {
+        return !is_trial_        ? next_width(value, depth)
+               : depth < n_trial ? static_cast<int32_t>(std::min(level_.size(), stride()))
+                                 : 0;
+    };
+    for (int32_t width; (width = next()) > 0;) {
         expanded_.clear();
         for (int32_t i = 0; i < width; ++i) {
             expanded_.push_back(level_[static_cast<size_t>(i)].node);
@@ -198,6 +221,10 @@ void planner::draft() {
         stats.n_steps++;
         add_nodes(first, ++depth);
         value = choose();
+    }
+    if (is_trial_) {
+        const size_t n = std::min(chosen_.size(), static_cast<size_t>(n_trial) * seq_ids_.size());
+        n_best_        = static_cast<int32_t>(n - n % stride());
     }
     value_ = value - static_cast<float>(price_) * t_expected_;
 }
@@ -521,7 +548,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     const float t_round = static_cast<float>(t_draft_us_ + t_verify_us + t_other_us);
     speedup_tokens_ += rate_price * (static_cast<float>(n_emitted_) / static_cast<float>(n_seqs_) - speedup_tokens_);
     speedup_time_ += rate_price * (t_round / t_plain - speedup_time_);
-    if (drafted_) {
+    if (drafted_ && !is_trial_) {
         // the extra rows too: plain decoding has none
         const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;

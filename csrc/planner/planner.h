@@ -27,6 +27,7 @@ struct planner_stats {
     int64_t              n_rounds  = 0;
     int64_t              n_drafted = 0; // rounds in which the head was asked
     int64_t              n_probes  = 0; // of these: although it had not been worth it lately
+    int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
     int64_t              n_steps   = 0; // levels drafted behind the first
     std::vector<int64_t> n_chosen;      // [i]: rounds in which i drafted tokens were verified
     double               t_draft_us = 0.0;
@@ -71,10 +72,16 @@ class planner {
     // A new text begins in this sequence.
     void reset(llama_seq_id seq_id);
 
-    // Could a head that is always right save time, with so many sequences at once? If not, it is never asked.
+    // Could a head that is always right save time, with so many sequences at once? If not, it is not asked, but for a
+    // trial now and then that says whether the costs are still what they are believed to be.
     bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const {
         return can_pay(n_seqs, n_rows_extra, params_.n_max);
     }
+
+    // of the target's passes, of the draft's first graph and of its levels
+    const std::shared_ptr<cost_curve> & target_costs() const { return target_; }
+    const std::shared_ptr<cost_curve> & begin_costs() const { return begin_; }
+    const std::shared_ptr<cost_curve> & step_costs() const { return step_; }
 
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
@@ -89,6 +96,7 @@ class planner {
 
   private:
     static constexpr int32_t n_look_ahead  = 8;
+    static constexpr int32_t n_trial       = 3;  // tokens of a trial: four rows are where kernels get fast
     static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
 
     struct sequence {
@@ -117,6 +125,7 @@ class planner {
     void    check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                   const std::vector<int32_t> & n_rooms) const;
     void    set_price(int32_t n_seqs, int32_t n_rows_extra);
+    bool    ask(int32_t n_max);
     void    draft();
     int32_t begin();
     int32_t n_steps_ahead();
@@ -172,6 +181,9 @@ class planner {
     double                    t_draft_us_  = 0.0;
     double                    t_source_us_ = 0.0; // the same on our own clock
     bool                      drafted_     = false;
+    bool                      is_trial_    = false;
+    int32_t                   trial_wait_  = 128; // rounds until the next trial
+    int32_t                   trial_waits_ = 128;
     bool                      surprised_   = false;   // something unlikely was accepted
     float                     value_       = 0.0f;    // that is expected
     float                     t_expected_  = 0.0f;    // of drafting

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
+from ..options import default_threads
 from .model import fill_in_bundled_pair
-from .options import default_threads
 
 _N_CTX = 512
 

@@ -45,13 +45,16 @@ def run(args: argparse.Namespace) -> int:
         costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)
     finally:
         llm.close()
-    path = save_costs(key, costs)
+    path = None if costs.doubt else save_costs(key, costs)
     if args.json:
         print(json.dumps(asdict(costs)))
         return 0
     print(table(costs))
     if costs.draft_type is not None:
         print(f"\nhead: converted to {_NAMES[costs.draft_type]}")
+    if costs.doubt:
+        print(f"\nnot kept, something else ran meanwhile: {costs.doubt}. Run it again when the machine is idle.")
+        return 1
     print(f"\nkept in {path}" if path else "\nnot kept: the cache folder cannot be written")
     return 0
 

@@ -67,16 +67,18 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
         print(text, file=file)
 
     line()
+    if stats.calibrate_seconds >= 0.1:
+        line(f"measured for {stats.calibrate_seconds:.3f} seconds what passes cost on this machine, once")
     for what, n, seconds in (
         ("encoded", figures.n_prompt, stats.prefill_seconds),
         ("decoded", stats.tokens, figures.decode_seconds),
     ):
-        speed = n / seconds if seconds > 0 else 0.0
-        line(f"{what} {n:4d} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s")
+        speed = f"{n / seconds:8.3f} t/s" if n and seconds > 0 else "n/a"
+        line(f"{what} {n:4d} tokens in {seconds:8.3f} seconds, speed: {speed}")
     line()
     line(f"n_draft   = {draft}")
     line(f"n_predict = {stats.tokens}")
-    line(f"n_drafted = {stats.drafted}")
+    line(f"n_drafted = {stats.drafted}" + (f" ({stats.why_not_drafted})" if stats.why_not_drafted else ""))
     line(f"n_accept  = {stats.accepted}")
     line(f"accept    = {100 * stats.draft_acceptance_rate:.3f}%")
     line()
@@ -97,14 +99,20 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
     line(f"weights read at {figures.bandwidth:.1f} GB/s")
     if baseline is not None:
         line()
-        line(f"without the head: {baseline.stats.tokens_per_second:.3f} t/s, {baseline.bandwidth:.1f} GB/s")
-        line(f"with the head:    {stats.tokens_per_second:.3f} t/s, {speedup(figures, baseline):.2f} times as fast")
+        ratio = speedup(figures, baseline)
+        times = "" if ratio is None else f", {ratio:.2f} times as fast"
+        line(f"without the head: {_speed(baseline.stats)}, {baseline.bandwidth:.1f} GB/s")
+        line(f"with the head:    {_speed(stats)}{times}")
 
 
-def speedup(figures: Figures, baseline: Figures) -> float:
-    """How many times as fast as the baseline."""
-    slow = baseline.stats.tokens_per_second
-    return figures.stats.tokens_per_second / slow if slow > 0 else 0.0
+def _speed(stats: Stats) -> str:
+    return "n/a" if stats.tokens_per_second is None else f"{stats.tokens_per_second:.3f} t/s"
+
+
+def speedup(figures: Figures, baseline: Figures) -> float | None:
+    """How many times as fast as the baseline; None if one of them generated nothing."""
+    fast, slow = figures.stats.tokens_per_second, baseline.stats.tokens_per_second
+    return fast / slow if fast and slow else None
 
 
 def report(figures: Figures, settings: dict[str, Any], baseline: Figures | None) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 
 from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
+from ..options import default_threads
 
 _REMOVED = {
     "--draft": "--spec-draft-n-max",
@@ -147,16 +146,3 @@ def _layers(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a number, auto or all, found {text!r}") from None
-
-
-def default_threads() -> int:
-    """Physical cores that we may use: more threads only wait for memory."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except AttributeError:  # macOS, Windows
-        return max(1, (os.cpu_count() or 2) // 2)
-    siblings = set()
-    for cpu in cpus:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings.add(path.read_text() if path.exists() else str(cpu))
-    return max(1, len(siblings))

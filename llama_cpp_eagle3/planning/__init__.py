@@ -6,7 +6,7 @@
 
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, machine
-from .setup import costs_of, have_planner, make_planner, measure_types
+from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
@@ -15,10 +15,12 @@ __all__ = [
     "costs_of",
     "have_planner",
     "is_idle",
+    "keep_corrections",
     "load_costs",
     "machine",
     "make_planner",
     "measure",
     "measure_types",
     "save_costs",
+    "why_not",
 ]

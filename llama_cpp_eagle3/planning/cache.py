@@ -51,6 +51,8 @@ def load_costs(key: dict[str, Any]) -> Costs | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     has_head = key["draft"] is not None
+    if costs.doubt:  # it was kept by a version that believed everything
+        return None
     return costs if costs.target and bool(costs.draft_begin) == bool(costs.draft_step) == has_head else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import llama_cpp
 
 from .._core import local_accelerators
+
+# Two rows of a quantized target may take a little longer than two passes, four a little less than one
+_SLOW, _FAST = 1.5, 0.5
 
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 """The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
@@ -29,6 +33,30 @@ class Costs:
     """Of a later graph over n nodes."""
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
+
+    @property
+    def doubt(self) -> str:
+        """What cannot be: a pass that takes longer than its rows one by one, or much less than one row. Else empty."""
+        for name, curve in (("target", self.target), ("head", self.draft_begin), ("head", self.draft_step)):
+            for n in implausible(curve):
+                return f"{n} rows of the {name} took {1e-3 * curve[n]:.1f} ms, one row {1e-3 * curve[1]:.1f} ms"
+        return ""
+
+    def bounded(self) -> Costs:
+        """What can be believed of them: a pass takes as long as its rows one by one, at most."""
+        target, begin, step = ({n: min(t, n * c.get(1, t)) for n, t in c.items()} for c in self.curves)
+        return Costs(target, begin, step, self.draft_type)
+
+    @property
+    def curves(self) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+        """Of the target, of the draft's first graph and of its later ones."""
+        return self.target, self.draft_begin, self.draft_step
+
+
+def implausible(curve: Mapping[int, float]) -> list[int]:
+    """Numbers of rows whose times say that the machine was busy then."""
+    one = curve.get(1, 0.0)
+    return [n for n, t in curve.items() if one and not _FAST * one < t < _SLOW * n * one]
 
 
 @cache

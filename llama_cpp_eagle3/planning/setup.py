@@ -21,6 +21,8 @@ _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes tim
 _NARROW_SHARE = 0.2
 _N_NODES = 32  # drafted tokens of a round
 _TOPK = 4
+_CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
+_N_TOLD = 4
 
 
 def have_planner(
@@ -69,11 +71,48 @@ def costs_of(
     """
     costs = load_costs(key)
     if costs is None:
+        log(f"measuring what passes cost on this machine, which takes about {seconds:g} s, once")
         costs = measure_types(engine, head, seconds, log)
-        save_costs(key, costs)
+        if costs.doubt:
+            log(f"the machine was busy meanwhile ({costs.doubt}): this is not kept, and measured again the next time")
+            costs = costs.bounded()
+        else:
+            save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
         head.convert(costs.draft_type, engine.set_drafter)
     return costs
+
+
+def keep_corrections(engine: Engine, head: Head, key: Callable[[], dict[str, Any]]) -> None:
+    """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
+    planner = engine.planner
+    if planner is None:
+        return
+    curves = [curve.corrected for curve in planner.costs]
+    stored = [curve.measured for curve in planner.costs]
+    if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
+        target, begin, step = curves
+        costs = Costs(target, begin, step, head.type)
+        if not costs.doubt:
+            save_costs(key(), costs)
+
+
+def why_not(planner: Planner | None) -> str:
+    """Why nothing is drafted, as far as the planner decides that."""
+    if planner is None:
+        return "what passes cost here was not measured yet, since something else ran: call calibrate() before"
+    if not planner.can_pay():
+        target, begin, step = planner.costs
+        one, n = target.at(1), _N_TOLD
+        draft = begin.at(1) + (n - 2) * step.at(1)
+        return (
+            f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
+            f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
+            "(measured; `llama-cpp-eagle3 calibrate` measures again)"
+        )
+    if not planner.stats()["worth_asking"]:
+        return "what the head drafts was accepted too rarely lately: it is only probed now and then"
+    return "no draft was expected to be worth its time"
 
 
 def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:

@@ -112,7 +112,7 @@ def test_too_many_or_wrong_layers(tiny_target: Any, tiny_head: Any) -> None:
         ({"draft_type_k": 999}, ValueError, "999"),
         ({"draft_model": "head.gguf", "draft_model_path": None}, TypeError, "draft_model_path"),
         ({"draft_type": 999}, ValueError, "999"),
-        ({"draft_type": 1}, ValueError, "can be converted to"),
+        ({"draft_type": 1}, ValueError, "draft_type: expected one of f32 (0), bf16 (30)"),
         ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing, or is no LoRA adapter"),
     ],
     ids=str,
@@ -239,4 +239,4 @@ def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> Non
     assert llm.model_path == tiny_target.path
     llm.close()
     with pytest.raises(TypeError):
-        Eagle3Llama(tiny_target.path, tiny_head.path)  # type: ignore[misc]
+        Eagle3Llama(tiny_target.path, tiny_head.path, "chain")  # type: ignore[misc]

@@ -119,7 +119,7 @@ def test_repr_and_dicts(perfect_pair: Any) -> None:
 
 def test_nothing_divided_by_zero() -> None:
     stats = Stats()
-    assert (stats.mean_acceptance_length, stats.draft_acceptance_rate, stats.tokens_per_second) == (1.0, 0.0, 0.0)
+    assert (stats.mean_acceptance_length, stats.draft_acceptance_rate, stats.tokens_per_second) == (1.0, 0.0, None)
     assert stats.acceptance_rate_per_position == []
     assert "0 tokens" in repr(stats)
 

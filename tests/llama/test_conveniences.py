@@ -1,0 +1,78 @@
+"""What makes it easier to begin: types by name, paths, positions of arguments, words about what runs where."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, ModelFileError, loading
+from llama_cpp_eagle3.options import default_threads
+from loading import load, take
+
+
+def test_types_by_name(tiny_target: Any, tiny_head: Any) -> None:
+    with closing(
+        load(tiny_target, tiny_head, draft_type="Q8_0", type_k="F16", type_v="bf16", draft_type_k="f16")
+    ) as llm:
+        assert llm.draft_type == 8
+        assert (llm.context_params.type_k, llm.context_params.type_v) == (1, 30)
+        assert len(take(llm, [1, 2, 3], 5)) == 5
+    with pytest.raises(ValueError, match=r"draft_type: expected one of f32 \(0\), .*, found 'q9'"):
+        load(tiny_target, tiny_head, draft_type="q9")
+
+
+def test_target_and_head_by_position(tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(Path(tiny_target.path).parent))
+    paths = [os.path.join("~", Path(m.path).name) for m in (tiny_target, tiny_head)]
+    with Eagle3Llama(*paths, verbose=False, draft_n_max=2) as llm:
+        assert llm.draft_model_path == tiny_head.path
+        assert repr(llm) == (
+            f"<Eagle3Llama {tiny_target.path!r} draft={tiny_head.path!r} n_ctx={llm.n_ctx()} n_parallel=1>"
+        )
+        assert llm.n_threads == llm.n_threads_batch == default_threads()
+    assert repr(llm) == "<Eagle3Llama closed>"
+
+
+def test_pointers_of_git_lfs(tiny_target: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 639158176\n")
+    for pair in ((path, None), (tiny_target, path)):
+        with pytest.raises(ModelFileError, match=r"model.gguf': a pointer of Git LFS .* `git lfs pull`"):
+            load(*pair)
+
+
+def test_what_runs_where(
+    tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gpu:
+        name, description = "GPU7", "a card"
+
+    with caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
+        load(tiny_target, tiny_head).close()
+        assert "target on CPU; head on CPU; 1 CPU threads" in caplog.text
+        assert "n_gpu_layers=-1" not in caplog.text
+        monkeypatch.setattr(loading, "local_accelerators", lambda: [Gpu()])
+        load(tiny_target).close()
+        assert "runs on the CPU although this machine has GPU7 (a card): say n_gpu_layers=-1" in caplog.text
+        load(tiny_target, n_gpu_layers=-1).close()
+        n = tiny_target.n_layer + 1
+        assert f"target {n} of {n} layers (with the output's) on GPU7" in caplog.text
+
+
+def test_verbose_shows_the_log(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody has set up logging."""
+    log = logging.getLogger("llama_cpp_eagle3")
+    handlers, log.propagate = log.handlers.copy(), False
+    try:
+        load(tiny_target).close()
+        assert "Eagle3Llama: " not in capsys.readouterr().err
+        load(tiny_target, verbose=True).close()
+        assert "Eagle3Llama: target on CPU; 1 CPU threads" in capsys.readouterr().err
+    finally:
+        log.handlers[:], log.propagate = handlers, True
+        log.setLevel(logging.NOTSET)
