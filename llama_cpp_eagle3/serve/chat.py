@@ -134,6 +134,8 @@ def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int])
             patterns.append(f"{begin}{trigger.value}{'' if trigger.value.endswith('$') else '$'}")
         else:
             patterns.append(trigger.value)
+    if params.grammar:  # its schemas are the request's
+        check_grammar(params.grammar)
     needs_prefill = params.grammar and not params.grammar_lazy
     return {
         "grammar": params.grammar or None,
