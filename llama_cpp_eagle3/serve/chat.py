@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams, ChatParser, apply_request
 from ..engine import TokenLogprob
-from .completions import FINGERPRINT, LlamaShape, figures_of, probs_of, progress_of, respond
+from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
 from .generation import Answer, Generation
@@ -182,10 +182,8 @@ class Conversation:
         return {"role": "assistant", **message}
 
 
-class ChatShape:
+class ChatShape(Shape):
     """OpenAI's, with llama-server's figures."""
-
-    encode = staticmethod(event)
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams):
         self._server, self._generation, self._params = server, generation, params
