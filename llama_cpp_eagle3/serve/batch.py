@@ -134,8 +134,8 @@ def run_batch(args: argparse.Namespace) -> int:
         server = load(args, serve_options(args, why_no_draft(args)))
         with args.output.open("ab") as file:
             asyncio.run(_run_all(server, left, file, len(requests), totals))
-    for line in report(totals):
-        print(line, file=sys.stderr)
+    for text in report(totals):
+        print(text, file=sys.stderr)
     return int(any(total.n_errors for total in totals.values()))
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams, ChatParser, apply_request
 from ..engine import TokenLogprob
-from .completions import FINGERPRINT, LlamaShape, figures_of, probs_of, progress_of, respond
+from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
 from .generation import Answer, Generation
@@ -134,6 +134,8 @@ def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int])
             patterns.append(f"{begin}{trigger.value}{'' if trigger.value.endswith('$') else '$'}")
         else:
             patterns.append(trigger.value)
+    if params.grammar:  # its schemas are the request's
+        check_grammar(params.grammar)
     needs_prefill = params.grammar and not params.grammar_lazy
     return {
         "grammar": params.grammar or None,
@@ -180,13 +182,8 @@ class Conversation:
         return {"role": "assistant", **message}
 
 
-class ChatShape:
+class ChatShape(Shape):
     """OpenAI's, with llama-server's figures."""
-
-    @staticmethod
-    def encode(data: Any) -> bytes:
-        """An event as bytes."""
-        return event(data)
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams):
         self._server, self._generation, self._params = server, generation, params

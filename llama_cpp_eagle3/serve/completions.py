@@ -30,6 +30,7 @@ class Shape(Protocol):
     @staticmethod
     def encode(data: Any) -> bytes:
         """An event as bytes."""
+        return event(data)
 
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Events of a stream, for what came last of an answer."""
@@ -74,13 +75,8 @@ async def _next(batches: AsyncIterator[Any]) -> Any:
     return await batches.__anext__()
 
 
-class LlamaShape:
+class LlamaShape(Shape):
     """llama-server's own."""
-
-    @staticmethod
-    def encode(data: Any) -> bytes:
-        """An event as bytes."""
-        return event(data)
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self._generation = server, generation
@@ -151,13 +147,8 @@ class LlamaShape:
         return finals[0] if len(finals) == 1 else finals
 
 
-class OpenAIShape:
+class OpenAIShape(Shape):
     """OpenAI's, with llama-server's figures."""
-
-    @staticmethod
-    def encode(data: Any) -> bytes:
-        """An event as bytes."""
-        return event(data)
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self._generation = server, generation

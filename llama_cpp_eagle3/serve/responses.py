@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams
 from .chat import Conversation, begin, chat_params
-from .completions import figures_of, progress_of, respond
+from .completions import Shape, figures_of, progress_of, respond
 from .errors import invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
@@ -146,7 +146,7 @@ def _texts(content: Any) -> list[dict[str, Any]]:
     return parts
 
 
-class ResponsesShape:
+class ResponsesShape(Shape):
     """OpenAI's objects and events of a response."""
 
     @staticmethod
