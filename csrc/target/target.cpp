@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cmath>
 #include <map>
 #include <set>
 
