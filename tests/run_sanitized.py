@@ -9,8 +9,10 @@ Python, NumPy and pybind11 keep until the end of the process is theirs.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,11 @@ def build() -> Path:
     command += ["-C", f"build-dir={BUILD / 'cmake'}", "-C", "cmake.define.EAGLE3_SANITIZE=ON"]
     command += ["-C", "install.strip=false"]
     subprocess.run(command, check=True)
+    # not built with sanitizers (CMakeLists.txt): the installed one has to do
+    chat = importlib.util.find_spec("llama_cpp_eagle3._chat")
+    assert chat is not None
+    assert chat.origin is not None
+    shutil.copy(chat.origin, site / "llama_cpp_eagle3")
     return site
 
 
