@@ -1,7 +1,7 @@
 # llama.cpp's chat code: templates, grammars and parsers, which libllama does not export. In few and large units and with
 # little optimization, since nothing here is hot.
 
-set(_common ${_sources}/common)
+set(_common ${LLAMA_CPP_SOURCES}/common)
 
 function(add_chat_group name)
     list(TRANSFORM ARGN PREPEND ${_common}/)
@@ -29,7 +29,7 @@ set_target_properties(llama_chat PROPERTIES
     POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
-target_include_directories(llama_chat SYSTEM PUBLIC ${_common} ${_sources}/vendor)
+target_include_directories(llama_chat SYSTEM PUBLIC ${_common} ${LLAMA_CPP_SOURCES}/vendor)
 target_compile_options(llama_chat
     PRIVATE -w
     PUBLIC -O1 "SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/csrc/chat/prelude.h")

@@ -10,13 +10,13 @@
 file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/vendor/llama_cpp_python_version LLAMA_CPP_PYTHON_VERSION LIMIT_COUNT 1)
 
 set(LLAMA_CPP_SOURCE_DIR "" CACHE PATH "Folder vendor/llama.cpp of llama-cpp-python ${LLAMA_CPP_PYTHON_VERSION}")
-set(_sources ${LLAMA_CPP_SOURCE_DIR})
+set(LLAMA_CPP_SOURCES ${LLAMA_CPP_SOURCE_DIR})
 
-if(NOT _sources)
+if(NOT LLAMA_CPP_SOURCES)
     execute_process(
         COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/llama_sources.py
                 ${LLAMA_CPP_PYTHON_VERSION} ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp
-        OUTPUT_VARIABLE _sources
+        OUTPUT_VARIABLE LLAMA_CPP_SOURCES
         OUTPUT_STRIP_TRAILING_WHITESPACE
         RESULT_VARIABLE _result)
     if(NOT _result EQUAL 0)
@@ -25,14 +25,14 @@ if(NOT _sources)
 endif()
 
 foreach(_file include/llama.h ggml/include/ggml.h ggml/include/gguf.h common/chat.h vendor/nlohmann/json.hpp)
-    if(NOT EXISTS "${_sources}/${_file}")
-        message(FATAL_ERROR "${_sources} has no ${_file}")
+    if(NOT EXISTS "${LLAMA_CPP_SOURCES}/${_file}")
+        message(FATAL_ERROR "${LLAMA_CPP_SOURCES} has no ${_file}")
     endif()
 endforeach()
-message(STATUS "llama.cpp sources: ${_sources}")
+message(STATUS "llama.cpp sources: ${LLAMA_CPP_SOURCES}")
 
 add_library(llama_cpp INTERFACE)
-target_include_directories(llama_cpp SYSTEM INTERFACE ${_sources}/include ${_sources}/ggml/include)
+target_include_directories(llama_cpp SYSTEM INTERFACE ${LLAMA_CPP_SOURCES}/include ${LLAMA_CPP_SOURCES}/ggml/include)
 target_include_directories(llama_cpp INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/vendor)
 target_compile_definitions(llama_cpp INTERFACE
     LLAMA_SHARED GGML_SHARED GGML_BACKEND_SHARED LLAMA_CPP_PYTHON_VERSION="${LLAMA_CPP_PYTHON_VERSION}")

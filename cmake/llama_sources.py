@@ -1,7 +1,7 @@
 """Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER.
 
 pip fetches the source distribution of llama-cpp-python (its index, cache and proxy settings apply); what we compile
-with is unpacked into FOLDER: headers, and llama.cpp's chat code.
+with is unpacked into FOLDER: headers, and llama.cpp's chat and grammar code.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 VENDOR = "vendor/llama.cpp/"
-FOLDERS = ("include", "ggml/include", "common", "common/jinja", "common/parsers", "vendor/nlohmann")
-SUFFIXES = (".h", ".hpp", ".cpp")
+FOLDERS = ("include", "ggml/include", "common", "common/jinja", "common/parsers", "src", "vendor/nlohmann")
+FOLDERS += ("models/templates",)  # for tests
+SUFFIXES = (".h", ".hpp", ".cpp", ".jinja")
 
 
 def fetch(version: str, out: Path) -> None:
@@ -43,8 +44,8 @@ def fetch(version: str, out: Path) -> None:
 
 if __name__ == "__main__":
     version, out = sys.argv[1], Path(sys.argv[2])
-    stamp = out / f".{version}"
-    if not stamp.exists():
+    stamp, wanted = out / ".unpacked", f"{version} {FOLDERS} {SUFFIXES}"
+    if not stamp.exists() or stamp.read_text() != wanted:
         fetch(version, out)
-        stamp.touch()
+        stamp.write_text(wanted)
     print(out.as_posix())

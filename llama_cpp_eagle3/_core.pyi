@@ -625,3 +625,26 @@ class Planner:
         no head could pay; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
         `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         """
+
+def grammar_sampler(
+    vocab: int,
+    grammar: str,
+    root: str = "root",
+    lazy: bool = False,
+    trigger_patterns: Sequence[str] = (),
+    trigger_tokens: Sequence[int] = (),
+) -> int:
+    """Return the address of a new llama_sampler for a grammar in GBNF, which neither hangs nor ends the process.
+
+    vocab: address of the llama_vocab; trigger_patterns (regular expressions) and trigger_tokens: what a lazy grammar
+    waits for. Its methods throw where llama.cpp's grammar sampler would end the process.
+
+    Raises:
+        ValueError: the grammar cannot be parsed, or cannot be used; or a pattern is no regular expression.
+    """
+
+def sampler_accept(sampler: int, token: int) -> None:
+    """llama_sampler_accept, of samplers that may throw."""
+
+def sampler_apply(sampler: int, candidates: int) -> None:
+    """llama_sampler_apply, of samplers that may throw; candidates: address of a llama_token_data_array."""

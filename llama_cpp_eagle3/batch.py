@@ -45,6 +45,8 @@ class Request:
     max_tokens: int
     stop: list[str]
     logprobs: int | None
+    special: frozenset[int] = frozenset()
+    """Special tokens that are part of the text."""
 
 
 def make_request(
@@ -98,6 +100,7 @@ class BatchRun:
                     stop=request.stop,
                     draft=draft,
                     logprobs=request.logprobs,
+                    special=request.special,
                 )
                 self.sequences.append(added)
         except BaseException:

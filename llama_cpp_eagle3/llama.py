@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,9 +16,12 @@ import numpy.typing as npt
 from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from ._core import Drafter, FeatureTap, Planner, Target
-from .batch import BatchResult, BatchRun, BatchStream, make_request, progress_bar
+from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
+from .chat import ChatTemplates, apply_request
+from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Context, Generation
 from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
+from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
@@ -657,9 +661,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 requests.append(make_request(i, tokens, sampling, **own, engine=self.engine))
             total_ns = perf_counter_ns() - start
             settings = self._begin_text()
-            calibrate_ns = self._context.stats.calibrate_ns
             run = BatchRun(self.engine, requests, settings)
-        bar = progress_bar(len(prompts), progress)
+        return (yield from self._steps(run, progress_bar(len(prompts), progress), total_ns))
+
+    def _steps(self, run: BatchRun, bar: Any, total_ns: int) -> BatchStream:
+        """Advance requests until all are done; they end when it is left."""
+        calibrate_ns = self._context.stats.calibrate_ns
         try:
             while not run.is_done:
                 n_done = run.n_done
@@ -681,6 +688,55 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._context.sequence.stats = stats
             self._explain()
         return run.results()
+
+    # chat
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The model's chat templates, in llama.cpp's own code."""
+        return ChatTemplates(ctypes.cast(self._model.model, ctypes.c_void_p).value)
+
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *args: Any, **options: Any
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """Answer a conversation, as `Llama.create_chat_completion` does and with its arguments.
+
+        With `chat_format="auto"` llama.cpp's own chat code does it, with tools, reasoning and JSON schemas as
+        llama-server has them. Then there are more arguments: those of a request to llama-server that concern the
+        conversation (`parallel_tool_calls`, `chat_template_kwargs`, `reasoning_format`, ...), `enable_thinking`,
+        `reasoning_budget` (tokens) and `reasoning_budget_message`.
+
+        Raises:
+            ValueError: the request cannot work; or (from a stream while it runs) the model wrote what the template's
+                format does not allow.
+        """
+        if self.chat_format != "auto" or self.chat_handler is not None:
+            return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
+        arguments = chat_arguments((messages, *args), options)
+        with self._guard:
+            params = apply_request(
+                self.chat_templates, request_body(arguments), enable_thinking=arguments.get("enable_thinking")
+            )
+            request = chat_request(params, arguments, self.engine, self.tokenize, self._sampling)
+        completion = ChatCompletion(
+            params, arguments["model"] or self.model_path, self.engine.vocab, lambda: self._begin_chat(request)
+        )
+        return completion.stream() if arguments["stream"] else completion.whole()
+
+    def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
+        with self._guard:
+            settings = self._begin_text()
+            start = perf_counter_ns()
+            run = BatchRun(self.engine, [request], settings)
+            total_ns = perf_counter_ns() - start
+
+        def texts() -> Iterator[str]:
+            for _, _, text in self._steps(run, progress_bar(1, False), total_ns):
+                yield text
+            if run.sequences[0].error is not None:
+                raise run.sequences[0].error
+
+        return run.sequences[0], texts()
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Tokens of a prompt as `create_completion` makes them."""

@@ -68,4 +68,5 @@ PYBIND11_MODULE(_core, m) {
     register_model_files(m);
     register_drafter(m);
     register_planner(m);
+    register_sampler(m);
 }

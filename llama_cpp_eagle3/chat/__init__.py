@@ -3,14 +3,17 @@
 from .grammar import json_schema_to_grammar
 from .parser import ChatParser, Message
 from .request import apply_request
+from .sampling import ChatRules, sampling_rules
 from .templates import ChatParams, ChatTemplates, GrammarTrigger
 
 __all__ = [
     "ChatParams",
     "ChatParser",
+    "ChatRules",
     "ChatTemplates",
     "GrammarTrigger",
     "Message",
     "apply_request",
     "json_schema_to_grammar",
+    "sampling_rules",
 ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .. import _chat
-from .limits import check_schema
+from .limits import check_schema, to_json
 
 
 def json_schema_to_grammar(schema: Any) -> str:
@@ -15,7 +14,6 @@ def json_schema_to_grammar(schema: Any) -> str:
     Raises:
         ValueError: the schema uses what llama.cpp cannot express, or is beyond a limit (`limits`).
     """
+    text = to_json({"type": "object"} if schema == {} else schema)
     check_schema(schema)
-    if schema == {}:
-        schema = {"type": "object"}
-    return _chat.json_schema_to_grammar(json.dumps(schema, ensure_ascii=False, allow_nan=False))
+    return _chat.json_schema_to_grammar(text)

@@ -1,17 +1,92 @@
-"""How large what comes from a client may be, so that llama.cpp's code neither hangs nor runs out of stack."""
+"""How large what comes from a client may be, so that llama.cpp's code neither hangs nor runs out of stack.
+
+Templates are not on this list: they are programs. They come from the model, or from who runs the server.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import _chat
 
-def check_request(request: Any) -> None:
-    """Raise ValueError for a request that is beyond a limit."""
+MAX_MESSAGES = 10_000
+"""Of a conversation: a second on a slow machine."""
+MAX_TOOLS = 512
+MAX_NESTING = 500
+"""Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
+MAX_REFS = 2_000
+"""References of a schema."""
+MAX_OPTIONAL_PROPERTIES = 500
+"""Of a schema's object. The grammar lets them out in any combination, and takes a time that grows with their cube."""
+
+
+def to_json(value: Any) -> str:
+    """Write what came from a client as JSON.
+
+    Raises:
+        ValueError: it is nested too deep, or no JSON.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except RecursionError:
+        raise ValueError(f"the request is nested too deep: expected at most {MAX_NESTING} levels") from None
+    except (TypeError, UnicodeEncodeError) as e:
+        raise ValueError(f"the request is no JSON: {e}") from None
+    check_nesting("the request", text)
+    return text
+
+
+def check_nesting(name: str, text: str) -> None:
+    """Raise ValueError for JSON that is nested too deep."""
+    nesting = _chat.json_nesting(text)
+    if nesting > MAX_NESTING:
+        raise ValueError(f"{name} is nested too deep: expected at most {MAX_NESTING} levels, found {nesting}")
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError for a conversation that is beyond a limit."""
+    if len(messages) > MAX_MESSAGES:
+        raise ValueError(f"expected at most {MAX_MESSAGES} messages, found {len(messages)}")
+    for message in messages:
+        # templates look into these
+        if message.get("role") == "tool" and isinstance(message.get("content"), str):
+            check_nesting("the content of a tool's message", message["content"])
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            if isinstance(arguments, str):
+                check_nesting("the arguments of a tool call", arguments)
+
+
+def check_tools(tools: Sequence[Any]) -> None:
+    """Raise ValueError for tools that are beyond a limit."""
+    if len(tools) > MAX_TOOLS:
+        raise ValueError(f"expected at most {MAX_TOOLS} tools, found {len(tools)}")
+    check_schema(list(tools))
 
 
 def check_schema(schema: Any) -> None:
-    """Raise ValueError for a schema that is beyond a limit."""
-
-
-def check_answer(text: str) -> None:
-    """Raise ValueError for a text that is nested too deep to be parsed."""
+    """Raise ValueError for JSON schemas that are beyond a limit: one, or what holds some."""
+    n_refs, n_cubed = 0, 0
+    left = [schema]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            n_refs += "$ref" in node
+            properties, required = node.get("properties"), node.get("required")
+            if isinstance(properties, dict):
+                n_required = len(required) if isinstance(required, list) else 0
+                n_cubed += max(0, len(properties) - n_required) ** 3
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
+    if n_refs > MAX_REFS:
+        raise ValueError(f"expected at most {MAX_REFS} references in a schema, found {n_refs}")
+    if n_cubed > MAX_OPTIONAL_PROPERTIES**3:
+        raise ValueError(
+            f"too many optional properties: expected at most {MAX_OPTIONAL_PROPERTIES} in one object; require some"
+        )

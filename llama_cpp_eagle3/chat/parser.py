@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _chat
-from .limits import check_answer
 
 Message = dict[str, Any]
 """In OpenAI's form: role, content, and if there are any reasoning_content and tool_calls."""
@@ -20,7 +19,6 @@ class ChatParser:
     def __init__(self, format: int, generation_prompt: str, parser: str, is_continuation: bool):
         """What `ChatParams` holds of a request."""
         self._parser = _chat.Parser(format, generation_prompt, parser, is_continuation)
-        self._text = ""
 
     def parse(self, text: str, is_partial: bool = False) -> Message:
         """Return the message that a text stands for.
@@ -32,7 +30,6 @@ class ChatParser:
         Raises:
             ValueError: the text is not what the request's format allows, or nested too deep.
         """
-        check_answer(text)
         return self._parser.parse(text, is_partial)
 
     def update(self, text_added: str, is_partial: bool = True) -> list[Message]:
@@ -48,8 +45,6 @@ class ChatParser:
         Raises:
             ValueError: as `parse`; the parser is of no use then.
         """
-        self._text += text_added
-        check_answer(self._text)
         return self._parser.update(text_added, is_partial)
 
     @property

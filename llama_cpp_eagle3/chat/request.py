@@ -34,7 +34,8 @@ def apply_request(
     Args:
         templates: the model's.
         body: the request.
-        chat_template_kwargs: the server's own, which those of the request override.
+        chat_template_kwargs: the server's own, which those of the request override; `preserve_reasoning` is True
+            unless they say something else.
         enable_thinking: what a request gets that does not say it; None = whether the template knows of reasoning.
         reasoning_format: the same.
         prefill_assistant: an assistant's message at the end of a request is gone on with.
@@ -60,7 +61,11 @@ def apply_request(
         raise ValueError("Cannot set both add_generation_prompt and continue_final_message to true.")
     if continuation and messages and messages[-1].get("role") == "assistant" and messages[-1].get("tool_calls"):
         raise ValueError("Cannot continue an assistant message that contains tool calls.")
-    kwargs = {**(chat_template_kwargs or {}), **_get(body, "chat_template_kwargs", dict, {})}
+    kwargs = {
+        "preserve_reasoning": True,
+        **(chat_template_kwargs or {}),
+        **_get(body, "chat_template_kwargs", dict, {}),
+    }
     if "enable_thinking" in kwargs:
         if isinstance(kwargs["enable_thinking"], str):
             raise ValueError('invalid type for "enable_thinking" (expected boolean, got string)')

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .limits import check_request
+from .limits import check_messages, check_schema, check_tools, to_json
 from .parser import ChatParser
 
 
@@ -37,6 +36,8 @@ class ChatParams:
     """In GBNF; empty without one."""
     grammar_lazy: bool
     """Whether the grammar waits for one of its triggers."""
+    grammar_begins_in_prompt: bool
+    """Whether it begins with the generation_prompt, which is not so if the request brought it."""
     grammar_triggers: tuple[GrammarTrigger, ...]
     preserved_tokens: tuple[str, ...]
     """Special tokens that have to be part of the text which the parser gets."""
@@ -156,13 +157,17 @@ class ChatTemplates:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        check_request(request)
-        params = self._templates.apply(json.dumps(request, ensure_ascii=False, allow_nan=False))
+        text = to_json(request)
+        check_messages(messages)
+        check_tools(tools or ())
+        check_schema(json_schema)
+        params = self._templates.apply(text)
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
-            grammar=params["grammar"],
+            grammar=params["grammar"] or grammar,
             grammar_lazy=params["grammar_lazy"],
+            grammar_begins_in_prompt=bool(params["grammar"]) and not params["grammar_lazy"],
             grammar_triggers=triggers,
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),

@@ -7,7 +7,7 @@ from .engine import Engine, Output, check_prompt
 from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
-from .sampling import Chain, LogitsProcessor, Sampling
+from .sampling import Chain, LogitsProcessor, Reasoning, Sampling
 from .sequence import DraftSettings, Part, Round, Sequence, State, TokenLogprob
 from .text import Text
 from .vocab import Vocab
@@ -26,6 +26,7 @@ __all__ = [
     "Plain",
     "Planned",
     "Proposer",
+    "Reasoning",
     "Round",
     "Sampling",
     "Sequence",

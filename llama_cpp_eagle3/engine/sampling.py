@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from .._core import Target
+from .._core import Target, grammar_sampler, sampler_accept, sampler_apply
 from ..errors import Eagle3Error
 from .vocab import Vocab
 
@@ -23,6 +23,20 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
 """llama.cpp's samplers in llama-server's order; there are also "infill" and "adaptive_p"."""
 
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """A part of the text that a lazy grammar does not look at, and that may have a limit; all in tokens."""
+
+    start: Sequence[int]
+    """Begins it."""
+    ends: Sequence[Sequence[int]]
+    """Each of them ends it."""
+    forced: Sequence[int]
+    """Written when the budget is spent: a message, if any, and the first of the ends."""
+    budget: int = -1
+    """-1: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +96,8 @@ class Sampling:
     """Regular expressions; what follows the beginning of the first group, or of the match, is the grammar's."""
     grammar_trigger_tokens: Sequence[int] = ()
     grammar_prefill: Sequence[int] = ()
-    """Tokens at the end of the prompt that belong to the grammar's text."""
+    """Tokens at the end of the prompt that belong to the grammar's text, and to the reasoning's."""
+    reasoning: Reasoning | None = None
     keeps_probs: bool = False
     """Keep the probabilities of the candidates that the samplers left: see `Chain.probs`."""
 
@@ -98,13 +113,18 @@ class Sampling:
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
 
     @property
+    def has_rules(self) -> bool:
+        """Whether there is a grammar, or a reasoning to be looked after."""
+        return self.grammar is not None or self.reasoning is not None
+
+    @property
     def changes_logits(self) -> bool:
         """Whether something changes the logits before the best of them are looked for."""
         return bool(
             self.repeat_penalty != 1.0
             or self.frequency_penalty != 0.0
             or self.presence_penalty != 0.0
-            or self.grammar is not None
+            or self.has_rules
             or self.logit_bias
             or self.ignore_eos
             or self.logits_processors
@@ -118,7 +138,7 @@ class Chain:
         """Build the chain.
 
         Raises:
-            ValueError: llama.cpp cannot parse the grammar, or the bias is for tokens that do not exist.
+            ValueError: the grammar cannot be used, or the bias is for tokens that do not exist.
         """
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
@@ -130,11 +150,9 @@ class Chain:
         self._address = _address(self._chain)
         for link in self._bias_links() + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
-        if sampling.grammar is not None and sampling.samplers is not None:
+        if sampling.has_rules and sampling.samplers is not None:
             self._grammar = self._grammar_link()
             self._grammar_address = _address(self._grammar)
-            for token in sampling.grammar_prefill:
-                lib.llama_sampler_accept(self._grammar, token)
         # a chain that begins with top-k looks at no others
         self._n_best = max(0, sampling.top_k) if self._begins_with_top_k() else 0
         self.is_argmax = self._is_argmax()
@@ -188,22 +206,34 @@ class Chain:
         return [lib.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), array)]
 
     def _grammar_link(self) -> Any:
+        """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
         s = self._sampling
-        assert s.grammar is not None
-        text, root = s.grammar.encode(), s.grammar_root.encode()
-        if s.grammar_lazy:
-            patterns = [pattern.encode() for pattern in s.grammar_triggers]
-            grammar = lib.llama_sampler_init_grammar_lazy_patterns(
-                *(self._vocab.pointer, text, root),
-                *((ctypes.c_char_p * len(patterns))(*patterns), len(patterns)),
-                (lib.llama_token * len(s.grammar_trigger_tokens))(*s.grammar_trigger_tokens),
-                len(s.grammar_trigger_tokens),
-            )
-        else:
-            grammar = lib.llama_sampler_init_grammar(self._vocab.pointer, text, root)
-        if not grammar:
-            raise ValueError(f"llama.cpp cannot parse the grammar (its log says where):\n{s.grammar}")
-        return grammar
+        vocab = _address(self._vocab.pointer)
+        grammar = 0
+        try:
+            if s.grammar is not None:
+                triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
+                grammar = grammar_sampler(vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers)
+                try:
+                    for token in () if s.grammar_lazy else s.grammar_prefill:
+                        sampler_accept(grammar, token)
+                except Eagle3Error as e:
+                    raise ValueError(f"the grammar does not begin with the end of the prompt: {e}") from None
+            if s.reasoning is not None:
+                # the module is large, and few need it
+                from .._chat import reasoning_sampler
+
+                r = s.reasoning
+                budget = 2**31 - 1 if r.budget < 0 else r.budget
+                return _pointer(
+                    reasoning_sampler(
+                        vocab, grammar, s.grammar_lazy, r.start, r.ends, r.forced, budget, s.grammar_prefill
+                    )
+                )
+        except BaseException:
+            lib.llama_sampler_free(_pointer(grammar))
+            raise
+        return _pointer(grammar)
 
     def _penalties_link(self) -> Any:
         s = self._sampling
@@ -225,7 +255,7 @@ class Chain:
         """Those of llama_cpp."""
         s = self._sampling
         links = [self._penalties_link()]
-        if s.grammar is not None:
+        if s.has_rules:
             links.append(self._grammar_link())
         if s.temperature < 0.0:
             links.append(lib.llama_sampler_init_dist(self._seed))
@@ -306,13 +336,13 @@ class Chain:
             token = self._select(logits, self._grammar)
         for sampler in (self._grammar, self._chain):
             if sampler is not None:
-                lib.llama_sampler_accept(sampler, token)
+                sampler_accept(_address(sampler), token)
         return token
 
     def _is_allowed(self, token: int) -> bool:
         candidates = (lib.llama_token_data * 1)(lib.llama_token_data(token, 1.0, 0.0))
         array = lib.llama_token_data_array(candidates, 1, -1, False)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        sampler_apply(self._grammar_address, ctypes.addressof(array))
         return bool(candidates[0].logit != -math.inf)
 
     def _select(self, logits: npt.NDArray[np.single], first: Any) -> int:
@@ -322,7 +352,7 @@ class Chain:
         array = lib.llama_token_data_array(pointer, len(candidates), -1, False)
         for sampler in (first, self._chain):
             if sampler is not None:
-                lib.llama_sampler_apply(sampler, ctypes.byref(array))
+                sampler_apply(_address(sampler), ctypes.addressof(array))
         if not 0 <= array.selected < array.size:
             raise Eagle3Error("the sampler selected no token")
         left = [array.data[i] for i in range(array.size)]
@@ -339,3 +369,7 @@ class Chain:
 
 def _address(sampler: Any) -> int:
     return int(ctypes.cast(sampler, ctypes.c_void_p).value or 0)
+
+
+def _pointer(address: int) -> Any:
+    return ctypes.cast(address, lib.llama_sampler_p_ctypes)

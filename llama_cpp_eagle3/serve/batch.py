@@ -127,8 +127,8 @@ def run_batch(args: argparse.Namespace) -> int:
     done, lines = read_done(args.output, args.retry_errors)
     totals: dict[str, _Total] = defaultdict(_Total)
     categories = {request.custom_id: request.category for request in requests}
-    for line in lines:
-        _count(totals[categories.get(line["custom_id"], "")], line)
+    for result in lines:
+        _count(totals[categories.get(result["custom_id"], "")], result)
     left = [request for request in requests if request.custom_id not in done]
     if left:
         server = load(args, serve_options(args, why_no_draft(args)))

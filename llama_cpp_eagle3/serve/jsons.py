@@ -11,13 +11,13 @@ from .errors import invalid
 try:
     import orjson
 except ImportError:
-    orjson = None  # type: ignore[assignment]
+    orjson = None
 
 
 def dumps(value: Any) -> bytes:
     """A value as JSON; numbers that JSON does not know become null."""
     if orjson is not None:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:

@@ -414,12 +414,9 @@ def test_server_dies_between_passes(tiny_target: Any, tiny_head: Any, expected: 
         ):
             expect("was lost", call)
         expect("close the models that used it first", lambda: load(target, **options))
-        drafter = llm.drafter
+        drafter = llm.drafter  # a closed one holds nothing
         llm.close()
         other.close()
-        if draft == "True":
-            expect("close the models that used it first", lambda: load(target, **options))
-        del drafter
         expect("cannot be reached", lambda: load(target, **options))
 
         with RpcServer(endpoint=server.endpoint) as server:

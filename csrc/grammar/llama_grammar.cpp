@@ -1,0 +1,23 @@
+// llama.cpp's own grammar code, from the sources of the dependency, compiled once more so that it ends when it should:
+// its assertions, which stand in its innermost loops, look at the budget, and throw where they would end the process.
+
+#include "grammar/budget.h"
+#include "grammar/parse_error.h"
+
+#include "ggml.h"
+
+#undef GGML_ABORT
+#undef GGML_ASSERT
+#define GGML_ABORT(...) throw eagle3::error("llama.cpp's grammar code was given what the grammar does not allow")
+#define GGML_ASSERT(x)                                                                                                 \
+    do {                                                                                                               \
+        eagle3::grammar_budget::tick();                                                                                \
+        if (!(x)) {                                                                                                    \
+            GGML_ABORT("");                                                                                            \
+        }                                                                                                              \
+    } while (0)
+
+#include <cstdio>
+#define fprintf(file, ...) eagle3::keep_parse_error(__VA_ARGS__)
+
+#include "llama-grammar.cpp"

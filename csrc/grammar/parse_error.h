@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace eagle3 {
+
+// what llama.cpp's grammar parser would print to stderr, together with the whole grammar
+void        keep_parse_error(const char * fmt, ...);
+std::string take_parse_error();
+
+} // namespace eagle3

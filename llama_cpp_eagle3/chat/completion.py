@@ -1,0 +1,193 @@
+"""`Eagle3Llama.create_chat_completion` with chat_format="auto": an answer in OpenAI's form, whole or as it grows."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from llama_cpp import Llama
+
+from ..batch import Request, make_request
+from ..engine import Engine, Sampling, Sequence, TokenLogprob, Vocab
+from .parser import Message
+from .sampling import sampling_rules
+from .templates import ChatParams
+
+Json = dict[str, Any]
+
+REQUEST_OPTIONS = (
+    *("tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "chat_template_kwargs"),
+    *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
+)
+"""What `apply_request` looks at beside the messages."""
+_SAMPLING_OPTIONS = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "presence_penalty", "frequency_penalty"),
+    *("repeat_penalty", "mirostat_mode", "mirostat_tau", "mirostat_eta", "logits_processor"),
+)
+_MORE_OPTIONS = {*REQUEST_OPTIONS, "enable_thinking", "reasoning_budget", "reasoning_budget_message"}
+
+
+def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
+    """The arguments of `create_chat_completion`: Llama's with their defaults, and ours.
+
+    Raises:
+        TypeError: a name that neither has.
+    """
+    signature = inspect.signature(Llama.create_chat_completion)
+    theirs = {name: value for name, value in options.items() if name in signature.parameters}
+    unknown = set(options) - set(theirs) - _MORE_OPTIONS
+    if unknown:
+        raise TypeError(f"create_chat_completion() got unexpected arguments {sorted(unknown)}")
+    bound = signature.bind(None, *args, **theirs)
+    bound.apply_defaults()
+    arguments = {**options, **bound.arguments}
+    del arguments["self"]
+    return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
+    """One answer on its way through the engine."""
+
+    params: ChatParams
+    model: str
+    """What it calls itself."""
+    vocab: Vocab
+    begin: Callable[[], tuple[Sequence, Iterator[str]]]
+    """Have it generated: the sequence, and its text as it comes."""
+
+    def whole(self) -> Json:
+        """The chat.completion.
+
+        Raises:
+            ValueError: the model wrote what the template's format does not allow.
+        """
+        sequence, texts = self.begin()
+        parser = self.params.new_parser()
+        parser.update("".join(texts), is_partial=False)
+        message = parser.message
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": self._logprobs(sequence, 0),
+            "finish_reason": _finish_reason(sequence, message),
+        }
+        n_prompt, n_generated = sequence.n_prompt, len(sequence.generated)
+        usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_generated,
+            "total_tokens": n_prompt + n_generated,
+        }
+        return {**_head("chat.completion", self.model), "choices": [choice], "usage": usage}
+
+    def stream(self) -> Iterator[Json]:
+        """The chat.completion.chunks: the role, what is new of the message, the reason of the end.
+
+        Raises:
+            ValueError: as `whole`.
+        """
+        sequence, texts = self.begin()
+        head = _head("chat.completion.chunk", self.model)
+        parser = self.params.new_parser()
+        n_logprobs = 0
+
+        def chunk(delta: Message, reason: str | None = None) -> Json:
+            nonlocal n_logprobs
+            logprobs = self._logprobs(sequence, n_logprobs)
+            n_logprobs = len(sequence.logprobs)
+            choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            return {**head, "choices": [choice]}
+
+        yield chunk({"role": "assistant", "content": None})
+        for text in texts:
+            for delta in parser.update(text):
+                yield chunk(delta)
+        for delta in parser.update("", is_partial=False):
+            yield chunk(delta)
+        yield chunk({}, _finish_reason(sequence, parser.message))
+
+    def _logprobs(self, sequence: Sequence, start: int) -> Json | None:
+        """Of the tokens from `start` on."""
+        if sequence.n_logprobs is None:
+            return None
+        logprobs = sequence.logprobs[start : len(sequence.generated)]
+        return {"content": [self._logprob(logprob) for logprob in logprobs], "refusal": None}
+
+    def _logprob(self, logprob: TokenLogprob) -> Json:
+        top = [self._token(token, p) for token, p in logprob.top.items()]
+        return {**self._token(logprob.token, logprob.logprob), "top_logprobs": top}
+
+    def _token(self, token: int, logprob: float) -> Json:
+        piece = self.vocab.piece(token, special=True)
+        return {"token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), "logprob": logprob}
+
+
+def request_body(options: Mapping[str, Any]) -> Json:
+    """The arguments of `create_chat_completion` as a request for `apply_request`.
+
+    Raises:
+        ValueError: functions were given, which the templates do not know.
+    """
+    if options.get("functions") is not None or options.get("function_call") is not None:
+        raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
+    body = {name: options[name] for name in REQUEST_OPTIONS if options.get(name) is not None}
+    grammar = options.get("grammar")
+    if grammar is not None:  # a LlamaGrammar, which has no other way to its text
+        body["grammar"] = grammar if isinstance(grammar, str) else grammar._grammar
+    return {"messages": list(options["messages"]), **body}
+
+
+def chat_request(
+    params: ChatParams,
+    arguments: Mapping[str, Any],
+    engine: Engine,
+    tokenize: Callable[..., list[int]],
+    make_sampling: Callable[..., Sampling],
+) -> Request:
+    """The arguments of `create_chat_completion` for the engine.
+
+    Args:
+        params: what the template made of them.
+        arguments: all of them.
+        engine: that will answer.
+        tokenize: `Llama.tokenize`.
+        make_sampling: Llama's sampling options as the engine's.
+
+    Raises:
+        ValueError, ContextFullError: it cannot be generated.
+    """
+    rules = sampling_rules(
+        params,
+        lambda text: tokenize(text.encode(), add_bos=False, special=True),
+        lambda token: engine.vocab.piece(token, special=True),
+        reasoning_budget=arguments.get("reasoning_budget", -1),
+        reasoning_message=arguments.get("reasoning_budget_message", ""),
+    )
+    tokens = tokenize(params.prompt.encode(), add_bos=True, special=True)
+    options = {name: arguments[name] for name in _SAMPLING_OPTIONS}
+    sampling = make_sampling(**options, logit_bias=arguments["logit_bias"] or {}, grammar=None)
+    max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
+    request = make_request(
+        0,
+        tokens,
+        replace(sampling, **rules.options),
+        max_tokens=None if max_tokens is None else min(max_tokens, engine.n_ctx - len(tokens)),
+        stop=[*([stop] if isinstance(stop, str) else stop), *params.additional_stops],
+        logprobs=(arguments["top_logprobs"] or 0) if arguments["logprobs"] else None,
+        engine=engine,
+    )
+    return replace(request, special=rules.special)
+
+
+def _finish_reason(sequence: Sequence, message: Message) -> Literal["stop", "length", "tool_calls"]:
+    if sequence.finish_reason != "stop":
+        return "length"
+    return "tool_calls" if message.get("tool_calls") else "stop"
+
+
+def _head(kind: str, model: str) -> Json:
+    return {"id": f"chatcmpl-{uuid.uuid4()}", "object": kind, "created": int(time.time()), "model": model}

@@ -1,0 +1,124 @@
+"""Nothing that a client sends or a model writes hangs or ends the process."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Load
+
+from chat_cases import WEATHER
+from llama_cpp_eagle3.chat import ChatTemplates, json_schema_to_grammar, limits
+
+USER = {"role": "user", "content": "Hello"}
+HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
+
+
+def nested(n: int) -> Any:
+    value: Any = 1
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+def call(arguments: str) -> dict[str, Any]:
+    function = {"name": "get_weather", "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
+def in_a_small_thread(work: Callable[[], Any]) -> Any:
+    """Where the stack is as small as it is on some systems."""
+    results = []
+    size = threading.stack_size(512 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: results.append(work()))
+        thread.start()
+    finally:
+        threading.stack_size(size)
+    thread.join()
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chat_template_kwargs": {"x": nested(600)}}, "nested too deep"),
+        ({"chat_template_kwargs": {"x": nested(100_000)}}, "nested too deep"),
+        ({"messages": [USER, call("[" * 100_000 + "]" * 100_000), USER]}, "arguments of a tool call is nested"),
+        ({"messages": [USER, call("{}"), {"role": "tool", "content": '{"a":' * 9999}]}, "tool's message is nested"),
+        ({"messages": [USER] * 10_001}, "at most 10000 messages"),
+        ({"tools": [WEATHER] * 513}, "at most 512 tools"),
+        ({"json_schema": {"anyOf": nested(600)}}, "nested too deep"),
+    ],
+)
+def test_requests_beyond_a_limit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ChatTemplates(template="chatml").apply(**{"messages": [USER], **options})
+
+
+def test_requests_at_the_limits(load: Load) -> None:
+    chat = load(HERMES)
+    deep = "[" * limits.MAX_NESTING + "]" * limits.MAX_NESTING
+    messages = [USER, call(deep), {"role": "tool", "content": deep}, USER]
+    variables = {"x": nested(limits.MAX_NESTING - 10)}
+    prompt = in_a_small_thread(lambda: chat.apply(messages, chat_template_kwargs=variables).prompt)
+    assert deep in prompt.replace(" ", "")
+    brackets = "(" * 20_000  # of a text that is no JSON
+    assert brackets in chat.apply([{"role": "user", "content": brackets}]).prompt
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"$ref": "#/$defs/a0", "$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(5000)}}, "references"),
+        ({"type": "object", "properties": {f"p{i}": {} for i in range(501)}}, "too many optional properties"),
+        ({"type": "array", "items": nested(600)}, "nested too deep"),
+        ({"$ref": "#/nowhere"}, "cannot resolve $ref"),
+        ({"type": "array", "items": object()}, "no JSON"),
+    ],
+)
+def test_schemas_that_are_refused(schema: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        json_schema_to_grammar(schema)
+
+
+def test_large_schemas_end() -> None:
+    refs = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(500)}
+    schemas: list[Any] = [
+        {"$ref": "#/$defs/a0", "$defs": {**refs, "a500": {"type": "integer"}}},
+        {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(limits.MAX_OPTIONAL_PROPERTIES)}},
+        {"type": "array", "items": {"type": "string", "minLength": 10**9}, "minItems": 10**6},
+        {"enum": [f"v{i}" for i in range(20_000)]},
+        {"type": "string", "pattern": "^" + "(" * 60 + "a{1000}" + ")" * 60 + "$"},
+    ]
+    for schema in schemas:
+        start = time.process_time()
+        assert "root ::=" in in_a_small_thread(lambda schema=schema: json_schema_to_grammar(schema))
+        assert time.process_time() - start < 5.0
+
+
+@pytest.mark.parametrize("n", [90, 500, 9_900])
+def test_deep_answers(load: Load, n: int) -> None:
+    parser = load(HERMES).apply([USER], tools=[{**WEATHER, "function": {"name": "f", "parameters": {}}}]).new_parser()
+    text = '<tool_call>\n{"name": "f", "arguments": {"x": ' + "[" * n
+    message = in_a_small_thread(lambda: parser.parse(text, is_partial=True))
+    assert message["tool_calls"][0]["function"]["arguments"].count("[") == n
+
+
+def test_answers_that_are_too_deep(load: Load) -> None:
+    parser = load(HERMES).apply([USER]).new_parser()
+    with pytest.raises(ValueError, match="nested too deep"):
+        parser.update("{" * 10_001)
+
+
+def test_long_answer_takes_no_long_time(load: Load) -> None:
+    parser = load(HERMES).apply([USER], tools=[WEATHER]).new_parser()
+    text = json.dumps({"text": "word " * 4000})
+    start = time.process_time()
+    assert parser.parse(text)["content"] == text
+    assert time.process_time() - start < 1.0

@@ -1,0 +1,155 @@
+"""Grammars: no grammar hangs or ends the process, lazy ones wait, and reasoning is let alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3.engine import DraftSettings, Reasoning, Sampling, Sequence
+from llama_cpp_eagle3.models import bundled_pair
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Eagle3Llama]:
+    target, head = bundled_pair()
+    llm = Eagle3Llama(target, draft_model_path=head, draft="chain", n_ctx=512, verbose=False)
+    yield llm
+    llm.close()
+
+
+def run(llm: Eagle3Llama, sampling: Sampling, max_tokens: int = 40, draft: DraftSettings | None = None) -> Sequence:
+    sequence = llm.engine.add(llm.tokenize(b"import os\n"), sampling, max_tokens=max_tokens, draft=draft)
+    while llm.engine.has_work:
+        llm.engine.step()
+    return sequence
+
+
+def greedy(grammar: str, **options: object) -> Sampling:
+    return Sampling(temperature=0.0, grammar=grammar, **options)  # type: ignore[arg-type]
+
+
+def rules(n: int, rule: str) -> str:
+    """Rule i of n, each of the next one."""
+    lines = [f"r{i} ::= " + rule.replace("NEXT", f"r{i + 1}") for i in range(n)]
+    return "\n".join(["root ::= r0", *lines, f'r{n} ::= "a"'])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ('root ::= "a"{5,2}', r"found \{5,2\}"),
+        ('root ::= "b"{0}\nr ::= "a"{5,2}', r"found \{5,2\}"),
+        ('root ::= "' + "a" * 100_000 + '"{2000}', "more than 1000000 elements"),
+        ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, "nested deeper than 200"),
+        (rules(60, "NEXT | NEXT"), "more than 20000 ways"),
+        (rules(60, 'NEXT "x" | NEXT "y"'), "more than 20000 ways"),
+        (rules(60, '[a]? NEXT "x" | [a]? NEXT "y"'), "more than 20000 ways"),
+        (rules(60, "NEXT | NEXT | n r0") + '\nn ::= m\nm ::= "" | "z"', "empty in too many ways"),
+        (rules(10_000, "NEXT"), "more than 4000 rules"),
+        ('root ::= root "a" | "b"', "left recursion"),
+        ('root ::= b root "x" | "y"\nb ::= c\nc ::= "" | "z"', "left recursion"),
+        ("root ::= foo", "Undefined rule identifier 'foo'"),
+        ('other ::= "a"', "no rule named root"),
+        ('root ::= "a', "unexpected end of input"),
+        ('root ::= "a" (', "expecting"),
+        ("", "no rule named root"),
+        ("#" * (5 << 20), "at most 4194304 bytes"),
+    ],
+)
+def test_grammars_that_are_refused(llm: Eagle3Llama, grammar: str, message: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError, match=message):
+        llm.engine.add([1], greedy(grammar))
+    assert time.process_time() - start < 2.0
+    assert not llm.engine.has_work
+
+
+def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
+    start = time.process_time()
+    sequence = run(llm, greedy(rules(60, '"a" NEXT "x" | "a" NEXT "y"')))
+    assert sequence.finish_reason == "error"
+    assert isinstance(sequence.error, Eagle3Error)
+    assert "too ambiguous" in str(sequence.error)
+    assert time.process_time() - start < 20.0
+    assert run(llm, greedy('root ::= "a"+'), 5).finish_reason == "length"
+
+
+def test_grammar_that_no_token_fits_ends_its_own_text(llm: Eagle3Llama) -> None:
+    sequence = run(llm, greedy('root ::= "a" empty\nempty ::= [\\x00-\\x00]'))
+    assert sequence.finish_reason in ("error", "stop")
+    assert run(llm, greedy('root ::= "ab"')).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('root ::= "x"{3} "y"', "xxxy"),
+        ('root ::= ("x"? "y")+ "\\n" # the end', None),
+        ('root ::= (([a-c] | "\\"")* ".")', None),
+        ('root ::= "\\u00e4" "\\U0001F600"', "\u00e4\U0001f600"),
+    ],
+)
+def test_grammars_that_are_used(llm: Eagle3Llama, grammar: str, text: str | None) -> None:
+    sequence = run(llm, greedy(grammar))
+    assert sequence.error is None
+    assert text is None or str(sequence.text) == text
+
+
+LAZY = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "grammar_lazy": True}
+
+
+def test_lazy_grammar_waits_for_its_trigger(llm: Eagle3Llama) -> None:
+    free = run(llm, Sampling(temperature=0.0))
+    assert "import" in str(free.text)[1:]
+    before = str(free.text).index("import")
+    lazy = run(llm, Sampling(temperature=0.0, grammar_triggers=["import"], **LAZY))  # type: ignore[arg-type]
+    assert str(lazy.text)[:before] == str(free.text)[:before]
+    assert str(lazy.text)[before:].startswith("import zzz")
+    assert lazy.finish_reason == "stop"
+    never = run(llm, Sampling(temperature=0.0, grammar_triggers=["@@@"], **LAZY))  # type: ignore[arg-type]
+    assert str(never.text) == str(free.text)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lazy_grammar_is_lossless(llm: Eagle3Llama, seed: int) -> None:
+    sampling = Sampling(temperature=0.9, seed=seed, grammar_triggers=["import"], **LAZY)  # type: ignore[arg-type]
+    drafted = run(llm, sampling, 60)
+    plain = run(llm, sampling, 60, DraftSettings(mode="off"))
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.drafted > 0 == plain.stats.drafted
+
+
+def test_trigger_that_is_no_regular_expression(llm: Eagle3Llama) -> None:
+    with pytest.raises(ValueError, match="no regular expression"):
+        llm.engine.add([1], Sampling(grammar_triggers=["(["], **LAZY))  # type: ignore[arg-type]
+
+
+def test_end_of_the_prompt_belongs_to_the_grammar(llm: Eagle3Llama) -> None:
+    prefill = llm.tokenize(b"import os\n", add_bos=False)
+    sampling = Sampling(samplers=(), temperature=0.0, grammar='root ::= "import os\\n" "xy"', grammar_prefill=prefill)
+    assert str(run(llm, sampling).text) == "xy"
+    with pytest.raises(ValueError, match="does not begin with the end of the prompt"):
+        llm.engine.add([1], Sampling(grammar='root ::= "b"', grammar_prefill=prefill))
+
+
+@pytest.mark.parametrize("samplers", [None, ("temperature",)])
+def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
+    """A lazy grammar does not look at it, and its budget ends it."""
+
+    def tokens(text: str) -> list[int]:
+        return llm.tokenize(text.encode(), add_bos=False)
+
+    free = run(llm, Sampling(temperature=0.0, samplers=samplers, ignore_eos=True), 20)
+    first = free.generated[0]
+    reasoning = Reasoning(start=[first], ends=[tokens("@@")], forced=tokens("!@@"), budget=5)
+    options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "samplers": samplers, **LAZY}
+    assert "os" in str(free.text)[:10]  # would start the grammar, were it not reasoning
+    sequence = run(llm, Sampling(reasoning=reasoning, grammar_triggers=["os"], **options))
+    assert sequence.error is None
+    assert sequence.generated[:6] == free.generated[:6]
+    assert str(sequence.text).startswith(str(free.text)[:15])
+    assert sequence.generated[6 : 6 + len(tokens("!@@"))] == tokens("!@@")
