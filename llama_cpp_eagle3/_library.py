@@ -61,7 +61,7 @@ def load() -> None:
 
 
 def _borrow_core(package: Path) -> None:
-    """Import the compiled module of an installed copy as ours."""
+    """Import the compiled modules of an installed copy as ours."""
     here = f"Python imports llama_cpp_eagle3 from '{package}', which has no compiled module"
     install = f"    pip install {package.parent}\n(again, if you did already), or run Python in another folder."
     spec = _find_core(package)
@@ -81,6 +81,8 @@ def _borrow_core(package: Path) -> None:
         del sys.modules[_CORE]
         raise
     sys.modules[__package__]._core = core  # type: ignore[attr-defined]
+    # what was compiled beside it is imported later, by those who need it
+    sys.modules[__package__].__path__.append(str(Path(spec.origin).parent))
 
 
 def _find_core(package: Path) -> ModuleSpec | None:

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -169,6 +169,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._head: Head | None = None
         self._stats_before = Stats()
         self._has_explained = False
+        self._info = partial(_tell, bool(options.get("verbose", True)))
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
         self.draft = mode
@@ -421,15 +422,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """
         with self._guard:
             self._have_planner(seconds, must=True)
-
-    def _info(self, text: str) -> None:
-        """Log what is good to know; with `verbose` it is seen."""
-        if self.verbose and not _log.hasHandlers():
-            handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
-            _log.addHandler(handler)
-            _log.setLevel(logging.INFO)
-        _log.log(logging.INFO if self.verbose else logging.DEBUG, text)
 
     def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
@@ -996,3 +988,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "rpc_servers": self._loading.rpc_servers,
             "checked": self._checked,
         }
+
+
+def _tell(verbose: bool, text: str) -> None:
+    """Log what is good to know; with `verbose` it is seen. No method: who holds it would keep the model."""
+    if verbose and not _log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
+    _log.log(logging.INFO if verbose else logging.DEBUG, text)

@@ -1,13 +1,14 @@
 #include "grammar/sampler.h"
 
 #include "module.h"
+#include "nogil.h"
 
 #include <pybind11/stl.h>
 
 namespace eagle3::python {
 
 void register_sampler(py::module_ & m) {
-    const auto nogil = py::call_guard<py::gil_scoped_release>();
+    const auto without_gil = py::call_guard<nogil>();
 
     m.def(
         "grammar_sampler",
@@ -18,21 +19,21 @@ void register_sampler(py::module_ & m) {
         },
         py::arg("vocab"), py::arg("grammar"), py::arg("root") = "root", py::arg("lazy") = false,
         py::arg("trigger_patterns") = std::vector<std::string>(),
-        py::arg("trigger_tokens")   = std::vector<llama_token>(), nogil,
+        py::arg("trigger_tokens")   = std::vector<llama_token>(), without_gil,
         "Address of a new llama_sampler for a grammar in GBNF.");
     m.def(
         "sampler_accept",
         [](uintptr_t sampler, llama_token token) {
             llama_sampler_accept(reinterpret_cast<llama_sampler *>(sampler), token);
         },
-        py::arg("sampler"), py::arg("token"), nogil, "llama_sampler_accept, of samplers that may throw.");
+        py::arg("sampler"), py::arg("token"), without_gil, "llama_sampler_accept, of samplers that may throw.");
     m.def(
         "sampler_apply",
         [](uintptr_t sampler, uintptr_t candidates) {
             llama_sampler_apply(reinterpret_cast<llama_sampler *>(sampler),
                                 reinterpret_cast<llama_token_data_array *>(candidates));
         },
-        py::arg("sampler"), py::arg("candidates"), nogil, "llama_sampler_apply, of samplers that may throw.");
+        py::arg("sampler"), py::arg("candidates"), without_gil, "llama_sampler_apply, of samplers that may throw.");
 }
 
 } // namespace eagle3::python

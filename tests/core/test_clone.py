@@ -13,7 +13,7 @@ import llama_cpp
 import pytest
 
 import llama_cpp_eagle3
-from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3 import _chat, _core
 from llama_cpp_eagle3._library import sources_digest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +25,8 @@ def copy_package(folder: Path, core: bool) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "*.gguf", "*.so", "*.pyd")
     shutil.copytree(PACKAGE, package, ignore=ignore)
     if core:
-        shutil.copy(_core.__file__, package)
+        for module in (_core, _chat):
+            shutil.copy(module.__file__, package)
     return package
 
 

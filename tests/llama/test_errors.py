@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_too_many_or_wrong_layers(tiny_target: Any, tiny_head: Any) -> None:
         ({"draft_type": 1}, ValueError, "draft_type: expected one of f32 (0), bf16 (30)"),
         ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing, or is no LoRA adapter"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_bad_arguments(options: Any, error: type[Exception], message: str, tiny_target: Any, tiny_head: Any) -> None:
     with pytest.raises(error) as info:

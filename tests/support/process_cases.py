@@ -25,6 +25,7 @@ from llama_cpp_eagle3 import Eagle3Llama
 from loading import load, take
 
 N_SECONDS = 30.0
+OUTPUT = [1]
 PROMPT = [1, 2, 3]
 KEPT: list[Any] = []  # what is still there when the interpreter ends
 
@@ -389,7 +390,8 @@ def outcome(call: Callable[[], Any]) -> str:
 
 
 def say(text: str) -> None:
-    os.write(1, text.encode() + b"\n")
+    """To where no library's silencing of standard output reaches."""
+    os.write(OUTPUT[-1], text.encode() + b"\n")
 
 
 def run(case: Callable[[str, str], Any], target: str, head: str) -> dict[str, Any]:
@@ -397,7 +399,7 @@ def run(case: Callable[[str, str], Any], target: str, head: str) -> dict[str, An
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         pid = os.fork()
         if pid == 0:
-            os.dup2(out.fileno(), 1)
+            OUTPUT.append(os.dup(out.fileno()))
             os.dup2(errors.fileno(), 2)
             say(json.dumps(case(target, head)))
             raise SystemExit(0)
