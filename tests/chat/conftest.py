@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chat_cases import templates
+from chatting import Load
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates
 from llama_cpp_eagle3.models import bundled_pair
-
-Load = Callable[[str], ChatTemplates]
 
 
 @pytest.fixture(scope="package")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Load
 
 from chat_cases import WEATHER
+from chatting import Load
 from llama_cpp_eagle3.chat import ChatTemplates, json_schema_to_grammar, limits
 
 USER = {"role": "user", "content": "Hello"}

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from conftest import Load
-from test_parser import GEMMA4, QWEN3, joined
 
 from chat_cases import CLOCK, WEATHER
+from chatting import GEMMA4, QWEN3, Load, joined
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import ChatTemplates
 from llama_cpp_eagle3.models import bundled_pair

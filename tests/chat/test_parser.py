@@ -6,23 +6,21 @@ import json
 from typing import Any
 
 import pytest
-from conftest import Load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chat_cases import CLOCK, WEATHER
-from llama_cpp_eagle3.chat import ChatParams, ChatTemplates, Message
+from chatting import GEMMA4, QWEN3, Load, joined
+from llama_cpp_eagle3.chat import ChatParams, ChatTemplates
 
 USER = {"role": "user", "content": "How is Paris?"}
 PARIS = {"city": 'Paris \u00e4\U0001f600 "x"', "days": 2}
 ARGS = json.dumps(PARIS, ensure_ascii=False)
 
 HERMES = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja"
-QWEN3 = "Qwen-Qwen3-0.6B.jinja"
 CODER = "Qwen3-Coder.jinja"
 NEMO = "mistralai-Mistral-Nemo-Instruct-2407.jinja"
 DEEPSEEK = "deepseek-ai-DeepSeek-V3.1.jinja"
-GEMMA4 = "google-gemma-4-31B-it.jinja"
 GLM = "GLM-4.6.jinja"
 
 # name of the template, what the model writes, content, reasoning, calls
@@ -79,24 +77,6 @@ ANSWERS: list[tuple[str, str, str, str, list[tuple[str, dict[str, Any]]]]] = [
 
 def params_of(chat: ChatTemplates, **options: Any) -> ChatParams:
     return chat.apply([USER], tools=[WEATHER, CLOCK], **options)
-
-
-def joined(deltas: list[Message]) -> tuple[str, str, list[dict[str, str]]]:
-    """Deltas put together as clients do it: content, reasoning, calls."""
-    content, reasoning, calls = "", "", list[dict[str, str]]()
-    for delta in deltas:
-        content += delta.get("content", "")
-        reasoning += delta.get("reasoning_content", "")
-        for call in delta.get("tool_calls", ()):
-            assert call["index"] in (len(calls) - 1, len(calls))
-            if call["index"] == len(calls):
-                assert call["type"] == "function"
-                calls.append({"id": call["id"], "name": "", "arguments": ""})
-            function = call.get("function", {})
-            # a name may come in pieces, each with all that is known of it
-            calls[-1]["name"] = function.get("name", calls[-1]["name"])
-            calls[-1]["arguments"] += function.get("arguments", "")
-    return content, reasoning, calls
 
 
 @pytest.mark.parametrize(("name", "text", "content", "reasoning", "calls"), ANSWERS)
