@@ -32,7 +32,7 @@ prepare() {
     # shellcheck disable=SC2086
     $python -m pip download --quiet --only-binary :all: --python-version 3.12 --implementation cp $platforms \
         --platform manylinux2014_x86_64 --dest "$stock/wheels" \
-        numpy typing-extensions diskcache jinja2 scikit-build-core pybind11 cmake ninja pytest gguf safetensors tqdm
+        numpy typing-extensions diskcache jinja2 scikit-build-core pybind11 cmake ninja pytest hypothesis gguf safetensors tqdm
     du -sh "$stock"
 }
 
@@ -50,11 +50,13 @@ run() {
     CMAKE_ARGS="$1" CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
         pip install --no-index --no-build-isolation --no-deps "$work" 2>&1 | tail -n 5
     echo "== llama-cpp-eagle3"
-    pip install --no-index --no-build-isolation --no-deps --config-settings build-dir="$work/build" . 2>&1 | tail -n 5
+    pip install --no-index --no-build-isolation --no-deps --config-settings build-dir="$work/build" \
+        --config-settings cmake.define.LLAMA_CPP_SOURCE_DIR="$work/vendor/llama.cpp" . 2>&1 | tail -n 5
 
     python -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())'
     echo "== tests"
-    python -m pytest -q --maxfail 5 -m "gpu or not slow" tests 2>&1 | tee "$out/tests.txt" | tail -n 40 || true
+    python -m pytest -q --maxfail 5 -m "gpu or not slow" \
+        tests/core tests/engine tests/llama tests/planning 2>&1 | tee "$out/tests.txt" | tail -n 40 || true
     echo "== benchmarks"
     for layers in $2; do
         python benchmarks/pair.py -ngl "$layers" --runs 3 --draft-n-max 1 2 3 4 6 8 2>&1 | tee "$out/pair-ngl$layers.md"
