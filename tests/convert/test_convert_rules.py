@@ -202,13 +202,13 @@ def test_qwen_window_is_off_unless_used(make):
     assert result.spec.sliding_window == 0
 
 
-def test_provenance_is_in_the_file_and_told_at_load(make, target, capsys):
+def test_provenance_is_in_the_file_and_told_at_load(make, target, caplog):
+    caplog.set_level("INFO", "llama_cpp_eagle3")
     result, fields = make(plain())
     llm = Eagle3Llama(target.path, draft_model_path=str(result.path), n_ctx=64, verbose=True)
     llm.close()
-    err = capsys.readouterr().err
-    assert "reads [2, 4, 5] of 8 layers" in err
-    assert "(default: no ids in the checkpoint" in err
+    assert "reads [2, 4, 5] of 8 layers" in caplog.text
+    assert "(default: no ids in the checkpoint" in caplog.text
     assert _core.read_head(str(result.path)).boundaries_why == fields["eagle3.provenance.boundaries"].contents()
     assert fields["eagle3.provenance.boundaries"].contents().startswith("default: ")
     assert fields["eagle3.provenance.family"].contents() == "vLLM/AngelSlim"
