@@ -15,6 +15,7 @@ from loading import is_tie, load, load_plain, prompts, take
 from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
 from rpc_counter import RpcCounter
+from rpc_server import RpcServer
 from tiny import write_target
 
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
@@ -90,14 +91,13 @@ def test_logits_stay_there_until_they_are_asked_for(tmp_path: Path) -> None:
             np.testing.assert_allclose(low.target.logits_all(3), want, atol=1e-6)
 
 
-def test_what_travels(tmp_path: Path, place: str, rpc_server) -> None:
+def test_what_travels(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if place == "here":
         pytest.skip("nothing travels")
-    counter, outer = RpcCounter(rpc_server.endpoint), placement.current
-    placement.current = None
-    outer.close()  # a server has one client at a time
-    try:
-        placement.current = placement.Placement(counter.endpoint, draft=False)
+    with RpcServer() as server:  # of its own: it has one client at a time
+        counter = RpcCounter(server.endpoint)
+        counted = placement.Placement(counter.endpoint, draft=False)
+        monkeypatch.setattr(placement, "current", counted)
         path = write_target(tmp_path / "t.gguf", n_vocab=3200).path
         with LowLevel(path, [1, 2], n_outputs=N_OUTPUTS) as low:
             n_bytes = {}
@@ -108,9 +108,7 @@ def test_what_travels(tmp_path: Path, place: str, rpc_server) -> None:
                 low.target.decode([1, 2, 3, 4], 0)
                 n_bytes[n_outputs] = counter.n["bytes"]
             assert n_bytes[0] - n_bytes[N_OUTPUTS] > 4 * 3200 * 4 - 200
-        placement.current.close()
-    finally:
-        placement.current = placement.Placement(rpc_server.endpoint, draft=False)
+        counted.close()
 
 
 def test_generations_switch_it_on_and_off(perfect_pair) -> None:
