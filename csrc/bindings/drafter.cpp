@@ -143,7 +143,8 @@ void register_drafter(py::module_ & m) {
              py::arg("n_batch") = 512, without_gil,
              "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
              "positions of each of the n_seq_max sequences.\n"
-             "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator. boundaries: "
+             "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator; parallel heads take "
+             "all of them anyway. boundaries: "
              "instead of the head's own.\n"
              "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
              "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
@@ -177,7 +178,8 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, without_gil,
             "Start drafting node by node: the top_k most probable tokens behind each id_last. With n_steps > 1 the "
-            "best one is followed further, in the same graph.")
+            "best one is followed further, in the same graph. A parallel head computes n_steps positions and appends the "
+            "first level.")
         .def(
             "expand",
             [](py_drafter & self, const std::vector<int32_t> & nodes, int32_t top_k) {
@@ -259,6 +261,9 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
             "steps of a chain that one graph may take")
+        .def_property_readonly(
+            "is_parallel", [](const py_drafter & self) { return self.impl().is_parallel(); },
+            "P-EAGLE: one graph drafts all tokens, and expand() costs nothing")
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
             py::arg("seq_id") = 0, "Positions whose rows were taken in.")

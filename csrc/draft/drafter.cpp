@@ -36,7 +36,10 @@ head_hparams with_boundaries(head_hparams hparams, const std::vector<int32_t> & 
 }
 
 // steps of a chain in one graph: launching graphs costs on an accelerator, and early stops pay on the CPU
-int32_t n_unroll_of(int32_t n_unroll, const device & dev) {
+int32_t n_unroll_of(int32_t n_unroll, const head_hparams & hparams, const device & dev) {
+    if (hparams.is_parallel()) {
+        return draft_cache::n_scratch;
+    }
     if (n_unroll < 0) {
         n_unroll = ggml_backend_dev_type(dev.dev()) == GGML_BACKEND_DEVICE_TYPE_CPU ? 1 : draft_cache::n_scratch;
     }
@@ -53,9 +56,9 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
     runner_(hparams_, weights_, cache_, dev_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
-    n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, dev_)),
+    n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, hparams_, dev_)),
     sequences_(params.n_seq_max, draft_sequence(hparams_.n_embd_feat())) {
-    if (n_unroll_ > 1) {
+    if (n_unroll_ > 1 && !is_parallel()) {
         weights_.load_embd_dft(dev_);
     }
     // build the graphs of a round once, so that a device that cannot run the head says so now
@@ -68,8 +71,15 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     runner_.check(shape);
     shape.n_out   = 1;
     shape.n_top   = 1;
-    shape.n_steps = std::min(n_unroll_, 2);
     shape.streams = { { 0, draft_cache::n_pad, 1, 1 } };
+    if (is_parallel()) {
+        shape.kind   = graph_kind::catch_up;
+        shape.n_rows = shape.n_out = shape.n_steps = 2;
+        shape.streams                              = { { 0, draft_cache::n_pad, 2, 2 } };
+        runner_.check(shape);
+        return;
+    }
+    shape.n_steps = std::min(n_unroll_, 2);
     for (const graph_kind kind : { graph_kind::catch_up, graph_kind::step, graph_kind::expand }) {
         shape.kind = kind;
         runner_.check(shape);
@@ -189,11 +199,12 @@ void drafter::leave() {
 
 void drafter::compute() {
     runner_.compute(pass_);
-    stats.n_steps += pass_.n_steps;
+    stats.n_steps += is_parallel() ? 1 : pass_.n_steps;
     n_steps_last_ = pass_.n_steps;
 }
 
-// the waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state
+// The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
+// Of a parallel head with the rows of all steps behind them.
 void drafter::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : round_) {
         cache_.request(part.seq_id, part.pos + 1 + part.n_left + draft_cache::n_scratch);
@@ -207,6 +218,13 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
     std::sort(round_.begin(), round_.end(), [this](const participant & a, const participant & b) {
         return cache_.row(a.seq_id, 0) < cache_.row(b.seq_id, 0);
     });
+    const int32_t n_masked = is_parallel() ? n_steps - 1 : 0; // of each
+    int32_t       n_feat   = 0;
+    for (const participant & part : round_) {
+        n_feat += sequence(part.seq_id).n_rows();
+    }
+    const int32_t mask_row = n_feat;
+    n_feat                 = 0;
     pass_.clear(graph_kind::catch_up, n_top, n_steps);
     for (const participant & part : round_) {
         const draft_sequence & seq = sequence(part.seq_id);
@@ -220,12 +238,26 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
             row.first          = seq.pos_start();
             row.end            = row.slot + 1;
             row.is_out         = i + 1 == n;
+            row.state_in       = n_feat++;
+            pass_.rows.push_back(row);
+        }
+        for (int32_t i = 1; i <= n_masked; ++i) {
+            draft_pass::row row;
+            row.seq_id = part.seq_id;
+            row.token  = hparams_.mask_token;
+            row.pos = row.slot = part.pos + i;
+            row.first          = seq.pos_start();
+            row.end            = row.slot + 1;
+            row.state_in       = mask_row;
             pass_.rows.push_back(row);
         }
     }
+    if (n_masked > 0) {
+        pass_.features.push_back({ weights_.mask_hidden.data(), 1 });
+    }
     compute();
     stats.n_propose++;
-    state_last_ = static_cast<int32_t>(round_.size()) * (n_steps - 1);
+    state_last_ = is_parallel() ? n_steps - 1 : static_cast<int32_t>(round_.size()) * (n_steps - 1);
     for (const participant & part : round_) {
         sequence(part.seq_id).on_proposed(part.id_last);
     }
@@ -326,7 +358,7 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
             }
             part.state_row = n * (n_steps - 1) + j;
         }
-        if (end_chains()) {
+        if (end_chains() || is_parallel()) {
             return result;
         }
         n_steps = n_unroll();
@@ -334,11 +366,12 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
     }
 }
 
-// the candidates of a row become nodes behind `parent`; returns the first of them, -1 if there is none
-int32_t drafter::append_nodes(const participant & part, int32_t parent, int32_t i_out, int32_t i_step, int32_t state) {
+// candidates become nodes behind `parent`; returns the first of them, -1 if there is none
+int32_t drafter::append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
+                              int32_t state) {
     const int32_t first = static_cast<int32_t>(nodes_.size());
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    for (const draft_candidate & c : runner_.candidates(i_out, i_step)) {
+    for (const draft_candidate & c : found) {
         nodes_.push_back({ parent, weights_.to_target(c.id), c.p, depth, part.seq_id });
         places_.push_back({ state, -1 });
     }
@@ -360,6 +393,14 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
 
     const int32_t n = static_cast<int32_t>(round_.size());
     n_state_        = n * n_steps;
+    n_ahead_        = n_steps;
+    ahead_.clear();
+    if (is_parallel()) {
+        for (int32_t j = 0; j < n; ++j) {
+            append_nodes(round_[j], -1, ahead(j, 0), 0);
+        }
+        return;
+    }
     for (int32_t j = 0; j < n; ++j) {
         participant & part = round_[j];
         int32_t       node = -1;
@@ -367,7 +408,7 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
             if (node >= 0) {
                 places_[node].slot = part.pos + ++part.n_used;
             }
-            node = append_nodes(part, node, j, i, i * n + j);
+            node = append_nodes(part, node, runner_.candidates(j, i), i * n + j);
             if (node < 0) {
                 break;
             }
@@ -392,6 +433,10 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         if (nodes_[i].depth < n_ctx() - participant_of(nodes_[i].seq_id).pos) {
             order_.push_back(i);
         }
+    }
+    if (is_parallel()) {
+        expand_ahead(top_k);
+        return;
     }
     if (order_.empty()) {
         return;
@@ -438,9 +483,32 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         participant & part = participant_of(nodes_[order_[k]].seq_id);
         part.n_used++;
         places_[order_[k]].slot = pass_.rows[k].slot;
-        append_nodes(part, order_[k], static_cast<int32_t>(k), 0, n_state_++);
+        append_nodes(part, order_[k], runner_.candidates(static_cast<int32_t>(k), 0), n_state_++);
     }
     state_last_ = n_state_ - 1;
+}
+
+const std::vector<draft_candidate> & drafter::ahead(int32_t i_part, int32_t depth) {
+    ahead_.resize(round_.size() * n_ahead_);
+    std::vector<draft_candidate> & found = ahead_[static_cast<size_t>(i_part) * n_ahead_ + depth];
+    if (found.empty()) {
+        found = runner_.candidates(i_part, depth);
+    }
+    return found;
+}
+
+// the nodes order_ of a parallel head
+void drafter::expand_ahead(int32_t top_k) {
+    for (const int32_t i : order_) {
+        const draft_node    node = nodes_[i];
+        const participant & part = participant_of(node.seq_id);
+        places_[i].slot          = part.pos + node.depth;
+        if (node.depth < n_ahead_) {
+            std::vector<draft_candidate> found = ahead(static_cast<int32_t>(&part - round_.data()), node.depth);
+            found.resize(std::min(found.size(), static_cast<size_t>(top_k)));
+            append_nodes(part, i, found, 0);
+        }
+    }
 }
 
 drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
