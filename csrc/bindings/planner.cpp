@@ -18,8 +18,7 @@ using tokens_t = std::vector<llama_token>;
 class py_source : public draft_source {
   public:
     explicit py_source(py::object source) :
-        source_(std::move(source)),
-        is_parallel_(py::getattr(source_, "is_parallel", py::bool_(false)).cast<bool>()) {}
+        source_(std::move(source)), is_parallel_(py::getattr(source_, "is_parallel", py::bool_(false)).cast<bool>()) {}
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {

@@ -45,8 +45,8 @@ class draft_cache {
     // row of the tensors below
     int64_t row(llama_seq_id seq_id, int32_t slot) const { return extents_[seq_id].base + slot; }
 
-    // K and V of a layer, [n_embd_k, rows]; others whenever version() is another. Of MLA they are one tensor, since V is
-    // the part of K that is not rotated
+    // K and V of a layer, [n_embd_k, rows]; others whenever version() is another. Of MLA they are one tensor, since V
+    // is the part of K that is not rotated
     ggml_tensor * k(int32_t il) const { return pool_.tensors[il * n_per_layer_]; }
     ggml_tensor * v(int32_t il) const { return pool_.tensors[(il + 1) * n_per_layer_ - 1]; }
     int64_t       version() const { return version_; }

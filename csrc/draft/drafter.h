@@ -9,16 +9,17 @@
 namespace eagle3 {
 
 struct drafter_params {
-    std::vector<int32_t> boundaries;                   // overrides the head's own; empty = the head's
-    int32_t              n_seq_max    = 1;             // sequences 0..n_seq_max - 1
-    int32_t n_unroll = -1; // steps of a chain in one graph; -1 = 1 on the CPU, else all; a parallel head takes all anyway
-    ggml_backend_dev_t   dev          = nullptr;       // see device
-    int32_t              n_gpu_layers = -1;            // see device
-    ggml_type            type         = GGML_TYPE_F32; // see head_weights
-    ggml_type            type_k       = GGML_TYPE_F16;
-    ggml_type            type_v       = GGML_TYPE_F16;
-    int32_t              n_threads    = 1;
-    int32_t              n_batch      = 512; // rows of one K/V-only graph
+    std::vector<int32_t> boundaries;    // overrides the head's own; empty = the head's
+    int32_t              n_seq_max = 1; // sequences 0..n_seq_max - 1
+    int32_t              n_unroll =
+        -1; // steps of a chain in one graph; -1 = 1 on the CPU, else all; a parallel head takes all anyway
+    ggml_backend_dev_t dev          = nullptr;       // see device
+    int32_t            n_gpu_layers = -1;            // see device
+    ggml_type          type         = GGML_TYPE_F32; // see head_weights
+    ggml_type          type_k       = GGML_TYPE_F16;
+    ggml_type          type_v       = GGML_TYPE_F16;
+    int32_t            n_threads    = 1;
+    int32_t            n_batch      = 512; // rows of one K/V-only graph
 };
 
 struct drafter_stats {

@@ -286,9 +286,9 @@ class builder {
     }
 
     ggml_tensor * attend(ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask) {
-        const float scale = hparams.attn_scale > 0.0f ? hparams.attn_scale
-                                                      : 1.0f / sqrtf(static_cast<float>(hparams.n_embd_head));
-        ggml_tensor * out   = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
+        const float scale =
+            hparams.attn_scale > 0.0f ? hparams.attn_scale : 1.0f / sqrtf(static_cast<float>(hparams.n_embd_head));
+        ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
         ggml_prec_set_acc(out, GGML_PREC_F32);
         if (!ggml_backend_supports_op(dev.backend(), out)) {
             // devices without a kernel for this head size or cache type

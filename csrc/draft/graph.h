@@ -30,11 +30,11 @@ struct draft_stream {
 
 // everything that a graph depends on; graphs of equal shapes are the same
 struct draft_shape {
-    graph_kind kind    = graph_kind::step;
-    int32_t    n_rows  = 0;
-    int32_t    n_out   = 0;
-    int32_t    n_top   = 0; // candidates with probabilities per row; 0 = the best one without
-    int32_t    n_steps = 1; // of the chain behind each row; of a parallel head, rows of each sequence that go all the way
+    graph_kind kind   = graph_kind::step;
+    int32_t    n_rows = 0;
+    int32_t    n_out  = 0;
+    int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one without
+    int32_t n_steps = 1; // of the chain behind each row; of a parallel head, rows of each sequence that go all the way
 
     // Empty where nothing attends. Neighbours whose bases are equally far apart and that are alike otherwise get one
     // attention.

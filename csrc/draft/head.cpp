@@ -46,10 +46,9 @@ void read_boundaries(const gguf_file & file, head_hparams & hparams) {
 
 // llama.cpp's keys for MLA: key_length and value_length are those of what is cached, which all heads share
 void read_mla(const gguf_file & file, head_hparams & hparams) {
-    hparams.kv_lora_rank  = require_size(file, "eagle3.attention.kv_lora_rank");
-    hparams.q_lora_rank   = file.has_key("eagle3.attention.q_lora_rank")
-                                ? require_size(file, "eagle3.attention.q_lora_rank")
-                                : 0;
+    hparams.kv_lora_rank = require_size(file, "eagle3.attention.kv_lora_rank");
+    hparams.q_lora_rank =
+        file.has_key("eagle3.attention.q_lora_rank") ? require_size(file, "eagle3.attention.q_lora_rank") : 0;
     hparams.n_embd_head_v = require_size(file, "eagle3.attention.value_length_mla");
     hparams.n_rot         = require_size(file, "eagle3.rope.dimension_count");
     const int32_t n_key   = require_size(file, "eagle3.attention.key_length_mla");
@@ -62,11 +61,11 @@ void read_mla(const gguf_file & file, head_hparams & hparams) {
     }
     if (hparams.n_head_kv != 1 || hparams.n_embd_head != hparams.kv_lora_rank + hparams.n_rot ||
         require_size(file, "eagle3.attention.value_length") != hparams.kv_lora_rank) {
-        throw model_file_error(
-            format("'%s': expected of an MLA head head_count_kv 1, value_length %d (kv_lora_rank) and key_length %d (and "
-                   "rope.dimension_count), found %d, %d and %d",
-                   file.path().c_str(), hparams.kv_lora_rank, hparams.kv_lora_rank + hparams.n_rot, hparams.n_head_kv,
-                   require_size(file, "eagle3.attention.value_length"), hparams.n_embd_head));
+        throw model_file_error(format(
+            "'%s': expected of an MLA head head_count_kv 1, value_length %d (kv_lora_rank) and key_length %d (and "
+            "rope.dimension_count), found %d, %d and %d",
+            file.path().c_str(), hparams.kv_lora_rank, hparams.kv_lora_rank + hparams.n_rot, hparams.n_head_kv,
+            require_size(file, "eagle3.attention.value_length"), hparams.n_embd_head));
     }
 }
 

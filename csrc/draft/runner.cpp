@@ -211,7 +211,7 @@ void draft_runner::find_streams(const draft_pass & pass) {
         return n_kv_of_.emplace_back(size, 0).second;
     };
     for (const auto & row : pass.rows) {
-        int32_t & n = n_kv(row);
+        int32_t &     n      = n_kv(row);
         const int32_t n_more = model_.hparams.is_parallel() ? 1 : pass.n_steps; // its rows are there already
         n                    = std::max(n, pad(row.slot + n_more, draft_cache::n_pad));
     }
@@ -301,9 +301,8 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
         std::sort(found_.begin(), found_.end(), better);
     } else {
         // the n_top best so far, the worst of them on top of the heap
-        const float * probs = dev_.is_host()
-                                  ? static_cast<const float *>(out.probs->data) + i % n_out * n_vocab
-                                  : probs_.data() + i * n_vocab;
+        const float * probs = dev_.is_host() ? static_cast<const float *>(out.probs->data) + i % n_out * n_vocab
+                                             : probs_.data() + i * n_vocab;
         for (int32_t id = 0; id < n_vocab; ++id) {
             if (static_cast<int32_t>(found_.size()) == n_top) {
                 if (!(probs[id] > found_.front().p)) {

@@ -20,8 +20,8 @@ struct draft_pass {
         int32_t      first     = 0;
         int32_t      end       = 0;
         bool         is_out    = true; // goes all the way; the last rows of their sequence do
-        int32_t      state_in  = 0;    // expand: where its hidden row is; several steps of a parallel head: its features
-        int64_t      state_out = 0;    // expand: where its output goes; that of step i goes n_out * i rows further
+        int32_t      state_in  = 0; // expand: where its hidden row is; several steps of a parallel head: its features
+        int64_t      state_out = 0; // expand: where its output goes; that of step i goes n_out * i rows further
     };
 
     graph_kind kind    = graph_kind::step;

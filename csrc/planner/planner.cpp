@@ -436,10 +436,10 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
 
 // how many nodes of the last level to expand; 0 = verify what is there, worth `value`
 int32_t planner::next_width(float value, int32_t depth) {
-    int32_t      best_width = 0;
-    float        best       = value;
-    const size_t n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
-    const int32_t n_deepest = source_->is_parallel() ? n_ahead_ : params_.n_max;
+    int32_t       best_width = 0;
+    float         best       = value;
+    const size_t  n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
+    const int32_t n_deepest  = source_->is_parallel() ? n_ahead_ : params_.n_max;
     if (n_level < stride() || depth >= n_deepest) {
         return 0;
     }

@@ -3,7 +3,8 @@
     python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it. The heads are in llama.cpp's dialect: its own tools load the same files.
+disk takes it; blocks of Q4_K and Q6_K are random bytes with scales that fit. Q4_K_M deals both out as llama.cpp's does.
+The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+_Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
+TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q4_K_M": _Q4_K}
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix
 _N_CTX = 8192
@@ -100,6 +102,16 @@ class _File:
         """Plan an F32 tensor of one value: a norm, a bias."""
         self.tensors.append((name, shape, value))
 
+    def kind_of(self, name: str) -> gguf.GGMLQuantizationType:
+        """Type of a matrix: Q4_K_M has Q6_K for the output and for half of what matters most, as llama.cpp's."""
+        if self.ftype != _Q4_K:
+            return self.ftype
+        if name == "output.weight" or (name == "token_embd.weight" and self.arch == "qwen35"):
+            return _Q6_K
+        il, n = int(name.split(".")[1]) if name.startswith("blk.") else 0, self.shape.n_layer
+        more = il < n // 8 or il >= 7 * n // 8 or (il - n // 8) % 3 == 2
+        return _Q6_K if more and ("attn_v" in name or "ffn_down" in name) else _Q4_K
+
     def attention(self, il: int, n_inp: int, n_q: int = 1) -> None:
         """Plan a layer's attention, with inputs of width n_inp and n_q times the width of the queries."""
         s, blk = self.shape, f"blk.{il}"
@@ -129,7 +141,7 @@ class _File:
         for name, ids in (first or {}).items():
             w.add_tensor_info(name, ids.shape, ids.dtype, ids.nbytes)
         for name, shape, value in self.tensors:
-            kind = self.ftype if value is None else TYPES["F32"]
+            kind = self.kind_of(name) if value is None else TYPES["F32"]
             size = _n_bytes(shape, kind)
             if kind in (TYPES["F32"], TYPES["F16"]):
                 dtype = np.dtype(np.float32 if kind == TYPES["F32"] else np.float16)
@@ -143,15 +155,31 @@ class _File:
         w.write_ti_data_to_file()
         for ids in (first or {}).values():
             w.write_tensor_data(ids)
-        for _, shape, value in self.tensors:
-            w.write_tensor_data(self._random(shape) if value is None else np.full(shape, value, dtype=np.float32))
+        for name, shape, value in self.tensors:
+            random = value is None
+            w.write_tensor_data(self._random(name, shape) if random else np.full(shape, value, dtype=np.float32))
         w.close()
 
-    def _random(self, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
-        values = self.rng.normal(0.0, shape[-1] ** -0.5, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
-        blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, self.ftype)
-        deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // _N_BLOCK)
-        return blocks[deal].reshape(*shape[:-1], -1)
+    def _random(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        kind = self.kind_of(name)
+        n_block = max(_N_BLOCK, gguf.GGML_QUANT_SIZES[kind][0])
+        deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // n_block, dtype=np.int32)
+        return self._blocks(shape[-1] ** -0.5, kind)[deal].reshape(*shape[:-1], -1)
+
+    def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
+        """Blocks whose values have about this root mean square."""
+        if kind not in (_Q4_K, _Q6_K):
+            values = self.rng.normal(0.0, scale, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
+            quantized: npt.NDArray[np.generic] = gguf.quants.quantize(values, kind)
+            return quantized
+        blocks = self.rng.integers(0, 256, (_N_BLOCKS, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+        if kind == _Q4_K:  # d (scale of scales), dmin; a value is d sc q - dmin m with 6 bits of sc and m, 4 of q
+            d = np.array([scale / 240.0, 7.5 * scale / 240.0], np.float16)
+            blocks[:, :4] = d.view(np.uint8)
+        else:  # 16 scales of 8 bits, d; a value is d sc (q - 32)
+            blocks[:, -18:-2] = self.rng.integers(-16, 16, (_N_BLOCKS, 16)).astype(np.int8).view(np.uint8)
+            blocks[:, -2:] = np.array([scale / 170.0], np.float16).view(np.uint8)
+        return blocks
 
 
 def _n_bytes(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> int:

@@ -69,7 +69,9 @@ def convert(
     checkpoint = read_checkpoint(Path(draft))
     target_model = read_target_model(Path(target))
     chosen = tuple(boundaries) if boundaries is not None else None
-    spec = describe(checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token))
+    spec = describe(
+        checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
+    )
     outtype = _outtype(checkpoint, outtype)
     path = Path(output) if output is not None else Path(f"{Path(draft).resolve().name}-{outtype}.gguf")
 

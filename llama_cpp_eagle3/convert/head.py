@@ -263,7 +263,7 @@ def _norm_before_residual(config: Config, overrides: Overrides) -> Flag:
 
 
 def _mask_token(config: Config, sizes: Sizes, overrides: Overrides) -> int:
-    """Trainers and servers have three names for it; SpecForge may leave it out, since it is an option of its training."""
+    """Trainers and servers have three names for it; SpecForge may leave it out, as an option of its training."""
     found = overrides.mask_token
     for key in ("mask_token_id", "pard_token", "ptd_token_id"):
         if found is None and config.has(key):
