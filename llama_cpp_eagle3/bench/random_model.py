@@ -77,18 +77,22 @@ class _File:
         self.tensors: list[tuple[str, tuple[int, ...], float | None]] = []
         self.writer.add_name(name)
 
-    def add_sizes(self, n_layer: int, n_ff: int) -> None:
-        """The keys that target and head have in common, tokenizer included."""
+    def add_sizes(self, n_layer: int, n_ff: int, attention: dict[str, int] | None = None) -> None:
+        """The keys that target and head have in common, tokenizer included; `attention` replaces some and adds others."""
         w, s = self.writer, self.shape
         w.add_block_count(n_layer)
         w.add_context_length(_N_CTX)
         w.add_embedding_length(s.n_embd)
         w.add_feed_forward_length(n_ff)
         w.add_head_count(s.n_head)
-        w.add_head_count_kv(s.n_head_kv)
-        w.add_key_length(s.head_dim)
-        w.add_value_length(s.head_dim)
-        w.add_rope_dimension_count(s.head_dim // 4 if self.arch == "qwen35" else s.head_dim)
+        sizes = {
+            "attention.head_count_kv": s.n_head_kv,
+            "attention.key_length": s.head_dim,
+            "attention.value_length": s.head_dim,
+            "rope.dimension_count": s.head_dim // 4 if self.arch == "qwen35" else s.head_dim,
+        }
+        for key, value in (sizes | (attention or {})).items():
+            w.add_uint32(f"{w.arch}.{key}", value)
         w.add_rope_freq_base(10000.0)
         w.add_layer_norm_rms_eps(1e-5)
         w.add_vocab_size(s.n_vocab)
@@ -294,19 +298,63 @@ def _gpt_oss(file: _File) -> None:
 _ARCHS = {"llama": _llama, "qwen35": _qwen35, "gpt-oss": _gpt_oss}
 
 
-def write_head(path: Path, shape: Shape, ftype: str) -> None:
-    """Write an EAGLE-3 head with random weights for a target of that shape, in llama.cpp's dialect."""
-    file = _File(path, "eagle3", f"random EAGLE-3 head {ftype}", shape, ftype)
-    file.add_sizes(1, shape.n_ff_dft)
+HEADS = ("eagle3", "p-eagle", "mla")
+
+
+def write_head(path: Path, shape: Shape, ftype: str, kind: str = "eagle3") -> None:
+    """Write a head with random weights for a target of that shape: EAGLE-3's in llama.cpp's dialect.
+
+    kind: of HEADS; "p-eagle" is the same layer drafting all tokens in one pass, "mla" has DeepSeek's attention.
+    """
+    file = _File(path, "eagle3" if kind == "eagle3" else "eagle3-ext", f"random {kind} head {ftype}", shape, ftype)
+    file.writer.arch = "eagle3"  # of the keys
+    file.add_sizes(1, shape.n_ff_dft, _LATENT if kind == "mla" else None)
     file.writer.add_array("eagle3.target_layers", shape.boundaries)
     file.writer.add_uint32("eagle3.target_hidden_size", shape.n_embd)
     file.matrix("fc.weight", shape.n_embd, 3 * shape.n_embd)
     file.constant("blk.0.attn_norm_2.weight", shape.n_embd)
-    file.block(0, 2 * shape.n_embd, shape.n_ff_dft)
+    file.constant("blk.0.attn_norm.weight", shape.n_embd)
+    file.constant("blk.0.ffn_norm.weight", shape.n_embd)
+    file.mlp(0, shape.n_ff_dft)
+    if kind == "mla":
+        _latent_attention(file)
+    else:
+        file.attention(0, 2 * shape.n_embd)
+    if kind == "p-eagle":
+        file.writer.add_uint32("eagle3.mask_token_id", 0)
+        file.constant("mask_hidden", 3 * shape.n_embd)
     file.constant("output_norm.weight", shape.n_embd)
     file.matrix("output.weight", shape.n_vocab_dft, shape.n_embd)
     stride = shape.n_vocab // shape.n_vocab_dft
     file.write({"d2t": np.arange(shape.n_vocab_dft, dtype=np.int64) * stride})
+
+
+# DeepSeek's sizes
+_LATENT = {
+    "attention.head_count_kv": 1,
+    "attention.key_length": 512 + 64,
+    "attention.value_length": 512,
+    "attention.kv_lora_rank": 512,
+    "attention.q_lora_rank": 1536,
+    "attention.key_length_mla": 128 + 64,
+    "attention.value_length_mla": 128,
+    "rope.dimension_count": 64,
+}
+
+
+def _latent_attention(file: _File) -> None:
+    """Plan multi-head latent attention, with as many heads as the shape has."""
+    s, sizes = file.shape, {key.rpartition(".")[2]: n for key, n in _LATENT.items()}
+    kv_lora, q_lora, n_rot = sizes["kv_lora_rank"], sizes["q_lora_rank"], sizes["dimension_count"]
+    n_value, n_nope = sizes["value_length_mla"], sizes["key_length_mla"] - n_rot
+    file.constant("blk.0.attn_q_a_norm.weight", q_lora)
+    file.constant("blk.0.attn_kv_a_norm.weight", kv_lora)
+    file.matrix("blk.0.attn_q_a.weight", q_lora, 2 * s.n_embd)
+    file.matrix("blk.0.attn_q_b.weight", s.n_head * (n_nope + n_rot), q_lora)
+    file.matrix("blk.0.attn_kv_a_mqa.weight", kv_lora + n_rot, 2 * s.n_embd)
+    file.matrix("blk.0.attn_k_b.weight", s.n_head, kv_lora, n_nope)
+    file.matrix("blk.0.attn_v_b.weight", s.n_head, n_value, kv_lora)
+    file.matrix("blk.0.attn_output.weight", s.n_embd, s.n_head * n_value)
 
 
 def random_pair(folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type: str = "Q8_0") -> tuple[Path, Path]:
