@@ -1,4 +1,4 @@
-"""Kinds of heads, the same otherwise: what drafting takes step by step, in one pass (P-EAGLE), and with latent attention.
+"""Kinds of heads: what drafting takes step by step, in one pass (P-EAGLE), and with latent attention (MLA).
 
 Random weights; no target runs, so the head is in the processor's caches as far as it fits.
 """
@@ -74,8 +74,8 @@ def main() -> None:
             rows.append([ftype, kind, *(Spread.of(found[n]).text(1) for n in N_DRAFT)])
         data[ftype] = times
     text = (
-        f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many tokens "
-        f"behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
+        f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many "
+        f"tokens behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
         f"{benches['eagle3'].drafter.device}; medians of {args.runs} runs (lowest - highest), taken in turn."
     )
     benches.clear()

@@ -78,7 +78,7 @@ class _File:
         self.writer.add_name(name)
 
     def add_sizes(self, n_layer: int, n_ff: int, attention: dict[str, int] | None = None) -> None:
-        """The keys that target and head have in common, tokenizer included; `attention` replaces some and adds others."""
+        """The keys that target and head have in common, tokenizer included; `attention` replaces and adds some."""
         w, s = self.writer, self.shape
         w.add_block_count(n_layer)
         w.add_context_length(_N_CTX)
