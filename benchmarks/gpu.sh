@@ -165,7 +165,8 @@ defaults() {
     BUDGET=${BUDGET:-570} HEAD_TYPE=${HEAD_TYPE:-Q8_0} N_PREDICT=${N_PREDICT:-64} RUNS=${RUNS:-2} N_MANY=${N_MANY:-1}
     NGL=${NGL:--1} N_SEQS=${N_SEQS:-1,2,4,8,16,32} TESTS=${TESTS:-gpu}
     PAIRS=${PAIRS:-Llama-3.1-8B:Q4_K_M Llama-3.1-8B:Q8_0 Llama-3.1-8B:F16 Qwen3.5-4B:Q4_K_M}
-    PATH=$work/venv/bin:$PATH
+    case $python in */*) PATH=$(dirname "$python"):$PATH ;; esac
+    [ ! -d "$work/venv" ] || PATH=$work/venv/bin:$PATH
     LLAMA_CPP_TOOLS=${LLAMA_CPP_TOOLS:-$work/llama/bin}
     # measured costs belong to this run
     LLAMA_CPP_EAGLE3_CACHE=$work/cache
@@ -201,7 +202,6 @@ case ${1:-all} in
         TESTS=${TESTS:-rpc}
         if [ -n "${LLAMA_CPP_TOOLS:-}" ]; then
             defaults
-            PATH=$(dirname "$python"):$PATH
             files
             for part in tests one profile many; do $part; done
         else
