@@ -42,10 +42,12 @@ prepare() {
     (
         cd "$stock/source/llama_cpp_python-$version"
         llama=vendor/llama.cpp
-        # what CMake reads; web pages, models and tests are most of the rest
-        XZ_OPT=-9 tar -cJf "$stock/llama_cpp_python.tar.xz" --exclude "$llama/tools/ui" --exclude "$llama/tools/mtmd/*.jpeg" \
+        # what CMake reads; web pages, models, documents and tests are most of the rest
+        XZ_OPT=-9 tar -cJf "$stock/llama_cpp_python.tar.xz" --exclude "$llama/tools/ui/src" \
+            --exclude "$llama/tools/ui/static" --exclude "$llama/tools/ui/tests" --exclude "$llama/tools/mtmd/test-*" \
             CMakeLists.txt pyproject.toml README.md LICENSE.md llama_cpp $llama/CMakeLists.txt $llama/LICENSE $llama/src \
-            $llama/ggml $llama/include $llama/common $llama/cmake $llama/vendor $llama/tools $llama/examples
+            $llama/ggml $llama/include $llama/common $llama/cmake $llama/vendor $llama/tools $llama/examples $llama/pocs \
+            $llama/app
     )
     rm -r "$stock/source"
     # one platform per tag that wheels come with: pip compares exactly
