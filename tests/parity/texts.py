@@ -62,6 +62,11 @@ def free_port() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=3, help="prompts of each kind")
+    parser.add_argument(
+        "--one-token",
+        action="store_true",
+        help="prompts of one token, so that both decode the same batches",
+    )
     parser.add_argument("--drafts", action="store_true", help="with drafts all the same, to see how much that is")
     args = parser.parse_args()
     target, head = map(str, bundled_pair())
@@ -76,8 +81,9 @@ def main() -> int:
         processes.append(start(peer, ports[1]))
         for kind, options in KINDS.items():
             same = []
-            for i, prompt in enumerate(heldout_prompts()[: args.n]):
-                body = {"prompt": prompt[:400], "n_predict": 48, "seed": 100 + i, "cache_prompt": False, **options}
+            for i, text in enumerate(heldout_prompts()[: args.n]):
+                prompt = [300 + i] if args.one_token else text[:400]
+                body = {"prompt": prompt, "n_predict": 48, "seed": 100 + i, "cache_prompt": False, **options}
                 body["speculative"] = args.drafts
                 texts = []
                 for port in ports:
