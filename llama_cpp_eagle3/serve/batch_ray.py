@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import llama_cpp
-
+from .._core import local_accelerators
 from ..errors import Eagle3Error
 from .batch import BatchRequest, answer_all, load_server
 
@@ -96,4 +95,4 @@ def _gpus(args: argparse.Namespace) -> float:
     """Of each worker."""
     if args.ray_gpus is not None:
         return float(args.ray_gpus)
-    return float(llama_cpp.llama_supports_gpu_offload() and args.gpu_layers != 0)
+    return float(bool(local_accelerators()) and args.gpu_layers != 0)
