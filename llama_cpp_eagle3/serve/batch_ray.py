@@ -56,10 +56,13 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
         context.print_on_execution_start = False
         n_slots = args.parallel if args.parallel > 0 else 4
         flags = {name: value for name, value in vars(args).items() if name not in ("input", "output")}
-        data = ray.data.from_items([{"request": json.dumps(asdict(request))} for request in requests])
-        # as many blocks as batches: a block is what a worker gets
         n_batch = min(_BATCHES_PER_SLOT * n_slots, max(n_slots, -(-len(requests) // args.ray_workers)))
-        found = data.repartition(-(-len(requests) // n_batch)).map_batches(
+        # as many blocks as batches, made here: workers may take all CPUs of the cluster, so that nobody is left to cut
+        data = ray.data.from_items(
+            [{"request": json.dumps(asdict(request))} for request in requests],
+            override_num_blocks=-(-len(requests) // n_batch),
+        )
+        found = data.map_batches(
             Worker,
             fn_constructor_args=(flags,),
             batch_size=n_batch,
