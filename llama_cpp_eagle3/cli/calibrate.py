@@ -14,7 +14,7 @@ from typing import Any
 from .._core import CostCurve
 from ..ggml_types import WEIGHT_TYPES
 from ..planning import Costs, measure_types, save_costs
-from .model import fill_in_bundled_pair, load_model
+from .model import load_model, resolve_pair
 from .options import add_draft_flags, add_model_flags
 
 _NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     llm = load_model(args, args.model_draft)
     try:
         key = llm.costs_key()
