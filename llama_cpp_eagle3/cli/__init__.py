@@ -17,6 +17,7 @@ COMMANDS = {
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting, and llama.cpp, on the same files"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
     "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
+    "doctor": ("llama_cpp_eagle3.cli.doctor", "say what is well here, what is not, and what to do about it"),
     "inspect": ("llama_cpp_eagle3.cli.inspect", "say what a head is"),
     "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
     "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),

@@ -10,13 +10,13 @@ from ..engine import Engine
 from ..head import Head
 from .cache import load_costs, save_costs
 from .costs import GGML_TYPE_NARROW, Costs
+from .outlook import outlook
 from .timing import is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
 _GAIN_MIN = 1.02
 _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
-_N_MAX = 8
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
 _N_NODES = 32  # drafted tokens of a round
@@ -132,23 +132,12 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
     if head.drafter.n_bytes_own < n_bytes:
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
-        gain = _best_speed(narrow) / _best_speed(as_is)
+        gain = outlook(narrow, _ACCEPTANCE).speed / outlook(as_is, _ACCEPTANCE).speed
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
     head.convert(None, engine.set_drafter)
     return as_is
-
-
-def _best_speed(costs: Costs) -> float:
-    """Tokens per microsecond with the best length of a chain, at a usual acceptance."""
-    target, begin, step = CostCurve(costs.target), CostCurve(costs.draft_begin), CostCurve(costs.draft_step)
-    speeds = [1.0 / target.at(1)]
-    for n in range(1, _N_MAX + 1):
-        n_tokens = sum(_ACCEPTANCE**k for k in range(n + 1))
-        n_waiting = max(1, round(n_tokens))
-        speeds.append(n_tokens / (target.at(n + 1) + begin.at(n_waiting) + (n - 1) * step.at(1)))
-    return max(speeds)
 
 
 def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
