@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -393,3 +394,17 @@ def test_files_arrive_whole(hub: HubServer) -> None:
     for name, content in data.items():
         pair = fetch_pair(f"me/Random:{name[4:-5]}", None, Access())
         assert Path(path_of(pair.target)).read_bytes() == content
+
+
+def test_documented_pairs() -> None:
+    """What commands in docs/pairs.md and README.md name is in the table, and is the name of a repository."""
+    from llama_cpp_eagle3.hub import split_name
+
+    root = Path(__file__).parents[2]
+    text = (root / "docs/pairs.md").read_text(encoding="utf-8")
+    commands = text + (root / "README.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"-hfd? ([\w.-]+/[\w./:-]+)", commands))
+    assert len(names) >= 8
+    heads = set(re.findall(r"`([\w.-]+/[\w./:-]+)`", text))
+    for name in names - {"USER/REPO", "USER/HEAD"}:
+        assert {name, split_name(name)[0]} & heads, name
