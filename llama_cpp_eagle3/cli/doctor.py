@@ -90,15 +90,15 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
                 save_costs(key, costs)
         report.show("", check_loaded(llm, costs))
         if costs is not None and not costs.doubt:
-            print(table(costs))
+            print(table(costs, llm.head.drafter.is_parallel))
         if args.measure:
             report.show("", judge_trial(try_text(llm, args.prompt, args.predict)))
 
 
-def table(costs: Costs) -> str:
+def table(costs: Costs, is_parallel: bool = False) -> str:
     """What drafting would bring, by what passes cost."""
     lines = ["           if this part is accepted   draft   times as fast"]
-    for prospect in prospects(costs):
+    for prospect in prospects(costs, is_parallel):
         n = str(prospect.n_draft) if prospect.n_draft else "nothing"
         lines.append(f"           {100 * prospect.acceptance:>22.0f} %   {n:>5}   {prospect.speedup:>13.2f}")
     return "\n".join(lines)

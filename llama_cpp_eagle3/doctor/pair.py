@@ -88,7 +88,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     if costs.doubt:
         text = f"something else ran while costs were measured: {costs.doubt}"
         return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
-    best = prospects(costs)[-1]
+    best = prospects(costs, drafter.is_parallel)[-1]
     if best.speedup < _WORTH:
         one, four = costs.target[min(costs.target)], costs.target.get(4)
         ratio = (
@@ -107,9 +107,9 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     return found
 
 
-def prospects(costs: Costs) -> list[Prospect]:
-    """What drafting would bring at several acceptances, by measured costs."""
-    found = [(a, outlook(costs, a)) for a in _ACCEPTANCES]
+def prospects(costs: Costs, is_parallel: bool = False) -> list[Prospect]:
+    """What drafting would bring at several acceptances, by measured costs. is_parallel: of the head."""
+    found = [(a, outlook(costs, a, is_parallel)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
 
 

@@ -22,18 +22,18 @@ class Outlook:
     """Tokens per microsecond."""
 
 
-def outlook(costs: Costs, acceptance: float, n_max: int = _N_MAX) -> Outlook:
+def outlook(costs: Costs, acceptance: float, is_parallel: bool = False) -> Outlook:
     """What is fastest if each drafted token is accepted with probability `acceptance`, given that those before it were.
 
-    costs: of a pair with a head. Sampling and what Python does are not counted.
+    costs: of a pair with a head. is_parallel: of the head. Sampling and what Python does are not counted.
     """
-    target, begin, step = CostCurve(costs.target), CostCurve(costs.draft_begin), CostCurve(costs.draft_step)
+    target = CostCurve(costs.target)
     plain = 1.0 / target.at(1)
     best = Outlook(0, 1.0, plain)
-    for n in range(1, n_max + 1):
+    for n in range(1, _N_MAX + 1):
         n_tokens = sum(acceptance**k for k in range(n + 1))
         n_waiting = max(1, round(n_tokens))
-        speed = n_tokens / (target.at(n + 1) + begin.at(n_waiting) + (n - 1) * step.at(1))
+        speed = n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel))
         if speed > best.speed:
             best = Outlook(n, speed / plain, speed)
     return best

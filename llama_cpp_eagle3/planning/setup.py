@@ -102,9 +102,9 @@ def why_not(planner: Planner | None) -> str:
     if planner is None:
         return "what passes cost here was not measured yet, since something else ran: call calibrate() before"
     if not planner.can_pay():
-        target, begin, step = planner.costs
+        target = planner.costs[0]
         one, n = target.at(1), _N_TOLD
-        draft = begin.at(1) + (n - 2) * step.at(1)
+        draft = planner.draft_us(n - 1)
         return (
             f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
             f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
@@ -132,7 +132,8 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
     if head.drafter.n_bytes_own < n_bytes:
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
-        gain = outlook(narrow, _ACCEPTANCE).speed / outlook(as_is, _ACCEPTANCE).speed
+        is_parallel = head.drafter.is_parallel
+        gain = outlook(narrow, _ACCEPTANCE, is_parallel).speed / outlook(as_is, _ACCEPTANCE, is_parallel).speed
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
