@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import llama_cpp
-
 from .._core import local_accelerators
 from ..errors import Eagle3Error
+from ..ggml_types import type_name
 from ..llama import Eagle3Llama
 from ..model_file import check_file
 from ..pair import check_pair
@@ -76,9 +75,9 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     """
     drafter = llm.drafter
     assert drafter is not None
-    type_name = "" if llm.draft_type is None else f", its matrices as {type_of(llm.draft_type)}"
+    converted = "" if llm.draft_type is None else f", its matrices as {type_name(llm.draft_type)}"
     kind = llm.target.rollback_kind
-    found = [Finding("ok", f"loaded: head on {drafter.device}{type_name}; rejected tokens go by {kind}")]
+    found = [Finding("ok", f"loaded: head on {drafter.device}{converted}; rejected tokens go by {kind}")]
     if kind == "checkpoint":
         text = "after a rejected draft this target evaluates accepted tokens once more: drafts pay less than elsewhere"
         found.append(Finding("note", text))
@@ -111,12 +110,6 @@ def prospects(costs: Costs, is_parallel: bool = False) -> list[Prospect]:
     """What drafting would bring at several acceptances, by measured costs. is_parallel: of the head."""
     found = [(a, outlook(costs, a, is_parallel)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
-
-
-def type_of(ggml_type: int) -> str:
-    """A ggml type's name."""
-    names = {v: k for k, v in vars(llama_cpp).items() if k.startswith("GGML_TYPE_") and isinstance(v, int)}
-    return names.get(ggml_type, str(ggml_type)).removeprefix("GGML_TYPE_")
 
 
 @dataclass(frozen=True, slots=True)
