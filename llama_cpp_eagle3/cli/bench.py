@@ -14,7 +14,8 @@ from typing import Any
 
 from ..errors import Eagle3Error
 from ..options import default_threads
-from .model import fill_in_bundled_pair
+from .hub import add_hub_flags
+from .model import resolve_pair
 
 _N_CTX = 512
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)"
     )
+    add_hub_flags(parser)
     settings.add_arguments(parser)
     parser.add_argument(
         "--synthetic-acceptance",
@@ -94,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if args.model_draft is None:
-        raise ValueError("give both -m and -md, or neither for the bundled pair")
+        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
     return args.model, args.model_draft
 
 

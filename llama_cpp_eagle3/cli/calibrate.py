@@ -12,12 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
-from ..ggml_types import WEIGHT_TYPES
+from ..ggml_types import type_name
 from ..planning import Costs, measure_types, save_costs
-from .model import fill_in_bundled_pair, load_model
+from .model import load_model, resolve_pair
 from .options import add_draft_flags, add_model_flags
-
-_NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     llm = load_model(args, args.model_draft)
     try:
         key = llm.costs_key()
@@ -51,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(table(costs))
     if costs.draft_type is not None:
-        print(f"\nhead: converted to {_NAMES[costs.draft_type]}")
+        print(f"\nhead: converted to {type_name(costs.draft_type)}")
     if costs.doubt:
         print(f"\nnot kept, something else ran meanwhile: {costs.doubt}. Run it again when the machine is idle.")
         return 1

@@ -6,6 +6,7 @@ import argparse
 
 from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from ..options import default_threads
+from .hub import add_hub_flags
 
 _REMOVED = {
     "--draft": "--spec-draft-n-max",
@@ -25,6 +26,7 @@ class _Renamed(argparse.Action):
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say what to load, and how."""
+    add_hub_flags(parser)
     group = parser.add_argument_group("models")
     group.add_argument("-m", "--model", metavar="FNAME", help="target, a GGUF file (default: the bundled pair)")
     group.add_argument(

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..llama import Eagle3Llama
 from .figures import Figures, bytes_read, report, show
-from .model import fill_in_bundled_pair, load_model, progress_bar
+from .model import load_model, progress_bar, resolve_pair
 from .options import add_draft_flags, add_model_flags, add_sampling_flags
 
 _DEMO_PROMPT = '''\
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if fill_in_bundled_pair(args) and args.prompt is None and args.file is None:
+    if resolve_pair(args) and args.prompt is None and args.file is None:
         args.prompt, args.escape = _DEMO_PROMPT, False
         if args.repeat_penalty is None:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY
