@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..chat import ChatParams, ChatParser, apply_request
+from ..chat import ChatParams, ChatParser, apply_request, sampling_rules
 from ..engine import TokenLogprob
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
@@ -91,6 +91,17 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
         rules = grammar_rules(tokenizer, params, set(preserved))
         if server.templates.is_builtin:  # its grammars are of the answer alone
             rules["grammar_prefill"] = ()
+    options = server.options
+    if options.reasoning_budget >= 0:
+        more = sampling_rules(
+            params,
+            tokenizer.tokenize,
+            lambda token: tokenizer.vocab.piece(token, True),
+            reasoning_budget=options.reasoning_budget,
+            reasoning_message=options.reasoning_budget_message,
+        ).options
+        if more["reasoning"] is not None:
+            rules |= {name: more[name] for name in ("reasoning", "grammar_prefill")}
     generation = await server.generate([tokens], c, id=id, special=preserved, **rules)
     return generation, params, c
 
