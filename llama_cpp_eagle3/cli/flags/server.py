@@ -86,6 +86,7 @@ SERVER = (
     ),
     refuse("--no-cache-prompt", "a request says it: cache_prompt", fine="--cache-prompt", env="LLAMA_ARG_CACHE_PROMPT"),
     refuse("--context-shift", "a context is never shifted", env="LLAMA_ARG_CONTEXT_SHIFT", fine="--no-context-shift"),
+    refuse("--no-escape", "requests say texts as they are", fine="-e --escape"),
     refuse("--no-warmup", "costs are measured with it", fine="--warmup"),
     refuse(
         "--no-cache-idle-slots",

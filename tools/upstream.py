@@ -1,0 +1,240 @@
+"""Try this package with another release of llama-cpp-python, and say what changed against the pinned one.
+
+    python tools/upstream.py 0.3.35            build both (llama.cpp takes some minutes), probe, print the differences
+    python tools/upstream.py 0.3.36 --record   of the pinned release: write tools/upstream.json
+
+Everything happens in a folder of the cache: a virtual environment, a copy of this source whose pin is moved, and the
+results. What is compared: Llama's arguments and llama.h's parameters, the architectures with their taps and ways of
+taking back (tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "tools" / "upstream.json"
+PIN = ROOT / "vendor" / "llama_cpp_python_version"
+_BUILD_NEEDS = ("scikit-build-core>=0.11", "pybind11>=3.0", "cmake", "ninja")
+_TEST_NEEDS = ("pytest>=8.0", "gguf>=0.19", "hypothesis>=6.100", "numpy")
+TESTS = (
+    *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
+    *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
+    *("tests/chat/test_templates.py", "tests/chat/test_parser.py", "tests/engine/test_grammar.py"),
+    *("tests/engine/test_sampling.py", "tests/llama/test_lossless.py", "tests/llama/test_recurrent.py"),
+)
+"""Those that depend on what llama.cpp does."""
+
+_SURFACE = """
+import inspect, json, llama_cpp
+from llama_cpp import llama_cpp as lib
+fields = lambda struct: [name for name, *_ in struct._fields_]
+arguments = inspect.signature(llama_cpp.Llama.__init__).parameters
+print(json.dumps({
+    "Llama's arguments": {name: repr(p.default) for name, p in arguments.items()},
+    "llama_model_params": fields(lib.llama_model_params),
+    "llama_context_params": fields(lib.llama_context_params),
+    "llama_batch": fields(lib.llama_batch),
+}))
+"""
+_TABLE = re.compile(r"^\| (\S+) \| (.*) \|$", re.MULTILINE)
+
+
+class Trial:
+    """One release, in its folder."""
+
+    def __init__(self, version: str, folder: Path):
+        self.version, self.folder = version, folder
+        self.source, self.python = folder / "source", folder / "venv" / "bin" / "python"
+
+    def build(self) -> None:
+        """Install the release and, against it, a copy of this source.
+
+        Raises:
+            SystemExit: one of them cannot be built; the compiler's messages are in the log.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.python.exists():
+            self._run("venv", [sys.executable, "-m", "venv", str(self.folder / "venv")])
+        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        wheels = self.folder / "wheels"
+        self._run("tools", [*pip, *_BUILD_NEEDS, *_TEST_NEEDS])
+        if not list(wheels.glob("llama_cpp_python-*.whl")):
+            say(f"building llama-cpp-python {self.version}: some minutes")
+            wheel = [str(self.python), "-m", "pip", "wheel", "--no-deps", f"llama-cpp-python=={self.version}"]
+            self._run("llama-cpp-python", [*wheel, "--wheel-dir", str(wheels)])
+        self._run("install", [*pip, *map(str, wheels.glob("*.whl"))])
+        self._copy()
+        say("building llama-cpp-eagle3 against it: about two minutes")
+        self._run("llama-cpp-eagle3", [*pip, "--no-build-isolation", "--no-deps", "--editable", str(self.source)])
+
+    def _copy(self) -> None:
+        """This source, with the pin moved; what is there and the same stays, so that little is compiled again."""
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+        pinned = PIN.read_text().strip()
+        wanted = {name for name in names if name and (ROOT / name).is_file()}
+        for name in wanted:
+            data = (ROOT / name).read_bytes()
+            if name in ("vendor/llama_cpp_python_version", "llama_cpp_eagle3/_version.py", "pyproject.toml"):
+                data = data.replace(pinned.encode(), self.version.encode())
+            path = self.source / name
+            if not path.exists() or path.read_bytes() != data:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        for path in [*self.source.rglob("*.py"), *self.source.glob("csrc/**/*.*")]:
+            if "build" not in path.parts and path.relative_to(self.source).as_posix() not in wanted:
+                path.unlink()
+
+    def probe(self, n_cases: int) -> dict[str, Any]:
+        """What the release does, as far as we depend on it."""
+        done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
+        surface = json.loads(done.stdout.splitlines()[-1])
+        say("architectures: taps, boundaries, taking back")
+        table, failed = self.source / "docs" / "targets.md", self._pytest("tests/core/test_targets.py", write=True)
+        targets = dict(_TABLE.findall(table.read_text(encoding="utf-8")))
+        return {
+            "version": self.version,
+            "surface": surface,
+            "architectures": {
+                name: row for name, row in targets.items() if name != "architecture" and "--" not in name
+            },
+            "tests": {"tests/core/test_targets.py": failed, **dict(self._tests())},
+            "spoilt files": self._fuzz(n_cases),
+        }
+
+    def _tests(self) -> Iterator[tuple[str, list[str]]]:
+        for test in TESTS:
+            say(test)
+            yield test, self._pytest(test)
+
+    def _pytest(self, path: str, write: bool = False) -> list[str]:
+        """Run a file of tests; returns what failed."""
+        report = self.folder / "report.xml"
+        report.unlink(missing_ok=True)
+        environment = {**self._environment(), **({"EAGLE3_WRITE_DOCS": "1"} if write else {})}
+        command = [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=short",
+            "--no-showlocals",
+            f"--junitxml={report}",
+            path,
+        ]
+        command += ["-p", "no:cacheprovider", "-m", "not network and not gpu and not rpc"]
+        with (self.folder / f"{Path(path).stem}.log").open("w") as log:
+            status = subprocess.run(command, cwd=self.source, env=environment, stdout=log, stderr=log).returncode
+        if not report.exists():
+            return [f"no report: pytest ended with {status}"]
+        failed = []
+        for case in ET.parse(report).iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                failed.append(str(case.get("name")))
+        if status not in (0, 1):
+            failed.append(f"pytest ended with {status}")
+        return sorted(failed)
+
+    def _fuzz(self, n_cases: int) -> dict[str, Any]:
+        say(f"{n_cases} spoilt files")
+        command = [
+            str(self.python),
+            "tests/support/fuzz_files.py",
+            "--cases",
+            str(n_cases),
+            "--seed",
+            "1",
+            "--jobs",
+            "1",
+        ]
+        done = subprocess.run(command, cwd=self.source, env=self._environment(), capture_output=True, text=True)
+        if done.returncode not in (0, 1):
+            return {"ended with": done.returncode}
+        summary = json.loads(done.stdout)
+        return {
+            name: summary[name] for name in ("cases", "signals", "hangs", "unclean", "decoded", "refused", "outcomes")
+        }
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": str(self.folder / "cache"), "PYTHONPATH": ""}
+
+    def _run(self, what: str, command: list[str]) -> None:
+        log = self.folder / f"{what}.log"
+        environment = dict(os.environ)
+        environment["CMAKE_ARGS"] = f"{environment.get('CMAKE_ARGS', '')} -DGGML_RPC=on".strip()
+        with log.open("w") as file:
+            if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode != 0:
+                errors = [line for line in log.read_text().splitlines() if "error" in line.lower()]
+                raise SystemExit("\n".join([*errors[:20], f"{what} {self.version} cannot be built, see {log}"]))
+
+
+def say(text: str) -> None:
+    """Tell how it gets on."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """One line for each difference of two results."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in [*old, *(key for key in new if key not in old)]:
+            where = f"{path}: {key}" if path else str(key)
+            if key not in new:
+                yield f"- {where}: {_short(old[key])}"
+            elif key not in old:
+                yield f"+ {where}: {_short(new[key])}"
+            else:
+                yield from differences(old[key], new[key], where)
+    elif isinstance(old, list) and isinstance(new, list):
+        yield from (f"- {path}: {item}" for item in old if item not in new)
+        yield from (f"+ {path}: {item}" for item in new if item not in old)
+        if sorted(map(str, old)) == sorted(map(str, new)) and old != new:
+            yield f"  {path}: in another order"
+    elif old != new:
+        yield f"  {path}: {_short(old)} -> {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) < 200 else text[:197] + "..."
+
+
+def main() -> int:
+    """Run as a program; 1 if something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version", help="of llama-cpp-python")
+    parser.add_argument("--cases", type=int, default=300, metavar="N", help="spoilt files (default: 300)")
+    parser.add_argument("--folder", type=Path, help="(default: a folder of the version in the user's cache)")
+    parser.add_argument("--no-build", action="store_true", help="it is built; run the probes alone")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORDED.relative_to(ROOT)}")
+    args = parser.parse_args()
+    pinned = PIN.read_text().strip()
+    if args.record and args.version != pinned:
+        parser.error(f"--record is for the pinned release, {pinned}: see docs/upgrading.md")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "llama-cpp-eagle3"
+    trial = Trial(args.version, (args.folder or cache / "upstream" / args.version).absolute())
+    if not args.no_build:
+        trial.build()
+    result = trial.probe(args.cases)
+    (trial.folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    if args.record:
+        shutil.copy(trial.folder / "result.json", RECORDED)
+        return 0
+    found = list(differences(json.loads(RECORDED.read_text()), result))
+    print("\n".join(found) or "nothing differs")
+    return int(any(not line.startswith("  version:") for line in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
