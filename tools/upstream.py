@@ -26,7 +26,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "tools" / "upstream.json"
 PIN = ROOT / "vendor" / "llama_cpp_python_version"
-_BUILD_NEEDS = ("scikit-build-core>=0.11", "pybind11>=3.0", "cmake", "ninja")
 _TEST_NEEDS = ("pytest>=8.0", "gguf>=0.19", "hypothesis>=6.100", "numpy")
 TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
@@ -56,28 +55,18 @@ class Trial:
 
     def __init__(self, version: str, folder: Path):
         self.version, self.folder = version, folder
-        self.source, self.python = folder / "source", folder / "venv" / "bin" / "python"
+        self.source, self.python = folder / "source", folder / "source" / ".venv" / "bin" / "python"
 
     def build(self) -> None:
-        """Install the release and, against it, a copy of this source.
+        """Install the release and, against it, a copy of this source, as the Makefile does it.
 
         Raises:
             SystemExit: one of them cannot be built; the compiler's messages are in the log.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.python.exists():
-            self._run("venv", [sys.executable, "-m", "venv", str(self.folder / "venv")])
-        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        wheels = self.folder / "wheels"
-        self._run("tools", [*pip, *_BUILD_NEEDS, *_TEST_NEEDS])
-        if not list(wheels.glob("llama_cpp_python-*.whl")):
-            say(f"building llama-cpp-python {self.version}: some minutes")
-            wheel = [str(self.python), "-m", "pip", "wheel", "--no-deps", f"llama-cpp-python=={self.version}"]
-            self._run("llama-cpp-python", [*wheel, "--wheel-dir", str(wheels)])
-        self._run("install", [*pip, *map(str, wheels.glob("*.whl"))])
         self._copy()
-        say("building llama-cpp-eagle3 against it: about two minutes")
-        self._run("llama-cpp-eagle3", [*pip, "--no-build-isolation", "--no-deps", "--editable", str(self.source)])
+        say(f"building llama-cpp-python {self.version}, unless pip has a wheel of it, and this package: some minutes")
+        self._run("build", ["make", "-C", str(self.source), ".venv/stamps/cli"])
+        self._run("tools", [str(self.python), "-m", "pip", "install", "--quiet", *_TEST_NEEDS])
 
     def _copy(self) -> None:
         """This source, with the pin moved; what is there and the same stays, so that little is compiled again."""
@@ -94,7 +83,8 @@ class Trial:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
         for path in [*self.source.rglob("*.py"), *self.source.glob("csrc/**/*.*")]:
-            if "build" not in path.parts and path.relative_to(self.source).as_posix() not in wanted:
+            name = path.relative_to(self.source).as_posix()
+            if name not in wanted and not name.startswith((".venv/", "build/")):
                 path.unlink()
 
     def probe(self, n_cases: int) -> dict[str, Any]:
@@ -172,10 +162,8 @@ class Trial:
 
     def _run(self, what: str, command: list[str]) -> None:
         log = self.folder / f"{what}.log"
-        environment = dict(os.environ)
-        environment["CMAKE_ARGS"] = f"{environment.get('CMAKE_ARGS', '')} -DGGML_RPC=on".strip()
         with log.open("w") as file:
-            if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode != 0:
+            if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode != 0:
                 errors = [line for line in log.read_text().splitlines() if "error" in line.lower()]
                 raise SystemExit("\n".join([*errors[:20], f"{what} {self.version} cannot be built, see {log}"]))
 
