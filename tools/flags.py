@@ -90,8 +90,11 @@ def what_ours_does(flag: Any, names: Iterable[str]) -> str:
     if flag.metavar and flag.metavar == flag.default:
         return str(flag.help)
     missing = [name for name in names if name not in (*flag.names, *flag.no)]
-    text = "yes" if not flag.differs else f"yes; default: {flag.differs}"
-    return f"{text}; without {', '.join(missing)}" if missing else text
+    assert not missing, missing
+    parts = ["yes"]
+    parts += [f"without {flag.lacks}"] if flag.lacks else []
+    parts += [f"default: {flag.differs}"] if flag.differs else []
+    return "; ".join(parts)
 
 
 def document(known: Mapping[str, Any]) -> str:

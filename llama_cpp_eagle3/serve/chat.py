@@ -91,6 +91,8 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
         rules = grammar_rules(tokenizer, params, set(preserved))
         if server.templates.is_builtin:  # its grammars are of the answer alone
             rules["grammar_prefill"] = ()
+    if rules.get("grammar") is None:  # then the one that the server was started with, if any
+        rules.pop("grammar", None)
     options = server.options
     if options.reasoning_budget >= 0:
         more = sampling_rules(

@@ -90,6 +90,7 @@ SPECULATIVE = (
         "draft-eagle3, or none: do not draft",
         _spec_type,
         default="draft-eagle3",
+        lacks="all but draft-eagle3 and none",
         env="LLAMA_ARG_SPEC_TYPE",
         differs="draft-eagle3, llama.cpp none: a head that is given is used",
     ),

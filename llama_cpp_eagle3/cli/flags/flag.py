@@ -35,6 +35,8 @@ class Flag:
     """What it means without a value, which then need not be there."""
     repeats: bool = False
     """Whether each use adds to a list."""
+    lacks: str = ""
+    """Values of llama.cpp's that it does not take, and why."""
     differs: str = ""
     """How its default differs from llama.cpp's, and why."""
     why_not: str = ""
