@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] in COMMANDS:
         return _run(argv[0], argv[1:])
-    parser = argparse.ArgumentParser(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
+    parser = argparse.ArgumentParser(
+        _PROG, description="EAGLE-3 speculative decoding for GGUF models.", allow_abbrev=False
+    )
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

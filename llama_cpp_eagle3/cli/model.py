@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import re
 import sys
 from typing import Any
@@ -14,6 +13,7 @@ from .._core import local_devices, read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
+from .log import log_to
 
 _N_CTX = 4096
 
@@ -55,7 +55,7 @@ def list_devices() -> int:
 def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
     """Load target and head (None: the target alone); more: options of `Eagle3Llama` that have no flag."""
     if args.log_file is not None:
-        logging.getLogger().addHandler(logging.FileHandler(args.log_file.expanduser(), encoding="utf-8"))
+        log_to(args.log_file)
     draft_options = {
         "draft_model_path": draft,
         "draft_n_max": args.spec_draft_n_max,

@@ -235,7 +235,7 @@ def test_placement_leaves_the_text(tiny_target: Any, tiny_head: Any) -> None:
     assert params == {"load_mode": -1, "use_extra_bufts": True, "no_host": False}
     for flags in (
         *(("-dev", "none"), ("-dev", "CPU"), ("-ot", r"blk\.0.*=CPU,output=CPU"), ("-ncffn", 1, "-ncmoe", 2, "-cmoe")),
-        *(("-td", 1, "-devd", "CPU", "-nkvo", "--no-op-offload", "--check-tensors"), ("-sm", "none", "-mg", 0)),
+        *(("-td", 1, "-devd", "none", "-nkvo", "--no-op-offload", "--check-tensors"), ("-sm", "none", "-mg", 0)),
         ("--rope-scaling", "linear", "--rope-scale", 1, "--no-swa-full", "-ctkd", "f32"),
     ):
         assert text_of(*pair, *flags)[0] == plain, flags
@@ -277,6 +277,21 @@ def test_several_adapters(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> N
     assert texts[0] != texts[1] == texts[2]
     with pytest.raises(Eagle3Error, match=r"is no LoRA adapter in GGUF for this model"):
         load(tiny_target, lora=[path_of(tiny_target)])
+
+
+def test_log_file(tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
+    import logging
+
+    logger = logging.getLogger("llama_cpp_eagle3")
+    before = (list(logger.handlers), logger.level)
+    try:
+        text_of("-m", path_of(tiny_target), "-md", path_of(tiny_head), "--log-file", tmp_path / "log", "-v")
+    finally:
+        for handler in logger.handlers[len(before[0]) :]:
+            handler.close()
+        logger.handlers[:], level = before
+        logger.setLevel(level)
+    assert "INFO llama_cpp_eagle3: target on CPU" in (tmp_path / "log").read_text()
 
 
 def test_list_devices(capsys: Any) -> None:

@@ -40,7 +40,8 @@ HEAD = (
     flag(
         "-devd --device-draft --spec-draft-device",
         "DEV",
-        "run the head on this ggml device, or on this one of the rpc servers",
+        "run the head on this ggml device, or on this one of the rpc servers; none = CPU",
+        lambda text: "CPU" if text == "none" else text,
     ),
     flag("-td --threads-draft --spec-draft-threads", "N", "CPU threads of the head (default: as -t)", int),
     refuse("-tbd --threads-batch-draft --spec-draft-threads-batch", "a head has one number: -td", metavar="N"),

@@ -33,9 +33,9 @@ _NO_DOWNLOAD = "download the file, and give its path with -m"
 _LOG = "the log goes to stderr through Python's logging, as text"
 
 
-def _threads(text: str) -> int | None:
+def _threads(text: str) -> int:
     n = int(text)
-    return n if n > 0 else None
+    return n if n > 0 else default_threads()
 
 
 FILES = (
