@@ -27,7 +27,6 @@ from .features import Features
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 from .guard import Guard, bury, closed_error
 from .head import Head
-from .hub import download
 from .loading import Loading
 from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
@@ -928,7 +927,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str | None,
+        filename: str | None = None,
         additional_files: list[str] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
         local_dir_use_symlinks: bool | str = "auto",
@@ -936,27 +935,51 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         *,
         draft_repo_id: str | None = None,
         draft_filename: str | None = None,
+        token: str | None = None,
+        offline: bool = False,
         **kwargs: Any,
     ) -> Eagle3Llama:
-        """Load a target, and a head if one is named, from the Hugging Face hub (needs `huggingface-hub`).
+        """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 
         Args:
-            repo_id: the target's repository.
-            filename: the target's file in it, or a glob pattern that matches one file.
-            additional_files: more files of the target's repository, such as shards.
-            local_dir: where to put the files, instead of the hub's cache.
-            local_dir_use_symlinks: passed on to the hub.
+            repo_id: the target's repository, USER/REPO or USER/REPO:QUANT.
+            filename: the target's file in it, or a glob pattern that matches one file, instead of QUANT. Without both
+                it is the Q4_K_M one, else Q8_0, else the first. Shards come all.
+            additional_files: more files of the target's repository, or patterns.
+            local_dir: where to put GGUF files, instead of the hub's cache.
+            local_dir_use_symlinks: taken for Llama's sake; huggingface_hub decides that itself now.
             cache_dir: the hub's cache.
-            draft_repo_id: the head's repository (default: the target's, if `draft_filename` is given).
-            draft_filename: the head's file, or a pattern (default: the one GGUF file of `draft_repo_id`).
+            draft_repo_id: the head's repository, USER/REPO or USER/REPO:QUANT (default: the target's, if
+                `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
+                once per revision.
+            draft_filename: the head's file, or a pattern.
+            token: for what is gated or private; default: HF_TOKEN, or what `hf auth login` left.
+            offline: take what is on this machine already, and ask nobody. HF_HUB_OFFLINE=1 says so too.
             **kwargs: what the constructor takes.
+
+        Raises:
+            HubError: the hub has no such thing, does not give it, or does not answer.
+            ImportError: something of the extra is missing.
         """
-        where = {"local_dir": local_dir, "local_dir_use_symlinks": local_dir_use_symlinks, "cache_dir": cache_dir}
-        if draft_repo_id is not None or draft_filename is not None:
-            if "draft_model_path" in kwargs:
-                raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
-            kwargs["draft_model_path"] = download(draft_repo_id or repo_id, draft_filename or "*.gguf", **where)
-        return cls(download(repo_id, filename, additional_files=additional_files, **where), **kwargs)
+        from .hub import Access, fetch_pair, split_name
+
+        if draft_filename is not None and draft_repo_id is None:
+            draft_repo_id = split_name(repo_id)[0]
+        if draft_repo_id is not None and "draft_model_path" in kwargs:
+            raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
+        pair = fetch_pair(
+            repo_id,
+            draft_repo_id,
+            Access(cache_dir, local_dir, token, offline),
+            target_file=filename,
+            more_files=tuple(additional_files or ()),
+            head_file=draft_filename,
+            log=partial(_tell, bool(kwargs.get("verbose", True))),
+        )
+        if pair.head is not None:
+            kwargs["draft_model_path"] = pair.head
+        assert pair.target is not None
+        return cls(pair.target, **kwargs)
 
     def close(self) -> None:
         """Free everything. Happens by itself when the object goes."""

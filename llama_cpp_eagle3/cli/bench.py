@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
-from .flags import PROMPT, changed, pick
-from .model import fill_in_bundled_pair
+from .flags import HUB, PROMPT, changed, pick
+from .model import resolve_pair
 from .parser import Parser
 
 _N_CTX = 512
@@ -31,7 +31,9 @@ def add_arguments(parser: Parser) -> None:
         help=f"(default: {_N_CTX})",
     )
     predict = next(flag for flag in PROMPT if flag.attribute == "predict")
-    parser.add_flags("pair", (*changed(pair, "gpu_layers", default=0, help="of the target (default: 0)"), predict))
+    parser.add_flags(
+        "pair", (*HUB, *changed(pair, "gpu_layers", default=0, help="of the target (default: 0)"), predict)
+    )
     files = parser.add_argument_group("prompts")
     files.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
@@ -97,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if args.model_draft is None:
-        raise ValueError("give both -m and -md, or neither for the bundled pair")
+        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
     return args.model, args.model_draft
 
 

@@ -15,7 +15,7 @@ from .._core import CostCurve
 from ..ggml_types import WEIGHT_TYPES
 from ..planning import Costs, measure_types, save_costs
 from .flags import LOAD, LOG
-from .model import fill_in_bundled_pair, list_devices, load_model
+from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
 
 _NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     llm = load_model(args, args.model_draft)
     try:
         key = llm.costs_key()

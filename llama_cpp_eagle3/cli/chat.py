@@ -16,7 +16,7 @@ from ..llama import Eagle3Llama
 from ..serve.templates import Templates
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
-from .model import fill_in_bundled_pair, list_devices, load_model
+from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     first = _first(args)
     if args.single_turn and first is None:
         raise ValueError("--single-turn: say what with -p TEXT or -f FNAME")
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     draft = args.model_draft if args.spec_type == "draft-eagle3" else None
     with load_model(args, draft) as llm:
         if llm.draft == "auto":

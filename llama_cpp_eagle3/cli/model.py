@@ -13,6 +13,7 @@ from .._core import local_devices, read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
+from .hub import fetch_files
 from .log import log_to
 
 _N_CTX = 4096
@@ -33,8 +34,14 @@ def progress_bar(total: float, desc: str, unit: str = "") -> Any:
     return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
 
 
-def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
-    """Take the bundled pair if no target was named; returns whether it was."""
+def resolve_pair(args: argparse.Namespace) -> bool:
+    """Set `model` and `model_draft`: files as named, from the hub, or the bundled pair; returns whether it is that.
+
+    Raises:
+        ValueError: flags contradict each other.
+        HubError: see `fetch_pair`.
+    """
+    fetch_files(args)
     if args.model is not None:
         return False
     if args.model_draft is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from ..llama import Eagle3Llama
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
-from .model import fill_in_bundled_pair, list_devices, load_model, progress_bar
+from .model import list_devices, load_model, progress_bar, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
 from .writer import Writer
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.list_devices:
         return list_devices()
-    if fill_in_bundled_pair(args) and args.prompt is args.file is args.binary_file is None:
+    if resolve_pair(args) and args.prompt is args.file is args.binary_file is None:
         args.prompt, args.escape = _DEMO_PROMPT, False
         if args.repeat_penalty is None:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ..cli.model import fill_in_bundled_pair, progress_bar
+from ..cli.model import progress_bar, resolve_pair
 from .chat import ChatShape, begin
 from .completions import OpenAIShape, parse_completion
 from .errors import ApiError, invalid
@@ -122,9 +122,9 @@ def run_batch(args: argparse.Namespace) -> int:
         ValueError, OSError, RuntimeError: it cannot be started.
     """
     configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
     requests = read_requests(args.input)[: args.limit]
     done, lines = read_done(args.output, args.retry_errors)
+    resolve_pair(args)
     totals: dict[str, _Total] = defaultdict(_Total)
     categories = {request.custom_id: request.category for request in requests}
     for result in lines:

@@ -74,7 +74,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
     Raises:
         ValueError, OSError: a flag cannot work.
     """
-    names = [name.strip() for name in (args.alias or Path(args.model).name).split(",") if name.strip()]
+    names = [name.strip() for name in (args.alias or args.hf_repo or Path(args.model).name).split(",") if name.strip()]
     if not names:
         raise ValueError("--alias: expected a name")
     keys = [key.strip() for key in args.api_key.split(",") if key.strip()]

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..cli.model import fill_in_bundled_pair, load_model
+from ..cli.model import load_model, resolve_pair
 from .app import make_app
 from .info import drafting
 from .log import configure
@@ -36,7 +36,7 @@ def serve(args: argparse.Namespace) -> int:
         ValueError, OSError, RuntimeError: it cannot be started; no port was open.
     """
     configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     why = why_no_draft(args)

@@ -341,38 +341,6 @@ def test_long_pieces_are_not_lost(tiny_dir: Any, monkeypatch: pytest.MonkeyPatch
         assert llm.detokenize([65, last_merge]) == llm.detokenize([65]) + b"\n" + 44 * b" "
 
 
-def test_from_pretrained(tiny_target: Any, tiny_head: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    files = {
-        "me/target": {"target-q4.gguf": path_of(tiny_target), "target-q8.gguf": path_of(tiny_target)},
-        "me/head": {"sub/head.gguf": path_of(tiny_head), "README.md": ""},
-    }
-
-    class FileSystem:
-        def ls(self, repo_id: str, recursive: bool) -> list[str]:
-            return [f"{repo_id}/{name}" for name in files[repo_id]]
-
-    def download(repo_id: str, filename: str, subfolder: str, **_: Any) -> str:
-        return files[repo_id][filename if subfolder == "." else f"{subfolder}/{filename}"]
-
-    monkeypatch.setattr(hub, "HfFileSystem", FileSystem)
-    monkeypatch.setattr(hub, "hf_hub_download", download)
-    options = {"verbose": False, "n_threads": 1}
-    llm = Eagle3Llama.from_pretrained("me/target", "*q4*", draft_repo_id="me/head", **options)
-    assert llm.draft_model_path == path_of(tiny_head)
-    assert len(take(llm, [1, 2], 5)) == 5
-    llm.close()
-    with pytest.raises(ValueError, match="Multiple files"):
-        Eagle3Llama.from_pretrained("me/target", "*.gguf", draft_repo_id="me/head", **options)
-    with pytest.raises(ValueError, match="No file found"):
-        Eagle3Llama.from_pretrained("me/target", "*q4*", draft_filename="*eagle3*", **options)
-    with pytest.raises(TypeError, match="either"):
-        Eagle3Llama.from_pretrained("me/target", "*q4*", draft_repo_id="me/head", draft_model_path="x", **options)
-    plain = Eagle3Llama.from_pretrained("me/target", "*q4*", **options)
-    assert plain.draft_model_path is None
-    plain.close()
-
-
 @pytest.mark.parametrize("logits_all", [False, True])
 def test_prefix_from_host_memory(perfect_pair: Any, logits_all: bool) -> None:
     """A prompt that begins with what another text left in host memory, while the arrays still hold a third one."""

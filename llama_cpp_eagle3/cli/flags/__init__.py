@@ -17,6 +17,7 @@ from .server import SERVER
 
 __all__ = [
     "CONVERSATION",
+    "HUB",
     "LOAD",
     "LOG",
     "PROMPT",

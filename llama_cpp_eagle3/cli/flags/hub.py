@@ -1,17 +1,26 @@
-"""Files from the Hugging Face hub."""
+"""Models of the Hugging Face hub."""
 
 from __future__ import annotations
 
-from .flag import refuse
+from .flag import flag
 
-_NOT_YET = "download the file, and give its path with -m or -md"
+_NAME = "USER/REPO[:QUANT]"
 
 HUB = (
-    refuse("-hf -hfr --hf-repo", _NOT_YET, env="LLAMA_ARG_HF_REPO", metavar="USER/REPO[:QUANT]"),
-    refuse("-hff --hf-file", _NOT_YET, env="LLAMA_ARG_HF_FILE", metavar="FILE"),
-    refuse("-hft --hf-token", _NOT_YET, metavar="TOKEN"),
-    refuse(
-        "-hfd -hfrd --hf-repo-draft --spec-draft-hf", _NOT_YET, env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", metavar="USER/REPO"
+    flag(
+        "-hf -hfr --hf-repo",
+        _NAME,
+        "target of the Hugging Face hub (default type: Q4_K_M, else Q8_0, else the first)",
+        env="LLAMA_ARG_HF_REPO",
     ),
-    refuse("--offline", _NOT_YET, env="LLAMA_ARG_OFFLINE"),
+    flag("-hff --hf-file", "FILE", "the target's file in it, instead of QUANT", env="LLAMA_ARG_HF_FILE"),
+    flag(
+        "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+        _NAME,
+        "head: a GGUF, or a checkpoint that is converted and kept (default: the eagle3-*.gguf in the target's "
+        "repository, if there is one)",
+        env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+    ),
+    flag("-hft --hf-token", "TOKEN", "access token (default: HF_TOKEN)"),
+    flag("--offline", help="take what is on this machine already (HF_HUB_OFFLINE)", env="LLAMA_ARG_OFFLINE"),
 )
