@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flag import flag, on_off_auto, one_of, refuse
+from .flag import NO_IMAGES, flag, on_off_auto, one_of, refuse
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 
@@ -98,5 +98,5 @@ CONVERSATION = (
         bare="on",
     ),
     flag("--simple-io", help="no line editing"),
-    refuse("-mm --mmproj", "there are no images here", env="LLAMA_ARG_MMPROJ", metavar="FILE"),
+    refuse("-mm --mmproj", NO_IMAGES, env="LLAMA_ARG_MMPROJ", metavar="FILE"),
 )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 
 from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
-from .flag import flag, layers, one_of, refuse
+from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
 
-_NO_POOLS = "llama_cpp gives no access to ggml's thread pools; taskset and nice do it for the whole process"
 _NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld say where it runs"
-_NO_NGRAMS = "drafts come from EAGLE-3 heads here"
 _SPEC_TYPES = ("none", "draft-eagle3")
 
 
@@ -17,7 +15,7 @@ def _spec_type(text: str) -> str:
     kinds = [kind for kind in text.split(",") if kind != "none"] or ["none"]
     for kind in kinds:
         if kind not in _SPEC_TYPES:
-            raise argparse.ArgumentTypeError(f"expected none or draft-eagle3, found {kind!r}: {_NO_NGRAMS}")
+            raise argparse.ArgumentTypeError(f"expected none or draft-eagle3, found {kind!r}: {NO_OTHER_DRAFTS}")
     return kinds[0]
 
 
@@ -46,7 +44,7 @@ HEAD = (
     flag("-td --threads-draft --spec-draft-threads", "N", "CPU threads of the head (default: as -t)", int),
     refuse("-tbd --threads-batch-draft --spec-draft-threads-batch", "a head has one number: -td", metavar="N"),
     *(
-        refuse(names, _NO_POOLS, metavar="N")
+        refuse(names, NO_POOLS, metavar="N")
         for names in (
             *("--spec-draft-cpu-mask -Cd --cpu-mask-draft", "--spec-draft-cpu-range -Crd --cpu-range-draft"),
             *("--spec-draft-cpu-strict --cpu-strict-draft", "--spec-draft-prio --prio-draft"),
@@ -135,7 +133,7 @@ SPECULATIVE = (
     flag("--tree-topk", "N", "with that many successors behind each node", int, is_ours=True),
     flag("--tree-tokens", "N", "and verify that many nodes", int, is_ours=True),
     *(
-        refuse(f"--spec-ngram-{name}", _NO_NGRAMS, metavar="N")
+        refuse(f"--spec-ngram-{name}", NO_OTHER_DRAFTS, metavar="N")
         for name in (
             *("mod-n-min", "mod-n-max", "mod-n-match", "simple-size-n", "simple-size-m", "simple-min-hits"),
             *("map-k-size-n", "map-k-size-m", "map-k-min-hits", "map-k4v-size-n", "map-k4v-size-m"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...ggml_types import CACHE_TYPES
 from ...options import default_threads
 from .flag import (
+    NO_POOLS,
     flag,
     items,
     key_values,
@@ -26,7 +27,6 @@ NUMA = ("distribute", "isolate", "numactl")
 ROPE_SCALING = ("none", "linear", "yarn")
 SPLIT_MODES = ("none", "layer", "row")
 
-_NO_POOLS = "llama_cpp gives no access to ggml's thread pools; taskset and nice do it for the whole process"
 _NO_FIT = "what does not fit is not made smaller here: say -ngl and -c"
 _NO_CVECTOR = "llama_cpp has no reader for control vectors"
 _NO_DOWNLOAD = "download the file, and give its path with -m"
@@ -132,7 +132,7 @@ MACHINE = (
     ),
     flag("-tb --threads-batch", "N", "CPU threads for batches (default: as -t)", _threads),
     *(
-        refuse(names, _NO_POOLS, metavar="N")
+        refuse(names, NO_POOLS, metavar="N")
         for names in (
             *("-C --cpu-mask", "-Cr --cpu-range", "--cpu-strict", "--prio", "--poll", "-Cb --cpu-mask-batch"),
             *("-Crb --cpu-range-batch", "--cpu-strict-batch", "--prio-batch", "--poll-batch"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from .chat import TEMPLATE
-from .flag import flag, one_of, only, refuse
+from .flag import NO_IMAGES, NO_OTHER_DRAFTS, flag, one_of, only, refuse
 
-_NO_IMAGES = "there are no images here"
 _NO_TOOLS = "the server runs no tools"
 _ONE_MODEL = "one server has one model"
 _NO_EMBEDDINGS = "contexts are made for generation here"
@@ -120,14 +119,14 @@ SERVER = (
             ("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", "N", "", "-c is shared, or split evenly"),
             ("-ctxcp --ctx-checkpoints --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS", "N", "", "--cache-ram"),
             ("-cms --checkpoint-min-step", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", "N", "", "--cache-ram"),
-            ("-lcs --lookup-cache-static", "", "FNAME", "", "drafts come from EAGLE-3 heads here"),
-            ("-lcd --lookup-cache-dynamic", "", "FNAME", "", "drafts come from EAGLE-3 heads here"),
-            ("--spec-ngram-size-n", "", "N", "", "drafts come from EAGLE-3 heads here"),
-            ("--spec-ngram-size-m", "", "N", "", "drafts come from EAGLE-3 heads here"),
-            ("--spec-ngram-min-hits", "", "N", "", "drafts come from EAGLE-3 heads here"),
+            ("-lcs --lookup-cache-static", "", "FNAME", "", NO_OTHER_DRAFTS),
+            ("-lcd --lookup-cache-dynamic", "", "FNAME", "", NO_OTHER_DRAFTS),
+            ("--spec-ngram-size-n", "", "N", "", NO_OTHER_DRAFTS),
+            ("--spec-ngram-size-m", "", "N", "", NO_OTHER_DRAFTS),
+            ("--spec-ngram-min-hits", "", "N", "", NO_OTHER_DRAFTS),
             ("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", "L", "", "see `bench --synthetic-acceptance`"),
             ("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "P", "", "see `bench --synthetic-acceptance`"),
-            ("--spec-default", "", "", "", "drafts come from EAGLE-3 heads here: -md"),
+            ("--spec-default", "", "", "", NO_OTHER_DRAFTS),
             ("-r --reverse-prompt", "", "TEXT", "", "a request says it: stop"),
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
             ("--spm-infill", "", "", "", "there is no /infill"),
@@ -135,18 +134,18 @@ SERVER = (
             ("--embd-normalize", "", "N", "", _NO_EMBEDDINGS),
             ("--embedding --embeddings", "LLAMA_ARG_EMBEDDINGS", "", "", _NO_EMBEDDINGS),
             ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", _NO_EMBEDDINGS),
-            ("-mm --mmproj", "LLAMA_ARG_MMPROJ", "FILE", "", _NO_IMAGES),
-            ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", _NO_IMAGES),
-            ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", _NO_IMAGES),
-            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _NO_IMAGES),
-            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", _NO_IMAGES),
-            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _NO_IMAGES),
-            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _NO_IMAGES),
-            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", _NO_IMAGES),
-            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", _NO_IMAGES),
-            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", _NO_IMAGES),
-            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", _NO_IMAGES),
-            ("--media-path", "", "PATH", "", _NO_IMAGES),
+            ("-mm --mmproj", "LLAMA_ARG_MMPROJ", "FILE", "", NO_IMAGES),
+            ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", NO_IMAGES),
+            ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", NO_IMAGES),
+            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", NO_IMAGES),
+            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", NO_IMAGES),
+            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", NO_IMAGES),
+            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", NO_IMAGES),
+            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", NO_IMAGES),
+            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", NO_IMAGES),
+            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", NO_IMAGES),
+            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", NO_IMAGES),
+            ("--media-path", "", "PATH", "", NO_IMAGES),
             ("--reuse-port", "LLAMA_ARG_REUSE_PORT", "", "", "one server has one port, or the start fails"),
             ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", "a web server in front serves files"),
             ("--cors-methods", "LLAMA_ARG_CORS_METHODS", "METHODS", "", "--cors-origins alone opens the server"),
