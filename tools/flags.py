@@ -99,6 +99,8 @@ def what_ours_does(flag: Any, names: Iterable[str]) -> str:
 
 def document(known: Mapping[str, Any]) -> str:
     """The document's text."""
+    from llama_cpp_eagle3.cli.flags import CONVERSATION, TEMPLATE
+
     parts = [_HEAD.format(version=known["version"])]
     shown: set[str] = set()
     ours = our_flags()
@@ -132,6 +134,15 @@ def document(known: Mapping[str, Any]) -> str:
                 seen.add(flag.names)
                 value = f" {flag.metavar}" if flag.metavar else ""
                 parts.append(f"| `{', '.join(flag.names)}{value}` | {flag.help} |")
+    parts.append(
+        "\n## `llama-cpp-eagle3 chat`\n\nThose of speculative-simple that load and sample (the temperature is llama.cpp's "
+        "0.8), and\n\n| flag | variable | |\n|---|---|---|"
+    )
+    for flag in (*CONVERSATION, *TEMPLATE):
+        value = f" {flag.metavar}" if flag.metavar else ""
+        shown_as = f"{', '.join((*flag.names, *flag.no))}{value}".replace("|", "\\|")
+        variable = f"`{flag.env}`" if flag.env else ""
+        parts.append(f"| `{shown_as}` | {variable} | {f'refused: {flag.why_not}' if flag.why_not else flag.help} |")
     return "\n".join(parts) + "\n"
 
 
