@@ -67,12 +67,12 @@ TEMPLATE = (
 )
 
 CONVERSATION = (
-    flag("-sys --system-prompt", "TEXT", "(default: none)", default=""),
+    flag("-sys --system-prompt", "TEXT", "the system's message (default: none)", default=""),
     flag("-sysf --system-prompt-file", "FNAME", "the same from a file", Path),
     flag("-p --prompt", "TEXT", "what is said first"),
     flag("-f --file", "FNAME", "the same from a file"),
     flag("-st --single-turn", help="end after the first answer"),
-    flag("-mli --multiline-input", help="what is said ends with a line of its own that is a backslash"),
+    flag("-mli --multiline-input", help="say several lines; one that ends with \\\\ is the last"),
     flag(
         "-n --predict --n-predict",
         "N",
