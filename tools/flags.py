@@ -135,8 +135,8 @@ def document(known: Mapping[str, Any]) -> str:
                 value = f" {flag.metavar}" if flag.metavar else ""
                 parts.append(f"| `{', '.join(flag.names)}{value}` | {flag.help} |")
     parts.append(
-        "\n## `llama-cpp-eagle3 chat`\n\nThose of speculative-simple that load and sample (with llama.cpp's temperature, "
-        "0.8), and\n\n| flag | variable | |\n|---|---|---|"
+        "\n## `llama-cpp-eagle3 chat`\n\nThose of speculative-simple that load and sample (at "
+        "llama.cpp's temperature, 0.8), and\n\n| flag | variable | |\n|---|---|---|"
     )
     for flag in (*CONVERSATION, *TEMPLATE):
         value = f" {flag.metavar}" if flag.metavar else ""

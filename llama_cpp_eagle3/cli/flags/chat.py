@@ -72,7 +72,7 @@ CONVERSATION = (
     flag("-p --prompt", "TEXT", "what is said first"),
     flag("-f --file", "FNAME", "the same from a file"),
     flag("-st --single-turn", help="end after the first answer"),
-    flag("-mli --multiline-input", help="say several lines; one that ends with \\\\ is the last"),
+    flag("-mli --multiline-input", help="say several lines; one that ends with \\ is the last"),
     flag(
         "-n --predict --n-predict",
         "N",
