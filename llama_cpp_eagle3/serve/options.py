@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cli.flags import LOAD, LOG, SAMPLING, SERVER
+from ..cli.flags import LOAD, LOG, SAMPLING, SERVER, changed
 from ..cli.parser import Parser
 from ..cli.sampling import given as sampling_given
+from .embedder import POOLING
 
 _N_BODY_MAX = 64 << 20
 
@@ -43,12 +44,26 @@ class ServeOptions:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None
     reasoning_format: str = "auto"
-    prefill_assistant: bool = True
     reasoning_budget: int = -1
+    """Tokens; -1: no limit."""
     reasoning_budget_message: str = ""
+    context_shift: bool = False
+    embeddings: bool = False
+    pooling: int | None = None
+    """llama.cpp's number; None: what the model says."""
+    spm_infill: bool = False
+    prefill_assistant: bool = True
 
 
-FLAGS = {**LOAD, "server": SERVER, "sampling, if a request does not say it": SAMPLING, "log": LOG}
+FLAGS = {
+    **LOAD,
+    "context": changed(
+        LOAD["context"], "keep", metavar="N", read=int, default=0, help="tokens that --context-shift keeps (default: 0)"
+    ),
+    "server": SERVER,
+    "sampling, if a request does not say it": SAMPLING,
+    "log": LOG,
+}
 """Title -> flags."""
 
 
@@ -63,6 +78,8 @@ def defaults_of(args: argparse.Namespace) -> dict[str, Any]:
     given = sampling_given(args)
     if "logit_bias" in given:
         given["logit_bias"] = [list(pair) for pair in given["logit_bias"]]
+    if args.keep:
+        given["n_keep"] = args.keep
     if args.verbose:
         given["verbose"] = True
     return given | ({"n_predict": args.predict} if args.predict >= 0 else {})
@@ -88,6 +105,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError(f"--slot-save-path: '{folder}' is not a folder")
     if (args.ssl_key_file is None) != (args.ssl_cert_file is None):
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
+    if args.reasoning_budget < -1:
+        raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
     if min(args.max_queued_requests, args.max_body_size) < 1 or args.timeout <= 0:
         raise ValueError("expected --max-queued-requests >= 1, --max-body-size >= 1 and --timeout > 0")
     return ServeOptions(
@@ -111,9 +130,13 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         chat_template_kwargs=args.chat_template_kwargs or {},
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
         reasoning_format=args.reasoning_format,
-        prefill_assistant=args.prefill_assistant,
         reasoning_budget=args.reasoning_budget,
         reasoning_budget_message=args.reasoning_budget_message,
+        embeddings=args.embeddings,
+        pooling=None if args.pooling is None else POOLING[args.pooling],
+        context_shift=args.context_shift,
+        spm_infill=args.spm_infill,
+        prefill_assistant=args.prefill_assistant,
     )
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from .chat import TEMPLATE
 from .flag import NO_IMAGES, NO_OTHER_DRAFTS, flag, one_of, only, refuse
 
+POOLING_TYPES = ("none", "mean", "cls", "last")
+
 _NO_TOOLS = "the server runs no tools"
 _ONE_MODEL = "one server has one model"
-_NO_EMBEDDINGS = "contexts are made for generation here"
+_NO_RERANKING = "there is no reranking"
 _NO_PRESETS = "name the files with -m and -md"
 _MODEL_ALONE = "the page has no such settings"
 
@@ -24,6 +26,28 @@ SERVER = (
     flag("--metrics", help="GET /metrics", env="LLAMA_ARG_ENDPOINT_METRICS"),
     flag("--ui --webui", no="--no-ui --no-webui", help="a page at / (default: on)", default=True, env="LLAMA_ARG_UI"),
     flag("--slot-save-path", "DIR", "where slots may be saved", Path),
+    flag(
+        "--context-shift",
+        no="--no-context-shift",
+        help="cut tokens out of a full context (default: off)",
+        default=False,
+        env="LLAMA_ARG_CONTEXT_SHIFT",
+    ),
+    flag(
+        "--embedding --embeddings",
+        help="/v1/embeddings, in another context",
+        dest="embeddings",
+        env="LLAMA_ARG_EMBEDDINGS",
+    ),
+    flag(
+        "--pooling",
+        "{none,mean,cls,last,rank}",
+        "of embeddings (default: what the model says)",
+        one_of(POOLING_TYPES),
+        lacks="rank: there is no reranking",
+        env="LLAMA_ARG_POOLING",
+    ),
+    flag("--spm-infill", help="suffix before prefix, as some models have it"),
     flag(
         "-cram --cache-ram",
         "MiB",
@@ -84,7 +108,6 @@ SERVER = (
         fine="-cb --cont-batching",
     ),
     refuse("--no-cache-prompt", "a request says it: cache_prompt", fine="--cache-prompt", env="LLAMA_ARG_CACHE_PROMPT"),
-    refuse("--context-shift", "a context is never shifted", env="LLAMA_ARG_CONTEXT_SHIFT", fine="--no-context-shift"),
     refuse("--no-escape", "requests say texts as they are", fine="-e --escape"),
     refuse("--no-warmup", "costs are measured with it", fine="--warmup"),
     refuse(
@@ -129,11 +152,8 @@ SERVER = (
             ("--spec-default", "", "", "", NO_OTHER_DRAFTS),
             ("-r --reverse-prompt", "", "TEXT", "", "a request says it: stop"),
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
-            ("--spm-infill", "", "", "", "there is no /infill"),
-            ("--pooling", "LLAMA_ARG_POOLING", "TYPE", "", _NO_EMBEDDINGS),
-            ("--embd-normalize", "", "N", "", _NO_EMBEDDINGS),
-            ("--embedding --embeddings", "LLAMA_ARG_EMBEDDINGS", "", "", _NO_EMBEDDINGS),
-            ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", _NO_EMBEDDINGS),
+            ("--embd-normalize", "", "N", "", "a request says it: embd_normalize"),
+            ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", _NO_RERANKING),
             ("-mm --mmproj", "LLAMA_ARG_MMPROJ", "FILE", "", NO_IMAGES),
             ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", NO_IMAGES),
             ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", NO_IMAGES),
