@@ -30,6 +30,7 @@ from llama_cpp_eagle3.bench.load import Load, load_own
 from llama_cpp_eagle3.bench.runs import Peer, load
 from llama_cpp_eagle3.bench.server import N_BATCH, Server
 from llama_cpp_eagle3.bench.settings import numbers
+from llama_cpp_eagle3.bench.synthetic import SyntheticAcceptance, rates_of
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
 SIDES = (PLAIN, AUTO, SERVER, DRAFTED)
@@ -79,7 +80,17 @@ class Point:
 class Kept:
     """Points that are kept in a file while they are measured."""
 
-    SETTINGS = ("head", "n_predict", "n_prompts", "ctx_size", "threads", "gpu_layers", "flash_attn", "cpu_time")
+    SETTINGS = (
+        "head",
+        "n_predict",
+        "n_prompts",
+        "ctx_size",
+        "threads",
+        "gpu_layers",
+        "flash_attn",
+        "cpu_time",
+        "synthetic_acceptance",
+    )
 
     def __init__(self, args: argparse.Namespace):
         self.path: Path | None = args.resume
@@ -114,6 +125,8 @@ def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack
         )
         found[name] = stack.enter_context(closing(llm))
         llm.calibrate(seconds=10.0)
+        if args.synthetic_acceptance:
+            llm.engine.on_draw = SyntheticAcceptance(args.synthetic_acceptance, llm.n_vocab())
     return found
 
 
@@ -127,7 +140,10 @@ def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, k
         def start(n_max: int) -> Side:
             tools = peer.get_tools(args.tools)
             other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
-            server = stack.enter_context(Server(other, n_max, n_parallel=n_parallel, flash_attn=args.flash_attn))
+            rates = args.synthetic_acceptance if n_max else None
+            server = stack.enter_context(
+                Server(other, n_max, synthetic=rates, n_parallel=n_parallel, flash_attn=args.flash_attn)
+            )
             return partial(server.run_many, clock=server.process_time if args.cpu_time else perf_counter)
 
         def show(what: str) -> None:
@@ -208,6 +224,9 @@ def main() -> None:
         help="count the processor's time instead of the wall's: with one thread, what else runs does not matter",
     )
     p.add_argument("--resume", type=Path, metavar="FILE", help="keep runs here as they come; those in it count")
+    p.add_argument(
+        "--synthetic-acceptance", type=rates_of, metavar="P,...", help="accept by fixed odds, as `bench` does"
+    )
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     files = common.pair(args) if args.model else inflated_files(args)
@@ -234,7 +253,10 @@ def main() -> None:
         ]
         report.plot_lines(common.HERE / "results" / f"{name}.svg", panels, "prompts at once")
         texts.append(f"![tokens per second](results/{name}.svg)")
-    title = f"Several prompts at once: a 1B model in Q4_0, head {args.head}"
+    what = "a 1B model in Q4_0" if not args.model else Path(args.model).name
+    title = f"Several prompts at once: {what}, head {args.head if not args.model else Path(args.model_draft).name}"
+    if args.synthetic_acceptance:
+        title += f", SYNTHETIC ACCEPTANCE {args.synthetic_acceptance}"
     data: dict[str, object] = {"points": [point.as_dict() for point in points]}
     common.finish(args, common.Section("load", title, "\n\n".join(texts), data, name), files)
 
