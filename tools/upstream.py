@@ -1,10 +1,9 @@
 """Try this package with another release of llama-cpp-python, and say what changed against the pinned one.
 
-    python tools/upstream.py 0.3.35            build both (llama.cpp takes some minutes), probe, print the differences
-    python tools/upstream.py 0.3.36 --record   of the pinned release: write tools/upstream.json
+    python tools/upstream.py 0.3.35            build it (llama.cpp takes some minutes), probe, print the differences
+    python tools/upstream.py 0.3.36 --record   of the pinned release, in this checkout: write tools/upstream.json
 
-Everything happens in a folder of the cache: a virtual environment, a copy of this source whose pin is moved, and the
-results. What is compared: Llama's arguments and llama.h's parameters, the architectures with their taps and ways of
+Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. What is compared: Llama's arguments and llama.h's parameters, the architectures with their taps and ways of
 taking back (tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
 """
 
@@ -27,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "tools" / "upstream.json"
 PIN = ROOT / "vendor" / "llama_cpp_python_version"
 _TEST_NEEDS = ("pytest>=8.0", "gguf>=0.19", "hypothesis>=6.100", "numpy")
+PARTS = ("surface", "architectures", "tests", "spoilt files")
 TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
     *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
@@ -55,7 +55,9 @@ class Trial:
 
     def __init__(self, version: str, folder: Path):
         self.version, self.folder = version, folder
-        self.source, self.python = folder / "source", folder / "source" / ".venv" / "bin" / "python"
+        self.is_pinned = version == PIN.read_text().strip()
+        self.source = ROOT if self.is_pinned else folder / "source"
+        self.python = self.source / ".venv" / "bin" / "python"
 
     def build(self) -> None:
         """Install the release and, against it, a copy of this source, as the Makefile does it.
@@ -63,7 +65,8 @@ class Trial:
         Raises:
             SystemExit: one of them cannot be built; the compiler's messages are in the log.
         """
-        self._copy()
+        if not self.is_pinned:
+            self._copy()
         say(f"building llama-cpp-python {self.version}, unless pip has a wheel of it, and this package: some minutes")
         self._run("build", ["make", "-C", str(self.source), ".venv/stamps/cli"])
         self._run("tools", [str(self.python), "-m", "pip", "install", "--quiet", *_TEST_NEEDS])
@@ -87,22 +90,21 @@ class Trial:
             if name not in wanted and not name.startswith((".venv/", "build/")):
                 path.unlink()
 
-    def probe(self, n_cases: int) -> dict[str, Any]:
-        """What the release does, as far as we depend on it."""
-        done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
-        surface = json.loads(done.stdout.splitlines()[-1])
-        say("architectures: taps, boundaries, taking back")
-        table, failed = self.source / "docs" / "targets.md", self._pytest("tests/core/test_targets.py", write=True)
-        targets = dict(_TABLE.findall(table.read_text(encoding="utf-8")))
-        return {
-            "version": self.version,
-            "surface": surface,
-            "architectures": {
-                name: row for name, row in targets.items() if name != "architecture" and "--" not in name
-            },
-            "tests": {"tests/core/test_targets.py": failed, **dict(self._tests())},
-            "spoilt files": self._fuzz(n_cases),
-        }
+    def probe(self, part: str, n_cases: int) -> Any:
+        """What the release does, as far as we depend on it: one of `PARTS`."""
+        say(part)
+        if part == "surface":
+            done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
+            return json.loads(done.stdout.splitlines()[-1])
+        if part == "architectures":
+            table, failed = self.source / "docs" / "targets.md", self._pytest("tests/core/test_targets.py", write=True)
+            rows = dict(_TABLE.findall(table.read_text(encoding="utf-8")))
+            return {"failed tests": failed} | {
+                name: row for name, row in rows.items() if name != "architecture" and "--" not in name
+            }
+        if part == "tests":
+            return dict(self._tests())
+        return self._fuzz(n_cases)
 
     def _tests(self) -> Iterator[tuple[str, list[str]]]:
         for test in TESTS:
@@ -138,7 +140,6 @@ class Trial:
         return sorted(failed)
 
     def _fuzz(self, n_cases: int) -> dict[str, Any]:
-        say(f"{n_cases} spoilt files")
         command = [
             str(self.python),
             "tests/support/fuzz_files.py",
@@ -205,19 +206,25 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="spoilt files (default: 300)")
     parser.add_argument("--folder", type=Path, help="(default: a folder of the version in the user's cache)")
     parser.add_argument("--no-build", action="store_true", help="it is built; run the probes alone")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="look at this alone; the others as they were seen"
+    )
     parser.add_argument("--record", action="store_true", help=f"write {RECORDED.relative_to(ROOT)}")
     args = parser.parse_args()
-    pinned = PIN.read_text().strip()
-    if args.record and args.version != pinned:
-        parser.error(f"--record is for the pinned release, {pinned}: see docs/upgrading.md")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "llama-cpp-eagle3"
     trial = Trial(args.version, (args.folder or cache / "upstream" / args.version).absolute())
+    if args.record and not trial.is_pinned:
+        parser.error("--record is for the pinned release: see docs/upgrading.md")
+    trial.folder.mkdir(parents=True, exist_ok=True)
     if not args.no_build:
         trial.build()
-    result = trial.probe(args.cases)
-    (trial.folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    path = trial.folder / "result.json"
+    result = json.loads(path.read_text()) if args.part and path.exists() else {"version": args.version}
+    for part in args.part or PARTS:
+        result[part] = trial.probe(part, args.cases)
+        path.write_text(json.dumps(result, indent=1) + "\n")
     if args.record:
-        shutil.copy(trial.folder / "result.json", RECORDED)
+        shutil.copy(path, RECORDED)
         return 0
     found = list(differences(json.loads(RECORDED.read_text()), result))
     print("\n".join(found) or "nothing differs")
