@@ -3,8 +3,9 @@
     python tools/upstream.py 0.3.35            build it (llama.cpp takes some minutes), probe, print the differences
     python tools/upstream.py 0.3.36 --record   of the pinned release, in this checkout: write tools/upstream.json
 
-Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. What is compared: Llama's arguments and llama.h's parameters, the architectures with their taps and ways of
-taking back (tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
+Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. What is compared:
+Llama's arguments and llama.h's parameters, the architectures with their taps and ways of taking back
+(tests/core/test_targets.py, as in docs/targets.md), tests about facts of llama.cpp, and 300 spoilt files.
 """
 
 from __future__ import annotations
