@@ -28,6 +28,12 @@ class Device:
     @property
     def address(self) -> int:
         """Of the ggml_backend_dev_t."""
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and all."""
+    @property
+    def buffer_type(self) -> tuple[str, int] | None:
+        """Name and address of the ggml_backend_buffer_type_t that tensors on it usually have."""
 
 def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""
@@ -48,6 +54,9 @@ class RpcConnection:
 
 def local_accelerators() -> list[Device]:
     """GPUs of this machine, or its integrated ones if it has no other."""
+
+def local_devices() -> list[Device]:
+    """All devices that ggml knows on this machine."""
 
 def local_device(name: str) -> Device | None:
     """Return the registered ggml device of that name, such as CPU or CUDA0."""
