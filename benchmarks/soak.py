@@ -134,7 +134,7 @@ class Soak:
 
     async def leave(self) -> None:
         body = self.body(n_predict=400, stream=self._rng.random() < 0.5, ignore_eos=True)
-        with suppress(httpx.TimeoutException):
+        with suppress(httpx.TimeoutException, asyncio.TimeoutError):
             await asyncio.wait_for(
                 self.client.post("/completion", json=body, timeout=self._rng.choice([0.02, 0.1, 0.3])), 0.5
             )
