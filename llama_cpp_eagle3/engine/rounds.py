@@ -131,7 +131,9 @@ class Rounds:
             n_room -= n
             parts.append(Part(s, s.n_past, s.tokens[-1:], False))
         n_prompt_rows = 0
-        n_prompt_max = self.pace.n_rows if parts and reading else n_room
+        # prompts that come at once begin together: only who has said more than its first token is not kept waiting
+        is_going = any(len(part.sequence.tokens) > part.sequence.n_prompt + 1 for part in parts)
+        n_prompt_max = self.pace.n_rows if is_going and reading else n_room
         for s in reading:
             n_replay = self._n_replay(s)
             n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
