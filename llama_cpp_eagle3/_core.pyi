@@ -664,7 +664,8 @@ class Planner:
         """What happened so far.
 
         `rounds`, of which `drafted` asked the head, `probes` of them although it was not worth it, `trials` although
-        no head could pay; `text`, rounds in which something was verified that the text suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+        no head could pay; `text`, rounds in which something was verified that the text
+        suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
         `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         """
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from ._core import Drafter, FeatureTap, Planner, Target, TextDrafter, TextStore
+from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
@@ -55,7 +55,8 @@ _N_ROUNDS_TOLD = 8  # of a shorter text nobody asks why nothing was drafted
 _log = logging.getLogger("llama_cpp_eagle3")
 
 DRAFT_SETTINGS = (
-    "draft", "draft_sources", "draft_n_max", "draft_text_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+    "draft", "draft_sources", "draft_n_max", "draft_text_n_max", "draft_n_min",
+    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
 """Attributes that may be changed between two generations."""
 

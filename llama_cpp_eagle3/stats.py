@@ -192,9 +192,8 @@ class Stats:
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
         if self.text_drafted:
-            parts.append(
-                f"of the head {self.head_accepted}/{self.head_drafted}, from text {self.text_accepted}/{self.text_drafted}"
-            )
+            parts.append(f"of the head {self.head_accepted}/{self.head_drafted}")
+            parts.append(f"from text {self.text_accepted}/{self.text_drafted}")
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")
         parts.append(

@@ -20,7 +20,7 @@ tokens_t tokens_from(const py::list & list, size_t first) {
 }
 
 void update(text_source & self, const py::list & tokens, size_t n_prompt, llama_seq_id seq_id) {
-    size_t                 first = self.n_known(seq_id, n_prompt);
+    size_t first = self.n_known(seq_id, n_prompt);
     for (first = first <= tokens.size() ? first : 0;; first = 0) {
         const tokens_t rest = tokens_from(tokens, first);
         if (self.update(seq_id, first, rest.data(), rest.size(), n_prompt)) {
@@ -29,8 +29,8 @@ void update(text_source & self, const py::list & tokens, size_t n_prompt, llama_
     }
 }
 
-std::vector<std::tuple<int32_t, llama_token, float, int32_t>> propose(text_source & self, int32_t n_max, int32_t n_nodes,
-                                                                      int32_t top_k, llama_seq_id seq_id) {
+std::vector<std::tuple<int32_t, llama_token, float, int32_t>>
+propose(text_source & self, int32_t n_max, int32_t n_nodes, int32_t top_k, llama_seq_id seq_id) {
     std::vector<text_node> nodes;
     self.propose(seq_id, n_max, n_nodes, top_k, nodes);
     std::vector<std::tuple<int32_t, llama_token, float, int32_t>> result;

@@ -111,9 +111,9 @@ void planner::rate() {
 // Chains only: where the head and the text say different things, one of both paths has to go
 void planner::leave_paths() {
     for (const request & r : requests_) {
-        float best[2] = { 0.0f, 0.0f }, gain[2] = { 0.0f, 0.0f };
+        float  best[2] = { 0.0f, 0.0f }, gain[2] = { 0.0f, 0.0f };
         size_t n_seen[2] = { 0, 0 };
-        bool   both = false;
+        bool   both      = false;
         for (const node & n : nodes_) {
             if (n.seq_id != r.seq_id) {
                 continue;
@@ -169,7 +169,7 @@ bool planner::head_adds() {
     int32_t n_waiting = 0;
     set_outlooks(2);
     tails_.clear();
-    cums_ahead_ = n_candidates_ > 1 ? cums_ : std::vector<float>();
+    cums_ahead_       = n_candidates_ > 1 ? cums_ : std::vector<float>();
     const auto n_seqs = static_cast<int32_t>(seq_ids_.size());
     for (const llama_seq_id seq_id : seq_ids_) {
         n_waiting += std::clamp(sequences_[static_cast<size_t>(seq_id)].n_waiting, 1, n_waiting_max);

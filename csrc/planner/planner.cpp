@@ -145,9 +145,9 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
         plans_[i].parents.clear();
         plans_[i].probs.clear();
         plans_[i].sources.clear();
-        const auto seq_id      = static_cast<size_t>(seq_ids[i]);
-        request_of_[seq_id]    = i;
-        const auto limit       = [&](const std::vector<int32_t> & limits, bool is_there) {
+        const auto seq_id   = static_cast<size_t>(seq_ids[i]);
+        request_of_[seq_id] = i;
+        const auto limit    = [&](const std::vector<int32_t> & limits, bool is_there) {
             return is_there ? std::min(params_.n_max, limits.empty() ? params_.n_max : limits[i]) : 0;
         };
         const int32_t n_room = std::max(n_rooms[i], 0), n_head = limit(n_max, source_ != nullptr),
@@ -368,7 +368,7 @@ float planner::choose() {
     chosen_.clear();
     cums_.clear();
     node_index_.assign(nodes_.size(), -1); // children that are chosen, -1 = not chosen itself
-    int32_t n_leaves = 1;                 // the first one of each sequence is its own
+    int32_t n_leaves = 1;                  // the first one of each sequence is its own
     for (request & r : requests_) {
         r.n_chosen = r.n_first = 0;
     }
@@ -511,7 +511,8 @@ void planner::publish() {
         plan.parents.push_back(n.parent < 0 ? -1 : node_index_[static_cast<size_t>(n.parent)]);
         plan.tokens.push_back(n.token);
         plan.probs.push_back(n.in_head >= 0 ? n.p_head : n.p_text);
-        plan.sources.push_back((n.in_head >= 0 ? draft_tree::by_head : 0) | (n.p_text > 0.0f ? draft_tree::by_text : 0));
+        plan.sources.push_back((n.in_head >= 0 ? draft_tree::by_head : 0) |
+                               (n.p_text > 0.0f ? draft_tree::by_text : 0));
         has_text = has_text || n.p_text > 0.0f;
     }
     stats.n_text += has_text;
@@ -519,7 +520,7 @@ void planner::publish() {
         if (r.n_text > 0 || (drafted_ && r.n_levels > 0)) {
             sequence & seq = sequences_[static_cast<size_t>(r.seq_id)];
             seq.nodes.clear();
-            seq.at = -1;
+            seq.at   = -1;
             seq.open = true;
         }
     }
@@ -560,7 +561,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
                 text_acceptance_.observe(n.p_text, n.depth, seq_id, accepted);
             }
         }
-        seq.at = next;
+        seq.at   = next;
         seq.open = next >= 0;
     }
     if (!tokens.empty()) {

@@ -46,10 +46,10 @@ struct planner_stats {
 // drafted as long as the best outcome of the next ones, predicted from how confidence goes on along a path, exceeds
 // what is there by more than the steps cost.
 //
-// There are two sources: the head, and the text itself, which costs nothing. What both suggest is one tree, or, where only
-// chains can be verified, the better one of two. The head is asked only if that is expected to add to what the text
-// gives; meanwhile its rows wait. Each source is believed as far as it was right; a token of one that the other does not
-// suggest is less likely, one of both more.
+// There are two sources: the head, and the text itself, which costs nothing. What both suggest is one tree, or, where
+// only chains can be verified, the better one of two. The head is asked only if that is expected to add to what the
+// text gives; meanwhile its rows wait. Each source is believed as far as it was right; a token of one that the other
+// does not suggest is less likely, one of both more.
 //
 // A head that is not worth asking is asked now and then only, see gate. What was drafted but not verified is judged by
 // the text just as well, so that such a probe costs a draft step and nothing more.
@@ -57,9 +57,8 @@ class planner {
   public:
     // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes.
     // Without a source or a text nothing comes from there. Throws std::invalid_argument.
-    planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text,
-            std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
-            const planner_params & params);
+    planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text, std::shared_ptr<cost_curve> target,
+            std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params);
 
     const planner_params & params() const { return params_; }
 
@@ -97,7 +96,8 @@ class planner {
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
 
-    // how likely a node is accepted once its parent is, if the head (or the text) gives it p. Throws std::invalid_argument.
+    // how likely a node is accepted once its parent is, if the head (or the text) gives it p. Throws
+    // std::invalid_argument.
     float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text = false) const;
 
     // whether the head is asked each round at the moment, with so many sequences at once
@@ -116,21 +116,21 @@ class planner {
         llama_token  token;
         int32_t      depth;
         llama_seq_id seq_id;
-        float        p_head  = 0.0f; // what the head says of it
-        float        p_text  = 0.0f; // and the text; 0 = nothing
-        int32_t      in_head = -1;   // which of the head's nodes it is, -1 = none
-        float        place   = 0.0f; // of p_head
-        float        q       = 0.0f; // how likely it is accepted once its parent is
-        float        cum     = 0.0f; // how likely the path up to it is
+        float        p_head  = 0.0f;  // what the head says of it
+        float        p_text  = 0.0f;  // and the text; 0 = nothing
+        int32_t      in_head = -1;    // which of the head's nodes it is, -1 = none
+        float        place   = 0.0f;  // of p_head
+        float        q       = 0.0f;  // how likely it is accepted once its parent is
+        float        cum     = 0.0f;  // how likely the path up to it is
         bool         is_left = false; // out: the other path is better
     };
 
     struct sequence {
-        std::vector<node>       nodes;          // drafted last
-        int32_t                 at        = -1; // the text has come this far along them
-        bool                    open      = false;
-        llama_token             id_last   = -1;
-        int32_t                 n_waiting = -1; // rows that the drafter has not caught up with, -1 = not known
+        std::vector<node> nodes;          // drafted last
+        int32_t           at        = -1; // the text has come this far along them
+        bool              open      = false;
+        llama_token       id_last   = -1;
+        int32_t           n_waiting = -1; // rows that the drafter has not caught up with, -1 = not known
     };
 
     // of a drafted node
@@ -216,36 +216,36 @@ class planner {
     size_t                    n_drafting_ = 0; // sequences that are drafted for
     std::vector<node>         nodes_;
     size_t                    n_real_ = 0; // of them, without those that only fill up
-    std::vector<int32_t>      of_head_;  // [the head's node]: which of nodes_ it is
+    std::vector<int32_t>      of_head_;    // [the head's node]: which of nodes_ it is
     bool                      has_text_ = false;
     std::vector<text_node>    suggested_;
     std::vector<float>        sum_head_, sum_text_; // of the children that only one of them suggests
-    float                     value_text_ = 0.0f;    // of the best plan without the head
-    int32_t                   n_candidates_ = 1; // behind each node
-    int32_t                   n_expand_     = 0; // nodes that may still be expanded
-    std::vector<size_t>       request_of_;       // [seq_id]
+    float                     value_text_   = 0.0f; // of the best plan without the head
+    int32_t                   n_candidates_ = 1;    // behind each node
+    int32_t                   n_expand_     = 0;    // nodes that may still be expanded
+    std::vector<size_t>       request_of_;          // [seq_id]
     int32_t                   n_seqs_      = 1;
     int32_t                   n_base_      = 1; // rows of the pass without drafts
     int32_t                   n_nodes_     = 0; // that may be chosen
     int32_t                   n_best_      = 0; // that were
     int32_t                   n_emitted_   = 0;
     double                    t_draft_us_  = 0.0;
-    double                    t_source_us_ = 0.0; // the same on our own clock
+    double                    t_source_us_ = 0.0;   // the same on our own clock
     bool                      drafted_     = false; // the head was asked
     bool                      is_trial_    = false;
     int32_t                   trial_wait_  = 128; // rounds until the next trial
     int32_t                   trial_waits_ = 128;
-    bool                      surprised_   = false;   // something unlikely was accepted
-    float                     value_       = 0.0f;    // that is expected
-    float                     t_expected_  = 0.0f;    // of drafting
-    std::vector<float>        cost_;                  // [n]: price of n more rows
-    std::vector<float>        replay_;                // [n]: price of a chain that ends after n of its tokens
-    std::vector<float>        node_place_;            // of each of the head's nodes
-    std::vector<int32_t>      node_index_;            // of each drafted node: scratch
-    std::vector<candidate>    candidates_;            // best first
-    std::vector<candidate>    level_;                 // of the last level, best first
-    std::vector<int32_t>      chosen_;                // nodes that may be verified together, best first
-    std::vector<float>        cums_, cums_ahead_;     // of the chosen, and of what is expected to come
+    bool                      surprised_   = false; // something unlikely was accepted
+    float                     value_       = 0.0f;  // that is expected
+    float                     t_expected_  = 0.0f;  // of drafting
+    std::vector<float>        cost_;                // [n]: price of n more rows
+    std::vector<float>        replay_;              // [n]: price of a chain that ends after n of its tokens
+    std::vector<float>        node_place_;          // of each of the head's nodes
+    std::vector<int32_t>      node_index_;          // of each drafted node: scratch
+    std::vector<candidate>    candidates_;          // best first
+    std::vector<candidate>    level_;               // of the last level, best first
+    std::vector<int32_t>      chosen_;              // nodes that may be verified together, best first
+    std::vector<float>        cums_, cums_ahead_;   // of the chosen, and of what is expected to come
     std::vector<tail>         tails_;
     std::vector<int32_t>      expanded_;
     std::vector<draft_tree>   plans_;

@@ -19,10 +19,10 @@ constexpr uint64_t power(int32_t n) {
     return result;
 }
 
-constexpr std::array<uint64_t, text_index::orders.size()> powers = {
-    power(text_index::orders[0]), power(text_index::orders[1]), power(text_index::orders[2]),
-    power(text_index::orders[3])
-};
+constexpr std::array<uint64_t, text_index::orders.size()> powers = { power(text_index::orders[0]),
+                                                                     power(text_index::orders[1]),
+                                                                     power(text_index::orders[2]),
+                                                                     power(text_index::orders[3]) };
 
 // tokens are small numbers: their bits have to be spread before the lowest are taken
 uint64_t spread(uint64_t hash) {
@@ -99,9 +99,9 @@ void text_index::truncate(size_t n) {
         table &       t     = tables_[k];
         const int32_t order = orders[k];
         for (size_t place = tokens_.size() - 1; place >= std::max(n, static_cast<size_t>(order)); --place) {
-            const llama_token * end = tokens_.data() + place;
-            uint32_t & latest       = t.slots[slot(t, end, order, hash_of(end, order))];
-            latest                  = t.before[place];
+            const llama_token * end    = tokens_.data() + place;
+            uint32_t &          latest = t.slots[slot(t, end, order, hash_of(end, order))];
+            latest                     = t.before[place];
             t.n_used -= latest == 0;
         }
         t.before.resize(n);
@@ -122,9 +122,9 @@ void text_index::find(const llama_token * begin, const llama_token * end, size_t
         }
         uint32_t place = t.slots[slot(t, end, n, hash_of(end, n))];
         for (; place != 0 && found.size() < n_matches; place = t.before[place]) {
-            const auto    most   = static_cast<int32_t>(std::min({ static_cast<std::ptrdiff_t>(n_longest), end - begin,
-                                                                   static_cast<std::ptrdiff_t>(place) }));
-            int32_t       length = n;
+            const auto most = static_cast<int32_t>(
+                std::min({ static_cast<std::ptrdiff_t>(n_longest), end - begin, static_cast<std::ptrdiff_t>(place) }));
+            int32_t length = n;
             while (length < most && tokens_[place - static_cast<size_t>(length) - 1] == end[-length - 1]) {
                 ++length;
             }

@@ -16,8 +16,8 @@ namespace eagle3 {
 // A match of one length is extended backwards, so that the longest of those looked at is found.
 class text_index {
   public:
-    static constexpr std::array<int32_t, 4> orders   = { 2, 4, 8, 16 };
-    static constexpr int32_t                n_longest = 64;     // longer matches count as this long
+    static constexpr std::array<int32_t, 4> orders    = { 2, 4, 8, 16 };
+    static constexpr int32_t                n_longest = 64;       // longer matches count as this long
     static constexpr size_t                 n_max     = 1u << 30; // tokens
 
     struct match {
@@ -54,8 +54,8 @@ class text_index {
     void   insert(table & t, int32_t n, uint32_t place, uint64_t hash);
     void   grow(table & t, int32_t n);
 
-    std::vector<llama_token>            tokens_;
-    std::array<table, orders.size()>    tables_;
+    std::vector<llama_token>         tokens_;
+    std::array<table, orders.size()> tables_;
 };
 
 } // namespace eagle3

@@ -33,7 +33,7 @@ const text_index & text_source::text(int32_t seq_id) const {
 }
 
 size_t text_source::n_known(int32_t seq_id, size_t n_prompt) const {
-    const size_t n = text(seq_id).tokens().size();
+    const size_t     n = text(seq_id).tokens().size();
     const sequence & s = sequences_[static_cast<size_t>(seq_id)];
     return n_prompt == s.n_prompt && !s.is_new && n > n_compared ? n - n_compared : 0;
 }
@@ -61,7 +61,7 @@ bool text_source::update(int32_t seq_id, size_t n_before, const llama_token * to
         store(s);
         s.text.truncate(n_same);
         s.n_prompt = s.n_stored = n_prompt;
-        s.is_new   = false;
+        s.is_new                = false;
     }
     for (size_t i = n_same; i < n; ++i) {
         s.text.append(tokens[i]);

@@ -11,7 +11,7 @@ namespace eagle3 {
 struct text_node {
     int32_t     parent; // index of the node before it, -1 = it follows the text
     llama_token token;
-    float       p; // how sure it is, see below: to be calibrated
+    float       p;     // how sure it is, see below: to be calibrated
     int32_t     depth; // 1, 2, ...
 };
 
@@ -44,9 +44,9 @@ class text_source {
     int32_t            n_seq_max() const { return static_cast<int32_t>(sequences_.size()); }
 
   private:
-    static constexpr size_t n_votes  = 8;
-    static constexpr size_t n_piece  = 64; // tokens that go to the store together
-    static constexpr size_t n_before = 16; // and those before them, to be found by
+    static constexpr size_t n_votes    = 8;
+    static constexpr size_t n_piece    = 64; // tokens that go to the store together
+    static constexpr size_t n_before   = 16; // and those before them, to be found by
     static constexpr size_t n_compared = 16; // of a text that should be the same
 
     struct sequence {
@@ -76,12 +76,12 @@ class text_source {
     void check(int32_t seq_id) const;
     void expand(const branch & b, int32_t node, int32_t top_k);
 
-    std::vector<sequence>           sequences_;
-    std::shared_ptr<text_store>     store_;
-    std::vector<text_index::match>  matches_;
-    std::vector<text_store::match>  stored_;
-    std::vector<vote>               votes_;
-    std::vector<branch>             branches_; // that may come next
+    std::vector<sequence>          sequences_;
+    std::shared_ptr<text_store>    store_;
+    std::vector<text_index::match> matches_;
+    std::vector<text_store::match> stored_;
+    std::vector<vote>              votes_;
+    std::vector<branch>            branches_; // that may come next
 };
 
 } // namespace eagle3

@@ -38,7 +38,7 @@ std::vector<text_store::match> text_store::find(const llama_token * begin, const
     for (const text_index & half : halves_) {
         half.find(begin, end, n_matches, found);
         for (const auto & m : found) {
-            const auto first = half.tokens().begin() + m.place;
+            const auto first  = half.tokens().begin() + m.place;
             const auto n_left = static_cast<size_t>(half.tokens().end() - first);
             const auto last   = std::find(first, first + static_cast<std::ptrdiff_t>(std::min(n, n_left)), separator);
             if (first != last) {

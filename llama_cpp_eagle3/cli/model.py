@@ -11,6 +11,7 @@ import llama_cpp
 from .._core import read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
+from .options import source_options
 
 _N_CTX = 4096
 
@@ -72,7 +73,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "type_v": args.cache_type_v,
         "lora_path": args.lora,
         "verbose": args.verbose,
-        **(draft_options if draft is not None else {}),
+        **(draft_options if draft is not None or source_options(args).get("draft_sources") else {}),
+        **source_options(args),
         **more,
     }
     try:

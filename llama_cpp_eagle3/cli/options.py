@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ..ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from ..options import default_threads
+
+_TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+"""llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 
 _REMOVED = {
     "--draft": "--spec-draft-n-max",
@@ -101,7 +105,12 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of speculative decoding."""
     group = parser.add_argument_group("speculative decoding")
     group.add_argument(
-        "--spec-type", choices=("draft-eagle3", "none"), default="draft-eagle3", help="none: do not draft"
+        "--spec-type",
+        type=_spec_types,
+        metavar="TYPE,...",
+        help="draft-eagle3: the head drafts; ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
+        "text does; ngram-mod: in all texts of the process; none: nothing "
+        "(default: with a head draft-eagle3,ngram-simple, else none)",
     )
     group.add_argument(
         "--spec-draft-n-max", type=int, metavar="N", help="tokens to draft (default: what pays best on this machine)"
@@ -125,6 +134,22 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, action=_Renamed, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
+def head_of(args: argparse.Namespace) -> str | None:
+    """The head's file, if it is to draft."""
+    return args.model_draft if args.spec_type is None or "draft-eagle3" in args.spec_type else None
+
+
+def source_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What --spec-type asks for, as arguments of `Eagle3Llama`; none where it says nothing of texts."""
+    types = args.spec_type
+    if types is None:
+        return {}
+    text = [name for name in types if name in _TEXT_TYPES]
+    sources = [*(["head"] if "draft-eagle3" in types else []), *(["text"] if text else [])]
+    mode = {"draft": "auto"} if text else {}
+    return {"draft_sources": sources, "draft_text_store": "ngram-mod" in text, **mode}
+
+
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the target's sampler."""
     group = parser.add_argument_group("sampling")
@@ -137,6 +162,15 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="(default: 0, off)")
     group.add_argument("-s", "--seed", type=int, default=-1, metavar="N", help="(default: -1, random)")
     group.add_argument("--ignore-eos", action="store_true", help="never end the text before -n tokens")
+
+
+def _spec_types(text: str) -> tuple[str, ...]:
+    types = tuple(part for part in text.split(",") if part)
+    known = ("none", "draft-eagle3", *_TEXT_TYPES)
+    unknown = [name for name in types if name not in known]
+    if not types or unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, found {text!r}")
+    return () if "none" in types else types
 
 
 def _layers(text: str) -> int:

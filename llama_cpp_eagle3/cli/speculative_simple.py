@@ -17,7 +17,7 @@ from typing import Any
 from ..llama import Eagle3Llama
 from .figures import Figures, bytes_read, report, show
 from .model import fill_in_bundled_pair, load_model, progress_bar
-from .options import add_draft_flags, add_model_flags, add_sampling_flags
+from .options import add_draft_flags, add_model_flags, add_sampling_flags, head_of
 
 _DEMO_PROMPT = '''\
 class Stack:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.repeat_penalty is None:
         args.repeat_penalty = 1.0
     prompt = read_prompt(args)
-    draft = args.model_draft if args.spec_type == "draft-eagle3" else None
+    draft = head_of(args)
     if args.baseline and draft is None:
         raise ValueError("--baseline compares with a run that drafts: give -md")
     if args.predict < -1:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import reference_text
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import numpy as np
-import pytest
-
+import reference_text
 from llama_cpp_eagle3._core import TextDrafter, TextStore
 
 tokens = st.integers(0, 3)
@@ -27,14 +26,14 @@ def check(drafter: TextDrafter, text: list[int], n_max: int, n_nodes: int, top_k
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(("append", "repeat", "back", "other")), st.lists(tokens, max_size=24)), max_size=12),
+    st.lists(
+        st.tuples(st.sampled_from(("append", "repeat", "back", "other")), st.lists(tokens, max_size=24)), max_size=12
+    ),
     st.integers(1, 12),
     st.integers(1, 16),
     st.integers(1, 3),
 )
-def test_as_a_search_through_the_text(
-    edits: list[tuple[str, list[int]]], n_max: int, n_nodes: int, top_k: int
-) -> None:
+def test_as_a_search_through_the_text(edits: list[tuple[str, list[int]]], n_max: int, n_nodes: int, top_k: int) -> None:
     drafter, text = TextDrafter(), []
     for what, piece in edits:
         if what == "append":
