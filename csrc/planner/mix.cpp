@@ -182,7 +182,6 @@ bool planner::head_adds() {
         }
         tails_.push_back({ n_candidates_ > 1 ? against(q, std::min(text, q_max)) : q, place, i });
     }
-    float cost = static_cast<float>(price_) * begin_->at(n_waiting);
     for (int32_t depth = 1; depth <= n_look_ahead; ++depth) {
         for (tail & t : tails_) {
             const request & r = requests_[t.request];
@@ -193,10 +192,10 @@ bool planner::head_adds() {
             insert_cum(depth <= r.n_levels ? t.cum : 0.0f);
         }
         int32_t n = 0;
-        if (best_of(cums_ahead_, n) - cost > value_text_) {
+        const float t_draft = begin_->at(n_waiting) + levels_us(depth - 1, n_seqs);
+        if (best_of(cums_ahead_, n) - static_cast<float>(price_) * t_draft > value_text_) {
             return true;
         }
-        cost += static_cast<float>(price_) * step_->at(n_seqs);
     }
     return false;
 }
