@@ -247,7 +247,8 @@ def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
 
 
 def _tokenize(llm: Eagle3Llama, text: bytes, begins: bool) -> list[int]:
-    return llm.tokenize(text, add_bos=begins, special=True)
+    tokens: list[int] = llm.tokenize(text, add_bos=begins, special=True)
+    return tokens
 
 
 def _n_predict(config: Config, said: Recorded) -> int:

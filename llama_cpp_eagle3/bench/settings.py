@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
+from ..engine.sequence import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
+_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
 
 
 @dataclass(frozen=True)
