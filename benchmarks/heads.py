@@ -5,6 +5,7 @@ Random weights; no target runs, so the head is in the processor's caches as far 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter_ns
 
 import common
@@ -46,6 +47,8 @@ def main() -> None:
     p = common.parser(__doc__, runs=20)
     p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
     p.add_argument("--types", nargs="+", choices=random_model.TYPES, default=["Q4_0", "F16"], help="of the heads")
+    p.add_argument("--kinds", nargs="+", choices=random_model.HEADS, default=random_model.HEADS)
+    p.add_argument("--draft-vocab", type=int, nargs="+", default=[], help="also EAGLE-3 heads with so many tokens")
     p.add_argument("--n-past", type=int, default=100, help="length of the text")
     args = p.parse_args()
     set_verbose(False)
@@ -58,12 +61,14 @@ def main() -> None:
     rows, data, files = [], {}, [target]
     for ftype in args.types:
         benches = {}
-        for kind in random_model.HEADS:
-            path = folder / f"random-{args.shape}-{kind}-{ftype}.gguf"
+        kinds = {kind: (kind, shape) for kind in args.kinds}
+        kinds |= {f"eagle3, {n} tokens": ("eagle3", replace(shape, n_vocab_dft=n)) for n in args.draft_vocab}
+        for name, (kind, sizes) in kinds.items():
+            path = folder / f"random-{args.shape}-{name.replace(', ', '-').replace(' ', '-')}-{ftype}.gguf"
             if not path.exists():
-                random_model.write_head(path, shape, ftype, kind)
+                random_model.write_head(path, sizes, ftype, kind)
             files.append(str(path))
-            benches[kind] = Bench(args, model, str(path))
+            benches[name] = Bench(args, model, str(path))
         times: dict[str, dict[int, list[float]]] = {kind: {n: [] for n in N_DRAFT} for kind in benches}
         for i in range(args.runs + 2):
             for n in N_DRAFT:
@@ -77,7 +82,7 @@ def main() -> None:
     text = (
         f"{table(['type', 'head', *(f'{n} tokens' for n in N_DRAFT)], rows)}\n\nMilliseconds for drafting so many "
         f"tokens behind {args.n_past} others, {N_ACCEPTED + 1} rows of the target to catch up with; on "
-        f"{benches['eagle3'].drafter.device}; medians of {args.runs} runs (lowest - highest), taken in turn."
+        f"{next(iter(benches.values())).drafter.device}; medians of {args.runs} runs (lowest - highest), taken in turn."
     )
     benches.clear()
     common.finish(
