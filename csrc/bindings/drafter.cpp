@@ -201,14 +201,14 @@ void register_drafter(py::module_ & m) {
             "again.")
         .def(
             "copy",
-            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl().copy(src, dst, n_past);
+                return self.impl().copy(src, dst, n_past, same_next);
             },
-            py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil,
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
             "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
-            "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
-            "is.")
+            "position from which rows of dst must be processed, as truncate(n_past, same_next) would for src, which "
+            "stays as it is.")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {

@@ -458,7 +458,7 @@ int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     return n_past;
 }
 
-int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
     const draft_sequence & from = sequence(src);
     draft_sequence &       to   = sequence(dst);
     if (src == dst) {
@@ -470,7 +470,7 @@ int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
     }
     leave();
     restart(0, dst);
-    draft_sequence prefix = from.prefix(n_past);
+    draft_sequence prefix = from.prefix(n_past, same_next);
     const int32_t  n      = prefix.n_slots() - prefix.pos_start();
     if (n > 0) {
         cache_.request(dst, prefix.n_slots() + draft_cache::n_scratch);

@@ -92,8 +92,8 @@ class drafter {
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
 
     // Make positions < n_past of one sequence those of another one too, which forgets its own before. Returns the
-    // position from which rows of dst must come: what truncate(n_past) would return for src, which stays as it is.
-    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+    // position from which rows of dst must come: what truncate(n_past, same_next) would return for src, which stays.
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next = false);
 
     // forget everything; rows come from n_past on, and what lies before is not attended to
     void restart(int32_t n_past, llama_seq_id seq_id = 0);

@@ -71,6 +71,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "type_k": args.cache_type_k,
         "type_v": args.cache_type_v,
         "lora_path": args.lora,
+        "mmproj_path": getattr(args, "mmproj", None),
         "verbose": args.verbose,
         **(draft_options if draft is not None else {}),
         **more,

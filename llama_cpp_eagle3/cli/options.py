@@ -30,6 +30,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-md", "--model-draft", "--spec-draft-model", metavar="FNAME", help="EAGLE-3 head, a GGUF file (default: none)"
     )
+    group.add_argument("-mm", "--mmproj", metavar="FNAME", help="multimodal projector, a GGUF file: images or sounds")
     group.add_argument("--lora", metavar="FNAME", help="LoRA adapter for the target")
     group.add_argument(
         "-c",

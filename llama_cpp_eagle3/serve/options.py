@@ -43,6 +43,8 @@ class ServeOptions:
     enable_thinking: bool | None = None
     reasoning_format: str = "auto"
     prefill_assistant: bool = True
+    media_http: bool = False
+    """Whether images are fetched from addresses that requests name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--log-format", choices=("text", "json"), default="text")
     group.add_argument("-v", "--verbose", action="store_true", help="show llama.cpp's own messages")
     group.add_argument("-n", "--predict", "--n-predict", type=int, default=-1, metavar="N", help="tokens by default")
+    group.add_argument("--media-http", action="store_true", help="fetch images from addresses in messages")
     _add_chat(parser)
     _add_sampling(parser)
 
@@ -178,6 +181,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
         reasoning_format=args.reasoning_format,
         prefill_assistant=args.prefill_assistant,
+        media_http=args.media_http,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from ..engine import Sampling
+from ..engine import Media, Sampling
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .errors import failed, invalid, too_busy, too_long
@@ -82,6 +82,7 @@ class Server:
         *,
         id: str | None = None,
         special: SequenceOf[int] = (),
+        media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
         """Have prompts continued, each `completion.n` times.
@@ -91,6 +92,7 @@ class Server:
             completion: the request.
             id: of the answer.
             special: special tokens that are part of the text.
+            media: images in the only prompt.
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
@@ -105,7 +107,7 @@ class Server:
         generation.n_per_prompt = completion.n
         self._n_preparing += n_new
         try:
-            prepared = await self.aside(self._prepare, generation, prompts, completion, special, sampling)
+            prepared = await self.aside(self._prepare, generation, prompts, completion, special, media, sampling)
         finally:
             self._n_preparing -= n_new
         generation.begin(*prepared)
@@ -121,6 +123,7 @@ class Server:
         prompts: SequenceOf[list[int]],
         c: Completion,
         special: SequenceOf[int],
+        media: SequenceOf[Media],
         more: dict[str, Any],
     ) -> tuple[list[Job], list[Answer]]:
         check_unsupported(c)
@@ -148,6 +151,7 @@ class Server:
                         use_kept=c.cache_prompt or i > 0,
                         special=special,
                         exact=True,
+                        media=media,
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None

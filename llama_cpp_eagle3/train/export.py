@@ -24,10 +24,11 @@ def permute(weight: Tensor, n_head: int) -> Tensor:
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     """The byte-level BPE of :mod:`corpus`, as llama.cpp's ``gpt2`` model with the ``gpt-2`` pre-tokenizer."""
-    state: dict[str, Any] = json.loads(path.read_text())["model"]
+    whole: dict[str, Any] = json.loads(path.read_text())
+    state = whole["model"]
     tokens = sorted(state["vocab"], key=state["vocab"].__getitem__)
     merges = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
-    special = set(corpus.SPECIAL_TOKENS)
+    special = {*corpus.SPECIAL_TOKENS, *(token["content"] for token in whole.get("added_tokens", ()))}
     kinds = [gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

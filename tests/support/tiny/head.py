@@ -187,7 +187,8 @@ def _write(head: Head) -> None:
     writer = gguf.GGUFWriter(head.path, head.arch)
     writer.add_name("tiny random EAGLE-3 head")
     _write_keys(writer, head)
-    add_vocab(writer, head.target.n_vocab)
+    if head.target.arch != "vlm":  # whose tokens are its own
+        add_vocab(writer, head.target.n_vocab)
     for name, array in head.weights.items():
         if name == "d2t" and v.dialect != "fork":
             array = head.d2t
