@@ -2,16 +2,37 @@
 # Build, test and measure on a machine with an NVIDIA GPU that reaches no network: Python 3.12, nvcc and a C++ compiler.
 #
 #   sh benchmarks/gpu.sh prepare     with a network: fill benchmarks/gpu/ with sources and wheels (git ignores it)
-#   sh benchmarks/gpu.sh             there, beside that folder: everything in one go, under ten minutes on 16 cores
+#   sh benchmarks/gpu.sh             there, beside that folder: all parts in one go, under ten minutes on 16 cores
+#   sh benchmarks/gpu.sh PART ...    some parts, where the first ones were done: build files tests one profile many
+#   sh benchmarks/gpu.sh dry         all parts without CUDA at tiny sizes; with LLAMA_CPP_TOOLS and PYTHON of an
+#                                    environment that has us, also without prepare and without building
+#
+# What it does, in this order, and leaves out what the time is too short for:
+#   build     llama.cpp with CUDA, once, its libraries for llama-cpp-python and its programs for comparison; then us
+#   files     (beside build) targets and heads of PAIRS with random weights: speed does not depend on their values
+#   tests     taps, drafting, rollback, lossless, batches and every kind of head with target and draft on the GPU
+#   one       one sequence: plain, chains of 1 3 5 7, trees, auto, llama-server with draft-eagle3 at the same lengths;
+#             acceptance is drawn by fixed odds on both sides (SpecForge's 2.90 tokens at 3 and 3.86 at 7 steps)
+#   profile   where a round goes: our own clocks, and nsys's launches and copies where nsys is there
+#   many      1 to 32 sequences: auto and plain against llama-server plain and with draft-eagle3
 #
 # Environment: PYTHON (python3), CUDA_ARCH (90), GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (where the figures
-# go, default GPU_WORK). The second part has not been run yet: no machine with a GPU was at hand when it was written.
-# `sh benchmarks/gpu.sh dry` runs it without CUDA.
+# go, default GPU_WORK), BUDGET (570 seconds), PAIRS ("shape:type ..."), HEAD_TYPE (Q8_0), NGL (-1), N_PREDICT (64), RUNS (2),
+# N_SEQS (1,2,4,8,16,32), N_MANY (of PAIRS, for many: 1).
+#
+# No figure of this project is from a GPU yet: no machine with one was at hand. The parts were run by `dry`.
 set -eu
 cd "$(dirname "$0")/.."
+root=$PWD
 python=${PYTHON:-python3}
-stock=$PWD/benchmarks/gpu
+stock=$root/benchmarks/gpu
 version=$(cat vendor/llama_cpp_python_version)
+work=${GPU_WORK:-/tmp/eagle3-gpu}
+out=${OUT:-$work}
+begin=$(date +%s)
+
+# cumulative odds: 1 + the first three = 2.90, 1 + all seven = 3.86
+ODDS=0.789,0.622,0.490,0.360,0.265,0.195,0.143
 
 prepare() {
     rm -rf "$stock"
@@ -21,9 +42,12 @@ prepare() {
     (
         cd "$stock/source/llama_cpp_python-$version"
         llama=vendor/llama.cpp
-        # what CMake reads when neither tools, examples nor tests are built
-        XZ_OPT=-9 tar -cJf "$stock/llama_cpp_python.tar.xz" CMakeLists.txt pyproject.toml README.md LICENSE.md llama_cpp \
-            $llama/CMakeLists.txt $llama/LICENSE $llama/src $llama/ggml $llama/include $llama/common $llama/cmake $llama/vendor
+        # what CMake reads; web pages, models, documents and tests are most of the rest
+        XZ_OPT=-9 tar -cJf "$stock/llama_cpp_python.tar.xz" --exclude "$llama/tools/ui/src" \
+            --exclude "$llama/tools/ui/static" --exclude "$llama/tools/ui/tests" --exclude "$llama/tools/mtmd/test-*" \
+            CMakeLists.txt pyproject.toml README.md LICENSE.md llama_cpp $llama/CMakeLists.txt $llama/LICENSE $llama/src \
+            $llama/ggml $llama/include $llama/common $llama/cmake $llama/vendor $llama/tools $llama/examples $llama/pocs \
+            $llama/app
     )
     rm -r "$stock/source"
     # one platform per tag that wheels come with: pip compares exactly
@@ -36,38 +60,160 @@ prepare() {
     du -sh "$stock"
 }
 
-run() {
-    work=${GPU_WORK:-/tmp/eagle3-gpu}
-    out=${OUT:-$work}
+left() { echo $((BUDGET - $(date +%s) + begin)); }
+
+# say what comes, unless less than $1 seconds are left
+has_time() {
+    if [ "$(left)" -lt "$1" ]; then
+        echo "== $2: left out, $(left) of $BUDGET seconds are left and it may take $1"
+        return 1
+    fi
+    echo "== $2 ($(left) seconds left)"
+}
+
+# at most $1 seconds, and never more than are left; what fails is said, and the next part comes
+within() {
+    limit=$1
+    shift
+    [ "$(left)" -lt "$limit" ] && limit=$(left)
+    [ "$limit" -gt 0 ] || return 0
+    timeout "$limit" "$@" || echo "FAILED ($?, 124 = out of time after $limit s): $*"
+}
+
+install() {
     mkdir -p "$work" "$out"
     $python -m venv --clear "$work/venv"
     PATH=$work/venv/bin:$PATH
     pip install --quiet --no-index --no-deps --no-compile "$stock"/wheels/*.whl
     tar -xJf "$stock/llama_cpp_python.tar.xz" -C "$work"
-    ninja --version
-
-    echo "== llama-cpp-python $version"
-    CMAKE_ARGS="$1" CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
-        pip install --no-index --no-build-isolation --no-deps "$work" 2>&1 | tail -n 5
-    echo "== llama-cpp-eagle3"
-    pip install --no-index --no-build-isolation --no-deps --config-settings build-dir="$work/build" \
-        --config-settings cmake.define.LLAMA_CPP_SOURCE_DIR="$work/vendor/llama.cpp" . 2>&1 | tail -n 5
-
-    python -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())'
-    echo "== tests"
-    python -m pytest -q --maxfail 5 -m "gpu or not slow" \
-        tests/core tests/engine tests/llama tests/planning 2>&1 | tee "$out/tests.txt" | tail -n 40 || true
-    echo "== benchmarks"
-    for layers in $2; do
-        python benchmarks/pair.py -ngl "$layers" --runs 3 --draft-n-max 1 2 3 4 6 8 2>&1 | tee "$out/pair-ngl$layers.md"
-        python benchmarks/overhead.py -ngl "$layers" --runs 3 2>&1 | tee "$out/overhead-ngl$layers.md"
-    done
-    python benchmarks/prefill.py -ngl "$layers" --types F16 --head-type F16 2>&1 | tee "$out/prefill-ngl$layers.md"
 }
 
-case ${1:-run} in
+# llama.cpp is compiled once: llama-cpp-python takes the libraries from where its programs are
+build() {
+    has_time 120 "llama.cpp of llama-cpp-python $version"
+    llama=$work/vendor/llama.cpp
+    # shellcheck disable=SC2086
+    cmake -S "$llama" -B "$work/llama" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF \
+        -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF -DGGML_RPC=ON \
+        ${CMAKE_ARGS:-} > "$out/build.txt" 2>&1
+    cmake --build "$work/llama" --target llama llama-server llama-speculative-simple llama-bench llama-quantize \
+        >> "$out/build.txt" 2>&1 || { tail -n 30 "$out/build.txt"; exit 1; }
+    has_time 60 "llama-cpp-python and llama-cpp-eagle3"
+    CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install --quiet --no-index --no-build-isolation --no-deps "$work"
+    pip install --no-index --no-build-isolation --no-deps --config-settings build-dir="$work/build" \
+        --config-settings cmake.define.LLAMA_CPP_SOURCE_DIR="$llama" . 2>&1 | tail -n 3
+}
+
+files() {
+    for pair in $PAIRS; do
+        python "$root/llama_cpp_eagle3/bench/random_model.py" "$work/files" --shape "${pair%:*}" --type "${pair#*:}" \
+            --head-type "$HEAD_TYPE"
+    done > "$out/files.txt" 2>&1 || { cat "$out/files.txt"; exit 1; }
+}
+
+model() { echo "$work/files/random-${1%:*}-${1#*:}.gguf"; }
+draft() { echo "$work/files/random-${1%:*}-eagle3-$HEAD_TYPE.gguf"; }
+
+tests() {
+    has_time 60 "tests on the device"
+    # F32 products in F32: the reference is compared to four digits
+    NVIDIA_TF32_OVERRIDE=0 within 200 python -m pytest -q --maxfail 10 -p no:cacheprovider -m "$TESTS" \
+        tests/core tests/engine tests/llama > "$out/tests.txt" 2>&1
+    tail -n 15 "$out/tests.txt"
+}
+
+one() {
+    for pair in $PAIRS; do
+        has_time 40 "one sequence, $pair" || continue
+        within 110 python -m llama_cpp_eagle3 bench -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
+            -n "$N_PREDICT" -r "$RUNS" --n-prompts 2 --fresh 1 --synthetic-acceptance $ODDS --n-max 1,3,5,7 \
+            --tree-depth 3,5 --tree-topk 2,4 --tree-tokens 7,15 --peer server --json "$out/one-$pair.json" \
+            --markdown "$out/one-$pair.md"
+    done
+}
+
+profile() {
+    for pair in $PAIRS; do
+        has_time 20 "a round, $pair" || continue
+        within 60 python benchmarks/overhead.py -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
+            -n "$N_PREDICT" --n-prompts 8 --runs "$RUNS" > "$out/round-$pair.md"
+        sed -n '3,11p' "$out/round-$pair.md"
+        command -v nsys > /dev/null || { echo "no nsys: no launches and copies"; continue; }
+        within 90 nsys profile --force-overwrite true --trace cuda --output "$work/round" \
+            python -m llama_cpp_eagle3 speculative-simple -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -n 48 \
+            --draft chain --spec-draft-n-max 3 -p "int main" > /dev/null 2>&1
+        within 60 nsys stats --force-export true --format table --report cuda_api_sum,cuda_gpu_kern_sum,cuda_gpu_mem_size_sum \
+            "$work/round.nsys-rep" > "$out/nsys-$pair.txt" 2> /dev/null
+        head -n 40 "$out/nsys-$pair.txt"
+    done
+}
+
+many() {
+    n=0
+    for pair in $PAIRS; do
+        n=$((n + 1))
+        [ "$n" -le "$N_MANY" ] || break
+        for n_seq in $(echo "$N_SEQS" | tr , ' '); do
+            has_time 25 "$n_seq sequences, $pair" || continue
+            within 100 python benchmarks/load.py -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
+                -n "$N_PREDICT" --runs "$RUNS" --n-parallel "$n_seq" --n-max 3 --synthetic-acceptance $ODDS \
+                > "$out/many-$pair-$n_seq.md"
+            sed -n '5,13p' "$out/many-$pair-$n_seq.md"
+        done
+    done
+}
+
+defaults() {
+    BUDGET=${BUDGET:-570} HEAD_TYPE=${HEAD_TYPE:-Q8_0} N_PREDICT=${N_PREDICT:-64} RUNS=${RUNS:-2} N_MANY=${N_MANY:-1}
+    NGL=${NGL:--1} N_SEQS=${N_SEQS:-1,2,4,8,16,32} TESTS=${TESTS:-gpu}
+    PAIRS=${PAIRS:-Llama-3.1-8B:Q4_K_M Llama-3.1-8B:Q8_0 Llama-3.1-8B:F16 Qwen3.5-4B:Q4_K_M}
+    case $python in */*) PATH=$(dirname "$python"):$PATH ;; esac
+    [ ! -d "$work/venv" ] || PATH=$work/venv/bin:$PATH
+    LLAMA_CPP_TOOLS=${LLAMA_CPP_TOOLS:-$work/llama/bin}
+    # measured costs belong to this run
+    LLAMA_CPP_EAGLE3_CACHE=$work/cache
+    [ ! -d "$work/llama/bin" ] || LLAMA_CPP_LIB_PATH=$work/llama/bin
+    export LLAMA_CPP_TOOLS LLAMA_CPP_EAGLE3_CACHE ${LLAMA_CPP_LIB_PATH:+LLAMA_CPP_LIB_PATH}
+    mkdir -p "$work" "$out"
+}
+
+everything() {
+    install
+    files &
+    build
+    LLAMA_CPP_LIB_PATH=$work/llama/bin
+    export LLAMA_CPP_LIB_PATH
+    python -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())'
+    wait $! || exit 1
+    tests
+    one
+    profile
+    many
+    echo "== done, figures in $out, $(left) of $BUDGET seconds left"
+}
+
+case ${1:-all} in
     prepare) prepare ;;
-    run) run "-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCH:-90} -DLLAVA_BUILD=off" "-1 0" ;;
-    dry) run "-DLLAVA_BUILD=off" "0" ;;
+    all)
+        CMAKE_ARGS="-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCH:-90}"
+        defaults
+        everything
+        ;;
+    dry)
+        PAIRS=${PAIRS:-tiny:Q4_K_M tiny-qwen35:Q8_0} NGL=0 N_PREDICT=${N_PREDICT:-16} RUNS=1 N_SEQS=${N_SEQS:-1,4}
+        TESTS=${TESTS:-rpc}
+        if [ -n "${LLAMA_CPP_TOOLS:-}" ]; then
+            defaults
+            files
+            for part in tests one profile many; do $part; done
+        else
+            defaults
+            everything
+        fi
+        ;;
+    build | files | tests | one | profile | many)
+        defaults
+        for part in "$@"; do $part; done
+        ;;
     *) sed -n '2,9p' "$0" >&2; exit 2 ;;
 esac

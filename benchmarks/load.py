@@ -10,12 +10,15 @@ and those that came while all generated, from the last prompt's first token to t
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 import common
 
@@ -27,6 +30,7 @@ from llama_cpp_eagle3.bench.load import Load, load_own
 from llama_cpp_eagle3.bench.runs import Peer, load
 from llama_cpp_eagle3.bench.server import N_BATCH, Server
 from llama_cpp_eagle3.bench.settings import numbers
+from llama_cpp_eagle3.bench.synthetic import SyntheticAcceptance, rates_of
 
 PLAIN, AUTO, SERVER, DRAFTED = "plain", "auto", "llama-server plain", "llama-server draft-eagle3"
 SIDES = (PLAIN, AUTO, SERVER, DRAFTED)
@@ -60,10 +64,49 @@ class Point:
         pairs = zip(self.speed(a, with_prompts), self.speed(b, with_prompts), strict=True)
         return Spread.of(x / y for x, y in pairs)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         runs = {side: [asdict(load) for load in loads] for side, loads in self.runs.items()}
         return {**vars(self), "sweep": {n: asdict(found) for n, found in self.sweep.items()}, "runs": runs}
+
+    @staticmethod
+    def from_dict(saved: dict[str, Any]) -> Point:
+        """What `as_dict` gave."""
+        sweep = {int(n): Load(**found) for n, found in saved["sweep"].items()}
+        runs = {side: [Load(**load) for load in loads] for side, loads in saved["runs"].items()}
+        return Point(**{**saved, "sweep": sweep, "runs": runs})
+
+
+class Kept:
+    """Points that are kept in a file while they are measured."""
+
+    SETTINGS = (
+        "head",
+        "n_predict",
+        "n_prompts",
+        "ctx_size",
+        "threads",
+        "gpu_layers",
+        "flash_attn",
+        "cpu_time",
+        "synthetic_acceptance",
+    )
+
+    def __init__(self, args: argparse.Namespace):
+        self.path: Path | None = args.resume
+        self.settings = {name: getattr(args, name) for name in self.SETTINGS}
+        self.points: dict[int, Point] = {}
+        if self.path is not None and self.path.exists():
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            if saved["settings"] != self.settings:
+                sys.exit(f"{self.path} has runs with other settings: {saved['settings']}, not {self.settings}")
+            self.points = {point["n_parallel"]: Point.from_dict(point) for point in saved["points"]}
+
+    def save(self) -> None:
+        """Write what there is."""
+        if self.path is not None:
+            points = [point.as_dict() for _, point in sorted(self.points.items())]
+            self.path.write_text(json.dumps({"settings": self.settings, "points": points}), encoding="utf-8")
 
 
 def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack: ExitStack) -> dict[str, Eagle3Llama]:
@@ -82,48 +125,61 @@ def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack
         )
         found[name] = stack.enter_context(closing(llm))
         llm.calibrate(seconds=10.0)
+        if args.synthetic_acceptance:
+            llm.engine.on_draw = SyntheticAcceptance(args.synthetic_acceptance, llm.n_vocab())
     return found
 
 
-def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int) -> Point:
-    """All sides with this number of prompts at once."""
+def measure(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, kept: Kept) -> None:
+    """All sides with this number of prompts at once, as often as runs are missing."""
+    known = kept.points.get(n_parallel)
+    if known is not None and len(known.runs[DRAFTED]) >= args.runs:
+        return
     with ExitStack() as stack:
 
         def start(n_max: int) -> Side:
             tools = peer.get_tools(args.tools)
             other = Peer(tools, None, *files, args.threads, args.gpu_layers, args.ctx_size)
-            server = stack.enter_context(Server(other, n_max, n_parallel=n_parallel, flash_attn=args.flash_attn))
+            rates = args.synthetic_acceptance if n_max else None
+            server = stack.enter_context(
+                Server(other, n_max, synthetic=rates, n_parallel=n_parallel, flash_attn=args.flash_attn)
+            )
             return partial(server.run_many, clock=server.process_time if args.cpu_time else perf_counter)
-
-        engines = own(args, files, n_parallel, stack)
-        texts = common.prompts(args) if args.n_prompts else common.prompts(args)[: max(4, n_parallel)]
-        prompts = [engines[PLAIN].tokenize(text.encode(), special=True) for text in texts]
 
         def show(what: str) -> None:
             common.progress(f"{n_parallel} at once: {what}")
 
-        drafting = {n: start(n) for n in args.n_max}
-        for n, side in drafting.items():
-            show(f"warming up n_max {n}")
-            side(prompts[:1], 8)
-        sweep = {}
-        for n, side in drafting.items():
-            show(f"n_max {n}")
-            sweep[n] = side(prompts, args.n_predict)
-        n_max = max(sweep, key=lambda n: sweep[n].tokens_per_second)
-        clock = process_time if args.cpu_time else perf_counter
-        sides: dict[str, Side] = {name: partial(load_own, llm, clock=clock) for name, llm in engines.items()}
-        sides |= {SERVER: start(0), DRAFTED: drafting[n_max]}
-        for name, side in sides.items():
+        def warm_up(name: str, side: Side) -> None:
             show(f"warming up {name}")
             side(prompts[:1], 8)
-        runs: dict[str, list[Load]] = {name: [] for name in SIDES}
-        for i in range(args.runs):
+
+        engines = own(args, files, n_parallel, stack)
+        texts = common.prompts(args) if args.n_prompts else common.prompts(args)[: max(4, n_parallel)]
+        prompts = [engines[PLAIN].tokenize(text.encode(), special=True) for text in texts]
+        drafting = {n: start(n) for n in (args.n_max if known is None else [known.n_max])}
+        for n, side in drafting.items():
+            warm_up(f"n_max {n}", side)
+        if known is None:
+            sweep = {}
+            for n, side in drafting.items():
+                show(f"n_max {n}")
+                sweep[n] = side(prompts, args.n_predict)
+            best = max(sweep, key=lambda n: sweep[n].tokens_per_second)
+            known = kept.points[n_parallel] = Point(n_parallel, len(prompts), best, sweep, {name: [] for name in SIDES})
+        clock = process_time if args.cpu_time else perf_counter
+        sides: dict[str, Side] = {name: partial(load_own, llm, clock=clock) for name, llm in engines.items()}
+        sides |= {SERVER: start(0), DRAFTED: drafting[known.n_max]}
+        for name, side in sides.items():
+            warm_up(name, side)
+        for i in range(len(known.runs[DRAFTED]), args.runs):
+            found = {}
             for k in range(len(SIDES)):
                 name = SIDES[(k + i) % len(SIDES)]
                 show(f"run {i + 1} of {args.runs}, {name}")
-                runs[name].append(sides[name](prompts, args.n_predict))
-    return Point(n_parallel, len(prompts), n_max, sweep, runs)
+                found[name] = sides[name](prompts, args.n_predict)
+            for name, load_found in found.items():
+                known.runs[name].append(load_found)
+            kept.save()
 
 
 def speeds(points: Sequence[Point], with_prompts: bool) -> str:
@@ -167,10 +223,17 @@ def main() -> None:
         action="store_true",
         help="count the processor's time instead of the wall's: with one thread, what else runs does not matter",
     )
+    p.add_argument("--resume", type=Path, metavar="FILE", help="keep runs here as they come; those in it count")
+    p.add_argument(
+        "--synthetic-acceptance", type=rates_of, metavar="P,...", help="accept by fixed odds, as `bench` does"
+    )
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     files = common.pair(args) if args.model else inflated_files(args)
-    points = [measure(args, files, n) for n in args.n_parallel]
+    kept = Kept(args)
+    for n in args.n_parallel:
+        measure(args, files, n, kept)
+    points = [kept.points[n] for n in args.n_parallel]
     name = f"load-{args.head}"
     texts = [
         f"Tokens/s, the time for the prompts included:\n\n{speeds(points, True)}",
@@ -190,7 +253,10 @@ def main() -> None:
         ]
         report.plot_lines(common.HERE / "results" / f"{name}.svg", panels, "prompts at once")
         texts.append(f"![tokens per second](results/{name}.svg)")
-    title = f"Several prompts at once: a 1B model in Q4_0, head {args.head}"
+    what = "a 1B model in Q4_0" if not args.model else Path(args.model).name
+    title = f"Several prompts at once: {what}, head {args.head if not args.model else Path(args.model_draft).name}"
+    if args.synthetic_acceptance:
+        title += f", SYNTHETIC ACCEPTANCE {args.synthetic_acceptance}"
     data: dict[str, object] = {"points": [point.as_dict() for point in points]}
     common.finish(args, common.Section("load", title, "\n\n".join(texts), data, name), files)
 

@@ -1,9 +1,9 @@
-"""Both servers under load: closed loops of clients and Poisson arrivals, in turn, on the same files and prompts.
+"""Both servers under load: closed loops of clients and Poisson arrivals, on the same files and prompts, in turn.
 
-    python benchmarks/serve.py -m target.gguf -md head.gguf [--clients 1 2 4 8] [--n-max 2 4] [-o results.json]
-
-For each cell: throughput, time to the first token, time per token and the gap between two events, at p50 and p95, and
-the servers' own CPU time per token beyond the engine's. llama-server runs plain and with draft-eagle3 at each n_max.
+The bundled pair, inflated to 16 layers of width 2048 (`llama_cpp_eagle3.bench.inflate`), greedy, streamed over
+loopback; llama-server runs plain and with draft-eagle3. In the closed loop every client asks again when it has its
+answer; the arrivals have the same rate for all, a share of what llama-server does plain. What has been measured is kept
+in results/serve.json, so that it can be done in pieces: `--seconds` says how long one may take.
 """
 
 from __future__ import annotations
@@ -17,182 +17,279 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import common
 import httpx
 
-from llama_cpp_eagle3.bench.peer import get_tools
-from llama_cpp_eagle3.models import bundled_pair, heldout_prompts
+from llama_cpp_eagle3 import planning
+from llama_cpp_eagle3.bench import peer
+from llama_cpp_eagle3.bench.figures import Spread, table
+from llama_cpp_eagle3.bench.inflate import inflated_pair
+from llama_cpp_eagle3.bench.settings import numbers
+
+OURS, PLAIN = "ours", "llama-server"
+CLOSED, POISSON = "closed loop", "Poisson"
+RESULTS = common.HERE / "results" / "serve.json"
+_N_WARM = 8  # tokens
+_MOST_GAP, _MOST_OF_DRAFTED, _LEAST_OF_PLAIN = 1.1, 1.25, 1.0
+_PERCENTS = (50, 95)
 
 
 @dataclass
 class Cell:
     """One server under one load."""
 
-    server: str
+    side: str
     load: str
-    n_clients: int
+    clients: int
+    run: int
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
     first: list[float] = field(default_factory=list)
+    """Seconds to the first token, of each request."""
     gaps: list[float] = field(default_factory=list)
+    """Between two events."""
     per_token: list[float] = field(default_factory=list)
-    n_tokens: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
+    """Means, of each request."""
 
-    def figures(self) -> dict[str, Any]:
-        def at(values: list[float], q: float) -> float:
-            return 1e3 * statistics.quantiles(values, n=100)[round(100 * q) - 1] if len(values) > 1 else 0.0
+    @property
+    def speed(self) -> float:
+        """Tokens/s, all over all."""
+        return self.tokens / self.seconds
 
-        names = {"ttft": self.first, "tpot": self.per_token, "gap": self.gaps}
-        quantiles = {f"{name}_p{q}_ms": at(values, q / 100) for name, values in names.items() for q in (50, 95)}
-        return {
-            "server": self.server,
-            "load": self.load,
-            "clients": self.n_clients,
-            "tokens_per_second": self.n_tokens / self.seconds,
-            "cpu_ms_per_token": 1e3 * self.cpu_seconds / max(1, self.n_tokens),
-            "acceptance": self.n_accepted / max(1, self.n_drafted),
-            **quantiles,
-        }
+
+def percentile(cells: list[Cell], name: str, percent: int) -> float:
+    """Milliseconds, of all runs together."""
+    values = [value for cell in cells for value in getattr(cell, name)]
+    return 1e3 * statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 class Running:
     """A server process."""
 
     def __init__(self, command: list[str], port: int):
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.url = f"http://127.0.0.1:{port}"
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + 300
-        while True:
-            try:
-                if httpx.get(f"{self.url}/health", trust_env=False).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            if self.process.poll() is not None or time.monotonic() > end:
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.close()
                 raise RuntimeError(f"{' '.join(command)} does not answer")
             time.sleep(0.1)
 
-    def cpu_seconds(self) -> float:
-        return time.clock_gettime((~self.process.pid << 3) | 2)  # as clock_getcpuclockid makes it
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def process_time(self) -> float:
+        """Seconds that it has had of the processor. On Linux only."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
 
     def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
+        self._process.terminate()
+        self._process.wait(20)
 
 
-async def ask(client: httpx.AsyncClient, prompt: str, n_predict: int, cell: Cell) -> None:
-    body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "stream": True, "cache_prompt": False}
-    start = last = time.perf_counter()
-    n = 0
-    first = 0.0
-    async with client.stream("POST", "/completion", json=body | {"ignore_eos": True}) as response:
+def connect(url: str) -> httpx.AsyncClient:
+    """A client with a connection for each request: llama-server closes those that are not used for a while."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False, limits=limits)
+
+
+async def ask(client: httpx.AsyncClient, prompt: str, n_predict: int, cell: Cell, **more: Any) -> None:
+    body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+    start = time.perf_counter()
+    times = []
+    async with client.stream("POST", "/completion", json=body | {"stream": True} | more) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
-            if not line.startswith("data: "):
-                continue
-            now = time.perf_counter()
-            event = json.loads(line[6:])
-            if event["stop"]:
-                timings = event["timings"]
-                cell.n_drafted += timings.get("draft_n", 0)
-                cell.n_accepted += timings.get("draft_n_accepted", 0)
-                break
-            n += 1
-            if n == 1:
-                first = now
-                cell.first.append(now - start)
-            else:
-                cell.gaps.append(now - last)
-            last = now
-    cell.n_tokens += n
-    if n > 1:
-        cell.per_token.append((last - first) / (n - 1))
+            if line.startswith("data: "):
+                event = json.loads(line[6:])
+                if event["stop"]:
+                    cell.drafted += event["timings"].get("draft_n", 0)
+                    cell.accepted += event["timings"].get("draft_n_accepted", 0)
+                else:
+                    times.append(time.perf_counter())
+    cell.requests += 1
+    cell.tokens += len(times)
+    cell.first.append(times[0] - start)
+    cell.gaps += [b - a for a, b in pairwise(times)]
+    cell.per_token.append((times[-1] - times[0]) / (len(times) - 1))
 
 
 async def load(url: str, prompts: list[str], n_predict: int, cell: Cell, rate: float) -> None:
-    """rate 0: so many clients, each asks again when it has its answer; else arrivals per second."""
-    limits = httpx.Limits(max_connections=512)
-    async with httpx.AsyncClient(base_url=url, timeout=3600, limits=limits, trust_env=False) as client:
-        waiting = list(prompts)
+    """rate: arrivals per second; 0: a closed loop."""
+    async with connect(url) as client:
+        left = list(prompts)
         start = time.perf_counter()
-        if rate:
+
+        async def loop() -> None:
+            while left:
+                await ask(client, left.pop(0), n_predict, cell)
+
+        if rate == 0:
+            await asyncio.gather(*(loop() for _ in range(cell.clients)))
+        else:
             rng, tasks = random.Random(1), []
-            for prompt in waiting:
+            for prompt in prompts:
                 tasks.append(asyncio.create_task(ask(client, prompt, n_predict, cell)))
                 await asyncio.sleep(rng.expovariate(rate))
             await asyncio.gather(*tasks)
-        else:
-
-            async def one() -> None:
-                while waiting:
-                    await ask(client, waiting.pop(0), n_predict, cell)
-
-            await asyncio.gather(*(one() for _ in range(cell.n_clients)))
         cell.seconds = time.perf_counter() - start
 
 
-def commands(args: argparse.Namespace, n_clients: int, port: int) -> dict[str, list[str]]:
-    common = ["-m", args.model, "-c", str(n_clients * args.ctx_size), "-np", str(n_clients), "-t", str(args.threads)]
-    common += ["-ngl", str(args.gpu_layers), "--port", str(port), "--cache-ram", "0"]
-    head = ["-md", args.model_draft]
-    peer = [str(get_tools() / "llama-server"), *common, "--no-ui", "--offline", "-fa", "off"]
-    found = {"llama-server": peer, "ours": [sys.executable, "-m", "llama_cpp_eagle3", "serve", *common, *head]}
-    for n_max in args.n_max:
-        draft = [*head, "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max), "-ngld", str(args.gpu_layers)]
-        found[f"llama-server n_max {n_max}"] = [*peer, *draft]
-    return found
-
-
 def free_port() -> int:
+    """Nobody listens there."""
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:
         return int(probe.getsockname()[1])
 
 
+def sides(args: argparse.Namespace) -> list[str]:
+    return [PLAIN, OURS, *(f"{PLAIN} n_max {n}" for n in args.n_max)]
+
+
+def command(args: argparse.Namespace, files: tuple[str, str], side: str, n_clients: int, port: int) -> list[str]:
+    common_flags = ["-m", files[0], "-c", str(n_clients * args.ctx_size), "-np", str(n_clients), "--cache-ram", "0"]
+    common_flags += ["-t", str(args.threads), "-ngl", str(args.gpu_layers), "--port", str(port), "-fa", "off"]
+    if side == OURS:
+        return [sys.executable, "-m", "llama_cpp_eagle3", "serve", *common_flags, "-md", files[1]]
+    program = [str(peer.get_tools(args.tools) / "llama-server"), *common_flags, "--no-ui", "--offline"]
+    if side == PLAIN:
+        return program
+    n_max = side.split()[-1]
+    return [
+        *program, "-md", files[1], "--spec-type", "draft-eagle3", "--spec-draft-n-max", n_max,
+        "-ngld", str(args.gpu_layers),
+    ]  # fmt: skip
+
+
+def turns(args: argparse.Namespace, cells: list[Cell]) -> Iterator[tuple[int, int, str]]:
+    """(run, clients, side) of what is not measured yet."""
+    done = {(cell.run, cell.clients, cell.side) for cell in cells if cell.load == POISSON}
+    for run in range(args.runs):
+        for n_clients in args.clients:
+            names = sides(args)
+            # in another order each time; without drafts first, since the rate of arrivals comes from that
+            k = run % len(names)
+            for side in names[k:] + names[:k]:
+                if (run, n_clients, side) not in done:
+                    yield run, n_clients, side
+
+
+def measure(
+    args: argparse.Namespace, files: tuple[str, str], turn: tuple[int, int, str], cells: list[Cell]
+) -> list[Cell]:
+    """Both loads on a fresh server."""
+    run, n_clients, side = turn
+    texts = [text[: args.prompt_size] for text in common.prompts(args)]
+    prompts = [texts[i % len(texts)] for i in range(n_clients * args.requests)]
+    port = free_port()
+    found = []
+    with closing(Running(command(args, files, side, n_clients, port), port)) as server:
+        asyncio.run(load(server.url, prompts[:n_clients], _N_WARM, Cell(side, CLOSED, n_clients, run), 0.0))
+        for kind in (CLOSED, POISSON):
+            cell = Cell(side, kind, n_clients, run)
+            plain = [c for c in [*cells, *found] if (c.side, c.load, c.clients) == (PLAIN, CLOSED, n_clients)]
+            rate = args.rate * plain[0].requests / plain[0].seconds if kind == POISSON else 0.0
+            asyncio.run(load(server.url, prompts, args.n_predict, cell, rate))
+            found.append(cell)
+    return found
+
+
+def report(args: argparse.Namespace, cells: list[Cell]) -> str:
+    """Tables, and how the goals stand."""
+    texts = []
+    goals: list[list[str]] = []
+    for kind in (CLOSED, POISSON):
+        rows = []
+        for n_clients in args.clients:
+            of = {
+                side: [c for c in cells if (c.side, c.load, c.clients) == (side, kind, n_clients)]
+                for side in sides(args)
+            }
+            of = {side: found for side, found in of.items() if found}
+            speed = {side: Spread.of(c.speed for c in found) for side, found in of.items()}
+            for side, found in of.items():
+                times = [
+                    f"{percentile(found, name, percent):.0f}"
+                    for name in ("first", "per_token", "gaps")
+                    for percent in _PERCENTS
+                ]
+                drafted = sum(c.drafted for c in found)
+                accepted = f"{100 * sum(c.accepted for c in found) / drafted:.0f} %" if drafted else ""
+                rows.append([str(n_clients), side, speed[side].text(1), *times, accepted])
+            if not {OURS, PLAIN} < of.keys():
+                continue
+            ours = speed[OURS].median
+            drafting = max(speed[side].median for side in of if side not in (OURS, PLAIN))
+            gap = percentile(of[OURS], "gaps", 95) / percentile(of[PLAIN], "gaps", 95)
+            goals.append(
+                [
+                    f"{kind}, {n_clients}",
+                    f"{ours / drafting:.2f}",
+                    f"{ours / speed[PLAIN].median:.2f}",
+                    f"{gap:.2f}",
+                ]
+            )
+        head = ["clients", "server", "tokens/s", "first token p50, ms", "p95", "per token p50", "p95", "gap p50", "p95"]
+        texts.append(f"### {kind}\n\n{table([*head, 'accepted'], rows)}")
+    wanted = f"at least {_MOST_OF_DRAFTED} | at least {_LEAST_OF_PLAIN:.1f} | at most {_MOST_GAP}"
+    goals.insert(0, ["goal", *wanted.split(" | ")])
+    head = ["", "our tokens/s / draft-eagle3's best n_max", "/ llama-server plain", "p95 of gaps / plain"]
+    return "\n\n".join([table(head, goals), *texts])
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    target, head = map(str, bundled_pair())
-    parser.add_argument("-m", "--model", default=target)
-    parser.add_argument("-md", "--model-draft", default=head)
-    parser.add_argument("--clients", type=int, nargs="*", default=[1, 2, 4, 8])
-    parser.add_argument("--n-max", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("-n", "--n-predict", type=int, default=64)
-    parser.add_argument("--n-prompts", type=int, default=16, help="per client")
-    parser.add_argument("--load-factor", type=float, default=0.7, help="arrivals, of the closed loop's")
-    parser.add_argument("-c", "--ctx-size", type=int, default=512, help="of each slot")
-    parser.add_argument("-t", "--threads", type=int, default=1)
-    parser.add_argument("-ngl", "--gpu-layers", type=int, default=0)
-    parser.add_argument("-r", "--rounds", type=int, default=2, help="turns of all servers")
-    parser.add_argument("-o", "--output", type=Path)
-    args = parser.parse_args()
-    texts = heldout_prompts()
-    rows: list[dict[str, Any]] = []
-    for n_clients in args.clients:
-        prompts = [texts[i % len(texts)] for i in range(n_clients * args.n_prompts)]
-        rate = 0.0  # of arrivals, the same for all: a share of what llama-server does without drafts
-        for _ in range(args.rounds):
-            for name in commands(args, n_clients, 0):
-                port = free_port()
-                server = Running(commands(args, n_clients, port)[name], port)
-                try:
-                    asyncio.run(load(server.url, prompts[:n_clients], 8, Cell(name, "warm-up", n_clients), 0.0))
-                    for kind in ("closed", "poisson"):
-                        cell = Cell(name, kind, n_clients)
-                        before = server.cpu_seconds()
-                        asyncio.run(load(server.url, prompts, args.n_predict, cell, rate if kind == "poisson" else 0.0))
-                        cell.cpu_seconds = server.cpu_seconds() - before
-                        rate = rate or args.load_factor * len(prompts) / cell.seconds
-                        rows.append(cell.figures())
-                        print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}))
-                finally:
-                    server.close()
-    if args.output is not None:
-        args.output.write_text(json.dumps(rows, indent=2) + "\n")
+    p = common.parser(__doc__, runs=2)
+    p.set_defaults(n_predict=32, ctx_size=512, threads=1)
+    p.add_argument("--clients", type=numbers, default=[1, 2, 4, 8], metavar="N,...")
+    p.add_argument("--n-max", type=numbers, default=[1, 3], metavar="N,...", help="of llama-server's draft-eagle3")
+    p.add_argument("--requests", type=int, default=2, help="of each client")
+    p.add_argument("--prompt-size", type=int, default=250, help="characters")
+    p.add_argument("--rate", type=float, default=0.7, help="of arrivals, by that of llama-server's closed loop")
+    p.add_argument("--head", default="Q8_0", help="type of the head")
+    p.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after so many")
+    p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
+    args = p.parse_args()
+    start = time.monotonic()
+    if args.model:
+        files = common.pair(args)
+    else:
+        target, head = inflated_pair(args.folder, "1B", "Q4_0", args.head)
+        files = str(target), str(head)
+    is_kept = args.publish
+    cells = [Cell(**cell) for cell in json.loads(RESULTS.read_text())["cells"]] if is_kept and RESULTS.exists() else []
+    for turn in list(turns(args, cells)):
+        if time.monotonic() - start > args.seconds:
+            break
+        print(*turn, file=sys.stderr, flush=True)
+        cells += measure(args, files, turn, cells)
+        if is_kept:
+            RESULTS.write_text(json.dumps({"cells": [asdict(cell) for cell in cells]}))
+    n_left = len(list(turns(args, cells)))
+    if n_left > 0:
+        print(f"{n_left} turns of servers are left: call it again", file=sys.stderr)
+    about = (
+        f"{args.requests} requests per client and run, {args.n_predict} tokens each behind the first "
+        f"{args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - highest), "
+        f"percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server plain "
+        "answers in the closed loop. "
+        "Gaps are those between two events of a stream: tokens of one round come at once."
+    )
+    text = f"{report(args, cells)}\n\n{about}"
+    data: dict[str, Any] = {"cells": [asdict(cell) for cell in cells]}
+    common.finish(args, common.Section("serve", "Both servers under load: a 1B model in Q4_0", text, data), files)
     return 0
 
 

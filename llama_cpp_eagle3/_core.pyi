@@ -380,6 +380,15 @@ class Head:
     @property
     def n_rot(self) -> int: ...
     @property
+    def kv_lora_rank(self) -> int:
+        """Of multi-head latent attention, 0 = it has another."""
+    @property
+    def q_lora_rank(self) -> int:
+        """Of multi-head latent attention, 0 = q is not compressed."""
+    @property
+    def mask_token(self) -> int:
+        """P-EAGLE: token of the rows that the target has not computed, -1 = the head is none."""
+    @property
     def n_vocab_dft(self) -> int:
         """Draft vocabulary, 0 = the target's."""
     @property
@@ -422,7 +431,7 @@ class Drafter:
 
     `path` is the GGUF head, `model_tgt` the address of the loaded target, which must outlive the drafter. Each of
     the `n_seq_max` sequences has `n_ctx` positions. A chain takes up to `n_unroll` steps in one graph; -1 is 1 on the
-    CPU and all on an accelerator. One thread at a time: a second one gets BusyError.
+    CPU and all on an accelerator; parallel heads take all anyway. One thread at a time: a second one gets BusyError.
     """
 
     def __init__(
@@ -474,7 +483,8 @@ class Drafter:
     def begin(self, seq_ids: Sequence[int], ids_last: Sequence[int], top_k: int, n_steps: int = 1) -> None:
         """Start drafting node by node: the top_k most probable tokens behind each id_last.
 
-        With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph.
+        With n_steps > 1 (at most n_unroll) the best of them is followed further in the same graph. A parallel head
+        computes n_steps positions and appends the first level.
         """
     def expand(self, nodes: Sequence[int], top_k: int) -> None:
         """Append the top_k most probable tokens behind each of these nodes, in one graph.
@@ -523,6 +533,9 @@ class Drafter:
     @property
     def n_unroll(self) -> int:
         """Steps of a chain that one graph may take."""
+    @property
+    def is_parallel(self) -> bool:
+        """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""
     @property
     def n_vocab_dft(self) -> int: ...
     @property
@@ -656,6 +669,8 @@ class Planner:
         """How likely a node is accepted once its parent is, if the head gives it the probability p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
         """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
+    def draft_us(self, n_tokens: int) -> float:
+        """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
     @property
     def costs(self) -> tuple[CostCurve, CostCurve, CostCurve]:
         """What it refines: costs of the target, of the draft's first graph and of its levels."""

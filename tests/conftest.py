@@ -72,10 +72,15 @@ def perfect_pair(request: pytest.FixtureRequest, tiny_dir: Path) -> tuple[Target
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what is marked so on an rpc server too; `-m rpc` selects these runs, `-m "not rpc"` the others."""
+    """Run what is marked so on an rpc server too, and on an accelerator if there is one.
+
+    `-m rpc` selects the runs on a server, `-m gpu` those on an accelerator.
+    """
     marker = metafunc.definition.get_closest_marker("also_on_rpc")
     if marker:
         places = ["here", *(pytest.param(p, marks=pytest.mark.rpc) for p in marker.args or placement.PLACES)]
+        if _core.local_accelerators():
+            places.append(pytest.param(placement.ON_GPU, marks=pytest.mark.gpu))
         metafunc.parametrize("place", places, indirect=True, scope="module")
 
 
@@ -95,8 +100,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[str]:
     if name == "here":
         yield name
         return
-    endpoint = request.getfixturevalue("rpc_server").endpoint
-    placement.current = placement.Placement(endpoint, draft=name == "both-on-rpc")
+    if name == placement.ON_GPU:
+        placement.current = placement.OnGpu()
+    else:
+        endpoint = request.getfixturevalue("rpc_server").endpoint
+        placement.current = placement.Placement(endpoint, draft=name == "both-on-rpc")
     yield name
     placement.current.close()
     placement.current = None

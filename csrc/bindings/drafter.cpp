@@ -136,20 +136,22 @@ void register_drafter(py::module_ & m) {
 
     py::class_<py_drafter>(
         m, "Drafter", "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.")
-        .def(py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
-             py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
-             py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
-             py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
-             py::arg("n_batch") = 512, without_gil,
-             "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
-             "positions of each of the n_seq_max sequences.\n"
-             "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator. boundaries: "
-             "instead of the head's own.\n"
-             "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
-             "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
-             "None = "
-             "as they are. type_k, type_v: ggml types of the cache.\n"
-             "Raises ModelFileError, IncompatibleDraftError.")
+        .def(
+            py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
+            py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
+            py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
+            py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
+            py::arg("n_batch") = 512, without_gil,
+            "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
+            "positions of each of the n_seq_max sequences.\n"
+            "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator; parallel heads take "
+            "all of them anyway. boundaries: "
+            "instead of the head's own.\n"
+            "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
+            "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
+            "None = "
+            "as they are. type_k, type_v: ggml types of the cache.\n"
+            "Raises ModelFileError, IncompatibleDraftError.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), without_gil,
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
@@ -177,7 +179,9 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("seq_ids"), py::arg("ids_last"), py::arg("top_k"), py::arg("n_steps") = 1, without_gil,
             "Start drafting node by node: the top_k most probable tokens behind each id_last. With n_steps > 1 the "
-            "best one is followed further, in the same graph.")
+            "best one is followed further, in the same graph. A parallel head computes n_steps positions and appends "
+            "the "
+            "first level.")
         .def(
             "expand",
             [](py_drafter & self, const std::vector<int32_t> & nodes, int32_t top_k) {
@@ -259,6 +263,9 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
             "steps of a chain that one graph may take")
+        .def_property_readonly(
+            "is_parallel", [](const py_drafter & self) { return self.impl().is_parallel(); },
+            "P-EAGLE: one graph drafts all tokens, and expand() costs nothing")
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
             py::arg("seq_id") = 0, "Positions whose rows were taken in.")

@@ -40,6 +40,11 @@ void register_head(py::module_ & m) {
         .def_readonly("hidden_act", &head_hparams::hidden_act)
         .def_readonly("rms_eps", &head_hparams::rms_eps)
         .def_readonly("logit_scale", &head_hparams::logit_scale)
+        .def_readonly("kv_lora_rank", &head_hparams::kv_lora_rank, "of multi-head latent attention, 0 = it has another")
+        .def_readonly("q_lora_rank", &head_hparams::q_lora_rank,
+                      "of multi-head latent attention, 0 = q is not compressed")
+        .def_readonly("mask_token", &head_hparams::mask_token,
+                      "P-EAGLE: token of the rows that the target has not computed, -1 = the head is none")
         .def_readonly("rope_freq_base", &head_hparams::rope_freq_base)
         .def_readonly("rope_scaling", &head_hparams::rope_scaling)
         .def("__repr__", [](const head_hparams & h) {

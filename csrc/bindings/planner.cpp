@@ -17,7 +17,8 @@ using tokens_t = std::vector<llama_token>;
 // a drafter written in Python
 class py_source : public draft_source {
   public:
-    explicit py_source(py::object source) : source_(std::move(source)) {}
+    explicit py_source(py::object source) :
+        source_(std::move(source)), is_parallel_(py::getattr(source_, "is_parallel", py::bool_(false)).cast<bool>()) {}
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {
@@ -31,6 +32,7 @@ class py_source : public draft_source {
 
     const std::vector<draft_node> & nodes() const override { return nodes_; }
 
+    bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
 
@@ -45,6 +47,7 @@ class py_source : public draft_source {
     }
 
     py::object              source_;
+    bool                    is_parallel_;
     std::vector<draft_node> nodes_;
 };
 
@@ -68,6 +71,7 @@ class drafter_source : public draft_source {
 
     const std::vector<draft_node> & nodes() const override { return drafter_.impl().nodes(); }
 
+    bool    is_parallel() const override { return drafter_.impl().is_parallel(); }
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
 
@@ -253,6 +257,13 @@ void register_planner(py::module_ & m) {
             },
             py::arg("n_seqs") = 1,
             "Whether a head that is always right could save time. If not, it is asked in a trial now and then alone.")
+        .def(
+            "draft_us",
+            [](py_planner & self, int32_t n_tokens) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.draft_us(n_tokens);
+            },
+            py::arg("n_tokens"), "Microseconds that drafting a chain of so many tokens takes, with one row waiting.")
         .def_property_readonly(
             "costs",
             [](const py_planner & self) {

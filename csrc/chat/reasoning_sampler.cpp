@@ -94,13 +94,27 @@ void register_sampler(py::module_ & m) {
         [](uintptr_t vocab, uintptr_t grammar, bool lazy, const llama_tokens & start,
            const std::vector<llama_tokens> & ends, const llama_tokens & forced, int32_t budget,
            const llama_tokens & prefill) {
-            llama_sampler * smpl = make(common_reasoning_budget_init(reinterpret_cast<const llama_vocab *>(vocab),
-                                                                     { start }, ends, forced, budget),
-                                        reinterpret_cast<llama_sampler *>(grammar), lazy);
-            for (const llama_token token : prefill) {
-                llama_sampler_accept(context_of(smpl).budget, token);
+            const auto init = [&](int32_t n, common_reasoning_budget_state state) {
+                return common_reasoning_budget_init(reinterpret_cast<const llama_vocab *>(vocab), { start }, ends,
+                                                    forced, n, state);
+            };
+            const auto see_prefill = [&](llama_sampler * smpl) {
+                for (const llama_token token : prefill) {
+                    llama_sampler_accept(smpl, token);
+                }
+                return common_reasoning_budget_get_state(smpl);
+            };
+            llama_sampler * sampler  = init(budget, REASONING_BUDGET_IDLE);
+            llama_sampler * endless  = init(INT32_MAX, REASONING_BUDGET_IDLE);
+            // what stands in the prompt behind the budget's end is no part of what is forced then
+            const bool      is_open  = see_prefill(endless) == REASONING_BUDGET_COUNTING;
+            const bool      is_spent = see_prefill(sampler) != REASONING_BUDGET_COUNTING;
+            if (is_open && is_spent) {
+                llama_sampler_free(sampler);
+                sampler = init(budget, REASONING_BUDGET_FORCING);
             }
-            return reinterpret_cast<uintptr_t>(smpl);
+            llama_sampler_free(endless);
+            return reinterpret_cast<uintptr_t>(make(sampler, reinterpret_cast<llama_sampler *>(grammar), lazy));
         },
         py::arg("vocab"), py::arg("grammar"), py::arg("lazy"), py::arg("start"), py::arg("ends"), py::arg("forced"),
         py::arg("budget"), py::arg("prefill"),

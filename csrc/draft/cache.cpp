@@ -18,7 +18,7 @@ static void check_type(const char * what, ggml_type type, const head_hparams & h
             format("%s: expected one of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, found ggml type %d", what,
                    type));
     }
-    if (hparams.n_embd_head % ggml_blck_size(type) != 0) {
+    if (hparams.n_embd_head % ggml_blck_size(type) != 0 || hparams.kv_lora_rank % ggml_blck_size(type) != 0) {
         throw std::invalid_argument(
             format("%s: type %s needs heads whose size is a multiple of %d, the draft's are %d wide", what,
                    ggml_type_name(type), static_cast<int>(ggml_blck_size(type)), hparams.n_embd_head));
@@ -38,8 +38,8 @@ static void copy_rows(ggml_tensor * src, int64_t row_src, ggml_tensor * dst, int
 
 draft_cache::draft_cache(const head_hparams & hparams, int32_t n_ctx, int32_t n_seq_max, ggml_type type_k,
                          ggml_type type_v, const device & dev) :
-    n_ctx_(n_ctx), dev_(dev), n_embd_k_(hparams.n_embd_k()), n_layer_(hparams.n_layer), type_k_(type_k),
-    type_v_(type_v), extents_(n_seq_max) {
+    n_ctx_(n_ctx), dev_(dev), n_embd_k_(hparams.n_embd_k()), n_layer_(hparams.n_layer),
+    n_per_layer_(hparams.is_mla() ? 1 : 2), type_k_(type_k), type_v_(type_v), extents_(n_seq_max) {
     check_type("draft_type_k", type_k, hparams);
     check_type("draft_type_v", type_v, hparams);
     provide();
@@ -71,10 +71,10 @@ bool draft_cache::is_loose() const {
 draft_cache::pool draft_cache::make_pool(int64_t n_rows) const {
     pool p;
     p.n_rows = n_rows;
-    p.ctx    = make_tensor_context(2 * n_layer_);
-    for (int32_t il = 0; il < n_layer_; ++il) {
-        p.k.push_back(ggml_new_tensor_2d(p.ctx.get(), type_k_, n_embd_k_, n_rows));
-        p.v.push_back(ggml_new_tensor_2d(p.ctx.get(), type_v_, n_embd_k_, n_rows));
+    p.ctx    = make_tensor_context(n_per_layer_ * n_layer_);
+    for (int32_t i = 0; i < n_per_layer_ * n_layer_; ++i) {
+        const ggml_type type = i % n_per_layer_ == 0 ? type_k_ : type_v_;
+        p.tensors.push_back(ggml_new_tensor_2d(p.ctx.get(), type, n_embd_k_, n_rows));
     }
     p.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(p.ctx.get(), dev_.buft()));
     if (p.buffer) {
@@ -107,9 +107,8 @@ bool draft_cache::rebuild() {
     }
     for (size_t i = 0; i < extents.size(); ++i) {
         const int32_t n = std::min({ extents[i].n_needed, extents[i].size, extents_[i].size });
-        for (int32_t il = 0; n > 0 && il < n_layer_; ++il) {
-            copy_rows(k(il), extents_[i].base, p.k[il], extents[i].base, n);
-            copy_rows(v(il), extents_[i].base, p.v[il], extents[i].base, n);
+        for (size_t t = 0; n > 0 && t < p.tensors.size(); ++t) {
+            copy_rows(pool_.tensors[t], extents_[i].base, p.tensors[t], extents[i].base, n);
         }
     }
     const bool frees = pool_.buffer != nullptr;
@@ -138,9 +137,10 @@ bool draft_cache::move_to_free(extent & e) {
     if (best == free_.end()) {
         return false;
     }
-    for (int32_t il = 0; e.size > 0 && il < n_layer_; ++il) {
-        copy_rows(k(il), e.base, k(il), best->base, e.size);
-        copy_rows(v(il), e.base, v(il), best->base, e.size);
+    for (ggml_tensor * t : pool_.tensors) {
+        if (e.size > 0) {
+            copy_rows(t, e.base, t, best->base, e.size);
+        }
     }
     clear(best->base + e.size, best->size - e.size);
     std::swap(e.base, best->base);
@@ -154,17 +154,15 @@ bool draft_cache::move_to_free(extent & e) {
 // for rows that others may have left NaN in
 void draft_cache::clear(int64_t row, int32_t n) {
     std::vector<uint8_t> zeros;
-    for (int32_t il = 0; il < n_layer_; ++il) {
-        for (ggml_tensor * t : { k(il), v(il) }) {
-            // not every device can fill part of a buffer with a value, but all can copy
-            int32_t n_done = std::min(n, 32);
-            zeros.resize(n_done * t->nb[1]);
-            ggml_backend_tensor_set(t, zeros.data(), row * t->nb[1], zeros.size());
-            while (n_done < n) {
-                const int32_t n_more = std::min(n_done, n - n_done);
-                copy_rows(t, row, t, row + n_done, n_more);
-                n_done += n_more;
-            }
+    for (ggml_tensor * t : pool_.tensors) {
+        // not every device can fill part of a buffer with a value, but all can copy
+        int32_t n_done = std::min(n, 32);
+        zeros.resize(n_done * t->nb[1]);
+        ggml_backend_tensor_set(t, zeros.data(), row * t->nb[1], zeros.size());
+        while (n_done < n) {
+            const int32_t n_more = std::min(n_done, n - n_done);
+            copy_rows(t, row, t, row + n_done, n_more);
+            n_done += n_more;
         }
     }
 }
@@ -207,35 +205,32 @@ void draft_cache::release(llama_seq_id seq_id) {
 }
 
 void draft_cache::copy(llama_seq_id src, llama_seq_id dst, int32_t first, int32_t n) {
-    for (int32_t il = 0; n > 0 && il < n_layer_; ++il) {
-        copy_rows(k(il), row(src, first), k(il), row(dst, first), n);
-        copy_rows(v(il), row(src, first), v(il), row(dst, first), n);
+    for (ggml_tensor * t : pool_.tensors) {
+        if (n > 0) {
+            copy_rows(t, row(src, first), t, row(dst, first), n);
+        }
     }
 }
 
 size_t draft_cache::state_size(int32_t n) const {
     size_t size = 0;
-    for (int32_t il = 0; il < n_layer_; ++il) {
-        size += n * (k(il)->nb[1] + v(il)->nb[1]);
+    for (const ggml_tensor * t : pool_.tensors) {
+        size += n * t->nb[1];
     }
     return size;
 }
 
 void draft_cache::state_get(llama_seq_id seq_id, int32_t first, int32_t n, uint8_t * dst) const {
-    for (int32_t il = 0; il < n_layer_; ++il) {
-        for (const ggml_tensor * t : { k(il), v(il) }) {
-            ggml_backend_tensor_get(t, dst, row(seq_id, first) * t->nb[1], n * t->nb[1]);
-            dst += n * t->nb[1];
-        }
+    for (const ggml_tensor * t : pool_.tensors) {
+        ggml_backend_tensor_get(t, dst, row(seq_id, first) * t->nb[1], n * t->nb[1]);
+        dst += n * t->nb[1];
     }
 }
 
 void draft_cache::state_set(llama_seq_id seq_id, int32_t first, int32_t n, const uint8_t * src) {
-    for (int32_t il = 0; il < n_layer_; ++il) {
-        for (ggml_tensor * t : { k(il), v(il) }) {
-            ggml_backend_tensor_set(t, src, row(seq_id, first) * t->nb[1], n * t->nb[1]);
-            src += n * t->nb[1];
-        }
+    for (ggml_tensor * t : pool_.tensors) {
+        ggml_backend_tensor_set(t, src, row(seq_id, first) * t->nb[1], n * t->nb[1]);
+        src += n * t->nb[1];
     }
 }
 

@@ -45,9 +45,10 @@ class draft_cache {
     // row of the tensors below
     int64_t row(llama_seq_id seq_id, int32_t slot) const { return extents_[seq_id].base + slot; }
 
-    // K and V of a layer, [n_embd_k, rows]; others whenever version() is another
-    ggml_tensor * k(int32_t il) const { return pool_.k[il]; }
-    ggml_tensor * v(int32_t il) const { return pool_.v[il]; }
+    // K and V of a layer, [n_embd_k, rows]; others whenever version() is another. Of MLA they are one tensor, since V
+    // is the part of K that is not rotated
+    ggml_tensor * k(int32_t il) const { return pool_.tensors[il * n_per_layer_]; }
+    ggml_tensor * v(int32_t il) const { return pool_.tensors[(il + 1) * n_per_layer_ - 1]; }
     int64_t       version() const { return version_; }
 
     // n slots from the first one on, of one sequence to another
@@ -74,7 +75,7 @@ class draft_cache {
         context_ptr                ctx;
         buffer_ptr                 buffer;
         int64_t                    n_rows = 0;
-        std::vector<ggml_tensor *> k, v;
+        std::vector<ggml_tensor *> tensors; // K and V of a layer, then those of the next one
     };
 
     int32_t size_for(const extent & e) const;
@@ -88,6 +89,7 @@ class draft_cache {
     const device &      dev_;
     int32_t             n_embd_k_;
     int32_t             n_layer_;
+    int32_t             n_per_layer_; // tensors
     ggml_type           type_k_, type_v_;
     pool                pool_;
     int64_t             version_ = 0;

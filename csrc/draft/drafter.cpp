@@ -1,5 +1,6 @@
 #include "draft/drafter.h"
 
+#include "draft/time_scope.h"
 #include "error.h"
 
 #include <algorithm>
@@ -9,15 +10,6 @@
 namespace eagle3 {
 
 namespace {
-
-// adds the time of a scope to a counter
-struct time_scope {
-    explicit time_scope(int64_t & t_us) : t_us(t_us), t_start(ggml_time_us()) {}
-    ~time_scope() { t_us += ggml_time_us() - t_start; }
-
-    int64_t & t_us;
-    int64_t   t_start;
-};
 
 head_hparams with_boundaries(head_hparams hparams, const std::vector<int32_t> & boundaries) {
     if (boundaries.empty()) {
@@ -36,7 +28,10 @@ head_hparams with_boundaries(head_hparams hparams, const std::vector<int32_t> & 
 }
 
 // steps of a chain in one graph: launching graphs costs on an accelerator, and early stops pay on the CPU
-int32_t n_unroll_of(int32_t n_unroll, const device & dev) {
+int32_t n_unroll_of(int32_t n_unroll, const head_hparams & hparams, const device & dev) {
+    if (hparams.is_parallel()) {
+        return draft_cache::n_scratch;
+    }
     if (n_unroll < 0) {
         n_unroll = ggml_backend_dev_type(dev.dev()) == GGML_BACKEND_DEVICE_TYPE_CPU ? 1 : draft_cache::n_scratch;
     }
@@ -53,9 +48,9 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
     runner_(hparams_, weights_, cache_, dev_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
-    n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, dev_)),
+    n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, hparams_, dev_)),
     sequences_(params.n_seq_max, draft_sequence(hparams_.n_embd_feat())) {
-    if (n_unroll_ > 1) {
+    if (n_unroll_ > 1 && !is_parallel()) {
         weights_.load_embd_dft(dev_);
     }
     // build the graphs of a round once, so that a device that cannot run the head says so now
@@ -68,8 +63,15 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     runner_.check(shape);
     shape.n_out   = 1;
     shape.n_top   = 1;
-    shape.n_steps = std::min(n_unroll_, 2);
     shape.streams = { { 0, draft_cache::n_pad, 1, 1 } };
+    if (is_parallel()) {
+        shape.kind   = graph_kind::catch_up;
+        shape.n_rows = shape.n_out = shape.n_steps = 2;
+        shape.streams                              = { { 0, draft_cache::n_pad, 2, 2 } };
+        runner_.check(shape);
+        return;
+    }
+    shape.n_steps = std::min(n_unroll_, 2);
     for (const graph_kind kind : { graph_kind::catch_up, graph_kind::step, graph_kind::expand }) {
         shape.kind = kind;
         runner_.check(shape);
@@ -189,11 +191,12 @@ void drafter::leave() {
 
 void drafter::compute() {
     runner_.compute(pass_);
-    stats.n_steps += pass_.n_steps;
+    stats.n_steps += is_parallel() ? 1 : pass_.n_steps;
     n_steps_last_ = pass_.n_steps;
 }
 
-// the waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state
+// The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
+// Of a parallel head with the rows of all steps behind them.
 void drafter::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : round_) {
         cache_.request(part.seq_id, part.pos + 1 + part.n_left + draft_cache::n_scratch);
@@ -207,6 +210,13 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
     std::sort(round_.begin(), round_.end(), [this](const participant & a, const participant & b) {
         return cache_.row(a.seq_id, 0) < cache_.row(b.seq_id, 0);
     });
+    const int32_t n_masked = is_parallel() ? n_steps - 1 : 0; // of each
+    int32_t       n_feat   = 0;
+    for (const participant & part : round_) {
+        n_feat += sequence(part.seq_id).n_rows();
+    }
+    const int32_t mask_row = n_feat;
+    n_feat                 = 0;
     pass_.clear(graph_kind::catch_up, n_top, n_steps);
     for (const participant & part : round_) {
         const draft_sequence & seq = sequence(part.seq_id);
@@ -220,12 +230,26 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
             row.first          = seq.pos_start();
             row.end            = row.slot + 1;
             row.is_out         = i + 1 == n;
+            row.state_in       = n_feat++;
+            pass_.rows.push_back(row);
+        }
+        for (int32_t i = 1; i <= n_masked; ++i) {
+            draft_pass::row row;
+            row.seq_id = part.seq_id;
+            row.token  = hparams_.mask_token;
+            row.pos = row.slot = part.pos + i;
+            row.first          = seq.pos_start();
+            row.end            = row.slot + 1;
+            row.state_in       = mask_row;
             pass_.rows.push_back(row);
         }
     }
+    if (n_masked > 0) {
+        pass_.features.push_back({ weights_.mask_hidden.data(), 1 });
+    }
     compute();
     stats.n_propose++;
-    state_last_ = static_cast<int32_t>(round_.size()) * (n_steps - 1);
+    state_last_ = is_parallel() ? n_steps - 1 : static_cast<int32_t>(round_.size()) * (n_steps - 1);
     for (const participant & part : round_) {
         sequence(part.seq_id).on_proposed(part.id_last);
     }
@@ -326,126 +350,12 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
             }
             part.state_row = n * (n_steps - 1) + j;
         }
-        if (end_chains()) {
+        if (end_chains() || is_parallel()) {
             return result;
         }
         n_steps = n_unroll();
         step(n_top, n_steps);
     }
-}
-
-// the candidates of a row become nodes behind `parent`; returns the first of them, -1 if there is none
-int32_t drafter::append_nodes(const participant & part, int32_t parent, int32_t i_out, int32_t i_step, int32_t state) {
-    const int32_t first = static_cast<int32_t>(nodes_.size());
-    const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    for (const draft_candidate & c : runner_.candidates(i_out, i_step)) {
-        nodes_.push_back({ parent, weights_.to_target(c.id), c.p, depth, part.seq_id });
-        places_.push_back({ state, -1 });
-    }
-    return first < static_cast<int32_t>(nodes_.size()) ? first : -1;
-}
-
-void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
-                    int32_t n_steps) {
-    time_scope t(stats.t_propose_us);
-    if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
-        throw std::invalid_argument(
-            format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll_, top_k, n_steps));
-    }
-    enter(seq_ids, ids_last);
-    if (round_.empty()) {
-        return;
-    }
-    catch_up(std::min(top_k, weights_.n_vocab_dft), n_steps);
-
-    const int32_t n = static_cast<int32_t>(round_.size());
-    n_state_        = n * n_steps;
-    for (int32_t j = 0; j < n; ++j) {
-        participant & part = round_[j];
-        int32_t       node = -1;
-        for (int32_t i = 0; i < std::min(n_steps, n_ctx() - part.pos); ++i) {
-            if (node >= 0) {
-                places_[node].slot = part.pos + ++part.n_used;
-            }
-            node = append_nodes(part, node, j, i, i * n + j);
-            if (node < 0) {
-                break;
-            }
-        }
-    }
-}
-
-void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
-    time_scope t(stats.t_propose_us);
-    if (top_k < 1) {
-        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
-    }
-    const int32_t n_nodes = static_cast<int32_t>(nodes_.size());
-    order_.clear();
-    for (const int32_t i : nodes) {
-        if (i < 0 || i >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this round has %d nodes", i, n_nodes));
-        }
-        if (places_[i].slot >= 0 || std::find(order_.begin(), order_.end(), i) != order_.end()) {
-            throw std::invalid_argument(format("node %d was expanded already", i));
-        }
-        if (nodes_[i].depth < n_ctx() - participant_of(nodes_[i].seq_id).pos) {
-            order_.push_back(i);
-        }
-    }
-    if (order_.empty()) {
-        return;
-    }
-    std::stable_sort(order_.begin(), order_.end(), [this](int32_t a, int32_t b) {
-        return cache_.row(nodes_[a].seq_id, 0) < cache_.row(nodes_[b].seq_id, 0);
-    });
-
-    pass_.clear(graph_kind::expand, std::min(top_k, weights_.n_vocab_dft));
-    int32_t n_new = 0; // of the same sequence
-    for (const int32_t i : order_) {
-        const draft_node &  node = nodes_[i];
-        const participant & part = participant_of(node.seq_id);
-        n_new                    = pass_.rows.empty() || pass_.rows.back().seq_id != node.seq_id ? 1 : n_new + 1;
-        if (part.n_used + n_new > draft_cache::n_scratch) {
-            throw std::invalid_argument(format("sequence %d: at most %d nodes of a round can be expanded", part.seq_id,
-                                               draft_cache::n_scratch));
-        }
-        draft_pass::row row;
-        row.seq_id    = node.seq_id;
-        row.token     = node.token;
-        row.pos       = part.pos + node.depth;
-        row.slot      = part.pos + part.n_used + n_new;
-        row.first     = sequence(node.seq_id).pos_start();
-        row.end       = part.pos + 1;
-        row.state_in  = places_[i].state;
-        row.state_out = n_state_ + static_cast<int32_t>(pass_.rows.size());
-        pass_.rows.push_back(row);
-
-        int32_t n_seen = 1;
-        pass_.ancestors.push_back(row.slot);
-        for (int32_t j = node.parent; j >= 0; j = nodes_[j].parent) {
-            if (hparams_.sliding_window > 0 && node.depth - nodes_[j].depth >= hparams_.sliding_window) {
-                break;
-            }
-            pass_.ancestors.push_back(places_[j].slot);
-            n_seen++;
-        }
-        pass_.n_ancestors.push_back(n_seen);
-    }
-    compute();
-
-    for (size_t k = 0; k < order_.size(); ++k) {
-        participant & part = participant_of(nodes_[order_[k]].seq_id);
-        part.n_used++;
-        places_[order_[k]].slot = pass_.rows[k].slot;
-        append_nodes(part, order_[k], static_cast<int32_t>(k), 0, n_state_++);
-    }
-    state_last_ = n_state_ - 1;
-}
-
-drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
-    return *std::find_if(round_.begin(), round_.end(),
-                         [seq_id](const participant & part) { return part.seq_id == seq_id; });
 }
 
 int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {

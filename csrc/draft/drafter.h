@@ -9,16 +9,17 @@
 namespace eagle3 {
 
 struct drafter_params {
-    std::vector<int32_t> boundaries;                   // overrides the head's own; empty = the head's
-    int32_t              n_seq_max    = 1;             // sequences 0..n_seq_max - 1
-    int32_t              n_unroll     = -1;            // steps of a chain in one graph; -1 = 1 on the CPU, else all
-    ggml_backend_dev_t   dev          = nullptr;       // see device
-    int32_t              n_gpu_layers = -1;            // see device
-    ggml_type            type         = GGML_TYPE_F32; // see head_weights
-    ggml_type            type_k       = GGML_TYPE_F16;
-    ggml_type            type_v       = GGML_TYPE_F16;
-    int32_t              n_threads    = 1;
-    int32_t              n_batch      = 512; // rows of one K/V-only graph
+    std::vector<int32_t> boundaries;    // overrides the head's own; empty = the head's
+    int32_t              n_seq_max = 1; // sequences 0..n_seq_max - 1
+    int32_t              n_unroll =
+        -1; // steps of a chain in one graph; -1 = 1 on the CPU, else all; a parallel head takes all anyway
+    ggml_backend_dev_t dev          = nullptr;       // see device
+    int32_t            n_gpu_layers = -1;            // see device
+    ggml_type          type         = GGML_TYPE_F32; // see head_weights
+    ggml_type          type_k       = GGML_TYPE_F16;
+    ggml_type          type_v       = GGML_TYPE_F16;
+    int32_t            n_threads    = 1;
+    int32_t            n_batch      = 512; // rows of one K/V-only graph
 };
 
 struct drafter_stats {
@@ -58,6 +59,7 @@ class drafter {
     int32_t n_ctx() const { return cache_.n_ctx(); }
     int32_t n_seq_max() const { return cache_.n_seq_max(); }
     int32_t n_unroll() const { return n_unroll_; }
+    bool    is_parallel() const { return hparams_.is_parallel(); }
     int32_t n_past(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_past(); }
 
     // Take rows of the target in: those of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i]
@@ -81,6 +83,9 @@ class drafter {
                int32_t n_steps = 1);
 
     // Append the top_k most probable tokens behind each of these nodes, which were not expanded before, in one graph.
+    //
+    // A parallel head says what may follow at each of the n_steps positions whatever is chosen before: begin() computes
+    // all of them and appends the first level alone, expand() computes nothing and goes as deep as that.
     // At most draft_cache::n_scratch nodes per sequence and round; those at the end of the context stay without.
     void expand(const std::vector<int32_t> & nodes, int32_t top_k);
 
@@ -141,7 +146,10 @@ class drafter {
     void          catch_up(int32_t n_top, int32_t n_steps);
     void          step(int32_t n_top, int32_t n_steps);
     llama_token   drafted(int32_t i_out, int32_t i_step, float p_min);
-    int32_t       append_nodes(const participant & part, int32_t parent, int32_t i_out, int32_t i_step, int32_t state);
+    int32_t       append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
+                               int32_t state);
+    void          expand_ahead(int32_t top_k);
+    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth);
 
     head_hparams  hparams_;
     target_tables tables_;
@@ -168,6 +176,10 @@ class drafter {
 
     draft_pass           pass_;
     std::vector<int32_t> order_; // scratch of enter and expand
+
+    // parallel: candidates by participant and depth, found when they are asked for
+    int32_t                                   n_ahead_ = 0; // depths
+    std::vector<std::vector<draft_candidate>> ahead_;
 
     int32_t n_steps_last_ = 1;
     int32_t state_last_   = 0;

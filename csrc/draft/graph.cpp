@@ -16,6 +16,9 @@ namespace {
 //   y  = r + attention([e' ; g'])                           r = g, or g' with norm_before_residual
 //   z  = y + mlp(post_attention_layernorm(y))               then plain Llama blocks, if the head has more layers
 //   n  = norm(z), logits = lm_head(n)                       next recurrent row: z, or n with norm_output
+//
+// P-EAGLE (vllm#32887): the rows behind the last one of the target have fc(mask_hidden) for g and the mask token's
+// embedding, see all rows before them and give the tokens of all steps at once.
 class builder {
   public:
     builder(draft_graph & graph, const draft_model & model) :
@@ -24,6 +27,7 @@ class builder {
 
     void build() {
         const bool from_target = shape.kind == graph_kind::kv_only || shape.kind == graph_kind::catch_up;
+        const bool is_ahead    = hparams.is_parallel() && shape.n_steps > 1;
 
         rows first;
         first.n    = shape.n_rows;
@@ -33,8 +37,14 @@ class builder {
 
         ggml_tensor * g = nullptr;
         if (from_target) {
-            graph.feat = input(GGML_TYPE_F32, hparams.n_embd_feat(), shape.n_rows);
-            g          = encode(graph.feat);
+            const int32_t n_seqs = is_ahead ? shape.n_out / shape.n_steps : 0;
+            const int32_t n_feat = is_ahead ? shape.n_rows - shape.n_out + n_seqs + 1 : shape.n_rows;
+            graph.feat           = input(GGML_TYPE_F32, hparams.n_embd_feat(), n_feat);
+            g                    = encode(graph.feat);
+            if (is_ahead) {
+                graph.state_in = input(GGML_TYPE_I32, shape.n_rows);
+                g              = ggml_get_rows(ctx, g, graph.state_in);
+            }
         } else if (shape.kind == graph_kind::step) {
             g = state_rows(0, shape.n_rows);
         } else {
@@ -70,7 +80,7 @@ class builder {
             graph.state_out = input(GGML_TYPE_I64, static_cast<int64_t>(shape.n_out) * shape.n_steps);
         }
         g = outputs(z, 0);
-        if (shape.n_steps == 1) {
+        if (shape.n_steps == 1 || is_ahead) {
             return;
         }
 
@@ -220,9 +230,9 @@ class builder {
             x = norm(x, weights.input_norm);
         }
         if (weights.fc_norm) {
-            x = ggml_reshape_3d(ctx, x, hparams.n_embd_tgt, static_cast<int64_t>(hparams.boundaries.size()),
-                                shape.n_rows);
-            x = ggml_reshape_2d(ctx, norm(x, weights.fc_norm), hparams.n_embd_feat(), shape.n_rows);
+            const int64_t n = x->ne[1];
+            x = ggml_reshape_3d(ctx, x, hparams.n_embd_tgt, static_cast<int64_t>(hparams.boundaries.size()), n);
+            x = ggml_reshape_2d(ctx, norm(x, weights.fc_norm), hparams.n_embd_feat(), n);
         }
         return weights.fc ? linear(x, weights.fc, weights.fc_b) : x;
     }
@@ -243,16 +253,17 @@ class builder {
         return rope(x, pos);
     }
 
-    // slots of a run by head: [n_embd_head, n_kv, n_head_kv, n_seq]
-    ggml_tensor * cached(ggml_tensor * t, const run & run) {
-        ggml_tensor * view = ggml_view_4d(ctx, t, hparams.n_embd_head, hparams.n_head_kv, run.n_kv, run.n_seq,
+    // slots of a run by head: [n_embd_head, n_kv, n_head_kv, n_seq], or the first values of each
+    ggml_tensor * cached(ggml_tensor * t, int32_t n_values, const run & run) {
+        ggml_tensor * view = ggml_view_4d(ctx, t, n_values, hparams.n_head_kv, run.n_kv, run.n_seq,
                                           ggml_row_size(t->type, hparams.n_embd_head), t->nb[1], run.stride * t->nb[1],
                                           run.base * t->nb[1]);
         return ggml_permute(ctx, view, 0, 2, 1, 3);
     }
 
-    // q: [n_embd_head, n_head, n]
+    // q: [n_embd_head, n_head, n]; returns [n_embd_head * n_head, n], of MLA [kv_lora_rank * n_head, n]
     ggml_tensor * attention(int32_t il, ggml_tensor * q, const rows & in) {
+        const int32_t n_v        = hparams.is_mla() ? hparams.kv_lora_rank : hparams.n_embd_head;
         ggml_tensor * result     = nullptr;
         int64_t       first      = 0;
         int64_t       first_mask = 0;
@@ -263,8 +274,10 @@ class builder {
             ggml_tensor * mask = ggml_view_4d(ctx, in.mask, run.n_kv, run.n_rows, 1, run.n_seq, n_bytes,
                                               run.n_rows * n_bytes, run.n_rows * n_bytes, first_mask * in.mask->nb[0]);
             ggml_tensor * out =
-                attend(ggml_permute(ctx, q_run, 0, 2, 1, 3), cached(cache.k(il), run), cached(cache.v(il), run), mask);
-            out    = ggml_reshape_2d(ctx, out, hparams.n_embd_q(), static_cast<int64_t>(run.n_rows) * run.n_seq);
+                attend(ggml_permute(ctx, q_run, 0, 2, 1, 3), cached(cache.k(il), hparams.n_embd_head, run),
+                       cached(cache.v(il), n_v, run), mask);
+            out    = ggml_reshape_2d(ctx, out, static_cast<int64_t>(n_v) * hparams.n_head,
+                                     static_cast<int64_t>(run.n_rows) * run.n_seq);
             result = result ? ggml_concat(ctx, result, out, 1) : out;
             first += out->ne[1];
             first_mask += ggml_nelements(mask);
@@ -273,8 +286,9 @@ class builder {
     }
 
     ggml_tensor * attend(ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask) {
-        const float   scale = 1.0f / sqrtf(static_cast<float>(hparams.n_embd_head));
-        ggml_tensor * out   = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
+        const float scale =
+            hparams.attn_scale > 0.0f ? hparams.attn_scale : 1.0f / sqrtf(static_cast<float>(hparams.n_embd_head));
+        ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, scale, 0.0f, 0.0f);
         ggml_prec_set_acc(out, GGML_PREC_F32);
         if (!ggml_backend_supports_op(dev.backend(), out)) {
             // devices without a kernel for this head size or cache type
@@ -302,6 +316,43 @@ class builder {
         return linear(act, layer.ffn_down, layer.ffn_down_b);
     }
 
+    // Multi-head latent attention, as DeepSeek's: K and V of head h are made from one row c that all heads share,
+    // k = [wk_b[h] c ; k_rot] and v = wv_b[h] c. Products with them are taken in the latent space instead,
+    // q k = [wk_b[h]^T q ; q_rot] [c ; k_rot], so that a slot holds [c ; k_rot] alone, and V is its first part.
+    ggml_tensor * latent(const head_layer & layer, ggml_tensor * x, ggml_tensor * pos) {
+        const int64_t n_lora = hparams.kv_lora_rank;
+        x                    = ggml_mul_mat(ctx, layer.wkv_a, x);
+        ggml_tensor * c      = ggml_view_2d(ctx, x, n_lora, x->ne[1], x->nb[1], 0);
+        ggml_tensor * k_rot  = ggml_view_3d(ctx, x, hparams.n_rot, 1, x->ne[1], x->nb[1], x->nb[1], n_lora * x->nb[0]);
+        c                    = ggml_reshape_3d(ctx, norm(c, layer.kv_a_norm), n_lora, 1, x->ne[1]);
+        return ggml_concat(ctx, c, rope(k_rot, pos), 0);
+    }
+
+    ggml_tensor * latent_query(const head_layer & layer, ggml_tensor * x, ggml_tensor * pos) {
+        const int64_t n_nope = hparams.n_embd_nope;
+        x = layer.wq_a ? ggml_mul_mat(ctx, layer.wq_b, norm(ggml_mul_mat(ctx, layer.wq_a, x), layer.q_a_norm))
+                       : ggml_mul_mat(ctx, layer.wq, x);
+        x = ggml_reshape_3d(ctx, x, n_nope + hparams.n_rot, hparams.n_head, x->ne[1]);
+
+        ggml_tensor * q = ggml_view_3d(ctx, x, n_nope, x->ne[1], x->ne[2], x->nb[1], x->nb[2], 0);
+        ggml_tensor * q_rot =
+            ggml_view_3d(ctx, x, hparams.n_rot, x->ne[1], x->ne[2], x->nb[1], x->nb[2], n_nope * x->nb[0]);
+        q = ggml_mul_mat(ctx, layer.wk_b, ggml_permute(ctx, q, 0, 2, 1, 3));
+        return ggml_concat(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), rope(q_rot, pos), 0);
+    }
+
+    ggml_tensor * from_latent(const head_layer & layer, ggml_tensor * x) {
+        const int64_t n = x->ne[1];
+        x               = ggml_reshape_3d(ctx, x, hparams.kv_lora_rank, hparams.n_head, n);
+        x               = ggml_mul_mat(ctx, layer.wv_b, ggml_permute(ctx, x, 0, 2, 1, 3));
+        return ggml_reshape_2d(ctx, ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3)), hparams.n_embd_attn(), n);
+    }
+
+    void store(ggml_tensor * slots, ggml_tensor * x, const rows & in) {
+        x = ggml_reshape_2d(ctx, x, hparams.n_embd_k(), in.n);
+        ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, slots, x, in.row));
+    }
+
     // One layer: the rows `in` get K/V, the rows `out` of them go on; without a mask none does.
     ggml_tensor * block(int32_t il, ggml_tensor * inpL, const rows & in, const rows & out) {
         const head_layer & layer = weights.layers[il];
@@ -316,11 +367,12 @@ class builder {
             cur = norm(inpL, layer.attn_norm);
         }
 
-        ggml_tensor * k = to_heads(linear(cur, layer.wk, layer.bk), hparams.n_head_kv, layer.k_norm, in.pos);
-        ggml_tensor * v = linear(cur, layer.wv, layer.bv);
-        ggml_build_forward_expand(
-            graph.gf, ggml_set_rows(ctx, cache.k(il), ggml_reshape_2d(ctx, k, hparams.n_embd_k(), in.n), in.row));
-        ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, cache.v(il), v, in.row));
+        if (hparams.is_mla()) {
+            store(cache.k(il), latent(layer, cur, in.pos), in);
+        } else {
+            store(cache.k(il), to_heads(linear(cur, layer.wk, layer.bk), hparams.n_head_kv, layer.k_norm, in.pos), in);
+            store(cache.v(il), linear(cur, layer.wv, layer.bv), in);
+        }
         if (shape.kind == graph_kind::kv_only && il == hparams.n_layer - 1) {
             return nullptr;
         }
@@ -328,8 +380,14 @@ class builder {
             cur      = pick(cur);
             residual = pick(residual);
         }
-        ggml_tensor * q = to_heads(linear(cur, layer.wq, layer.bq), hparams.n_head, layer.q_norm, out.pos);
-        ggml_tensor * y = ggml_add(ctx, linear(attention(il, q, out), layer.wo, layer.bo), residual);
+        ggml_tensor * q    = hparams.is_mla()
+                                 ? latent_query(layer, cur, out.pos)
+                                 : to_heads(linear(cur, layer.wq, layer.bq), hparams.n_head, layer.q_norm, out.pos);
+        ggml_tensor * attn = attention(il, q, out);
+        if (hparams.is_mla()) {
+            attn = from_latent(layer, attn);
+        }
+        ggml_tensor * y = ggml_add(ctx, linear(attn, layer.wo, layer.bo), residual);
         return ggml_add(ctx, mlp(layer, norm(y, layer.ffn_norm)), y);
     }
 

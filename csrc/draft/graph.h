@@ -30,11 +30,11 @@ struct draft_stream {
 
 // everything that a graph depends on; graphs of equal shapes are the same
 struct draft_shape {
-    graph_kind kind    = graph_kind::step;
-    int32_t    n_rows  = 0;
-    int32_t    n_out   = 0;
-    int32_t    n_top   = 0; // candidates with probabilities per row; 0 = the best one without
-    int32_t    n_steps = 1; // of the chain behind each row
+    graph_kind kind   = graph_kind::step;
+    int32_t    n_rows = 0;
+    int32_t    n_out  = 0;
+    int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one without
+    int32_t n_steps = 1; // of the chain behind each row; of a parallel head, rows of each sequence that go all the way
 
     // Empty where nothing attends. Neighbours whose bases are equally far apart and that are alike otherwise get one
     // attention.
@@ -62,7 +62,8 @@ struct draft_graph {
     ggml_cgraph * gf = nullptr;
 
     // inputs; nullptr where the shape needs none
-    ggml_tensor * feat     = nullptr; // [n_embd_feat, n_rows] F32
+    ggml_tensor * feat     = nullptr; // [n_embd_feat, n_rows] F32; with several steps of a parallel head those of the
+                                      // target's rows, and mask_hidden
     ggml_tensor * embd     = nullptr; // [n_embd, n_rows] F32, raw embedding of the token after each row
     ggml_tensor * pos      = nullptr; // [n_rows] I32, RoPE position
     ggml_tensor * row      = nullptr; // [n_rows] I64, row of the cache where K/V are written
@@ -71,7 +72,7 @@ struct draft_graph {
     ggml_tensor * out      = nullptr; // [n_out] I32, which rows go all the way
     ggml_tensor * pos_out  = nullptr; // [n_out] I32
     ggml_tensor * mask_out = nullptr; // the same of the n_out
-    ggml_tensor * state_in = nullptr; // [n_rows] I32, expand
+    ggml_tensor * state_in = nullptr; // [n_rows] I32, expand; with several steps of a parallel head which of feat
     ggml_tensor * state_out = nullptr; // [n_out * n_steps] I64, expand
 
     // of the steps after the first, one after the other
@@ -79,11 +80,11 @@ struct draft_graph {
     ggml_tensor * step_row  = nullptr; // [n_out * (n_steps - 1)] I64
     ggml_tensor * step_mask = nullptr; // (n_steps - 1) times as long as mask_out
 
-    std::vector<draft_output> outputs; // one per step, none for kv_only
+    std::vector<draft_output> outputs; // one per step, none for kv_only; a parallel head has one for all of them
 };
 
 // What graphs are made of. The state [n_embd, n] holds recurrent rows: step i of row r of catch_up writes row
-// i * n_out + r, step reads and writes the first n_out rows, expand is told.
+// i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the first n_out rows, expand is told.
 struct draft_model {
     const head_hparams & hparams;
     const head_weights & weights;

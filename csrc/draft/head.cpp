@@ -44,6 +44,31 @@ void read_boundaries(const gguf_file & file, head_hparams & hparams) {
     }
 }
 
+// llama.cpp's keys for MLA: key_length and value_length are those of what is cached, which all heads share
+void read_mla(const gguf_file & file, head_hparams & hparams) {
+    hparams.kv_lora_rank = require_size(file, "eagle3.attention.kv_lora_rank");
+    hparams.q_lora_rank =
+        file.has_key("eagle3.attention.q_lora_rank") ? require_size(file, "eagle3.attention.q_lora_rank") : 0;
+    hparams.n_embd_head_v = require_size(file, "eagle3.attention.value_length_mla");
+    hparams.n_rot         = require_size(file, "eagle3.rope.dimension_count");
+    const int32_t n_key   = require_size(file, "eagle3.attention.key_length_mla");
+    hparams.n_embd_nope   = n_key - hparams.n_rot;
+    hparams.attn_scale    = 1.0f / std::sqrt(static_cast<float>(n_key));
+    if (hparams.n_embd_nope <= 0) {
+        throw model_file_error(
+            format("'%s': key 'eagle3.attention.key_length_mla': expected more than rope.dimension_count %d, found %d",
+                   file.path().c_str(), hparams.n_rot, n_key));
+    }
+    if (hparams.n_head_kv != 1 || hparams.n_embd_head != hparams.kv_lora_rank + hparams.n_rot ||
+        require_size(file, "eagle3.attention.value_length") != hparams.kv_lora_rank) {
+        throw model_file_error(format(
+            "'%s': expected of an MLA head head_count_kv 1, value_length %d (kv_lora_rank) and key_length %d (and "
+            "rope.dimension_count), found %d, %d and %d",
+            file.path().c_str(), hparams.kv_lora_rank, hparams.kv_lora_rank + hparams.n_rot, hparams.n_head_kv,
+            require_size(file, "eagle3.attention.value_length"), hparams.n_embd_head));
+    }
+}
+
 void read_rope(const gguf_file & file, head_hparams & hparams) {
     hparams.n_rot          = size_or(file, "eagle3.rope.dimension_count", hparams.n_embd_head);
     hparams.rope_freq_base = static_cast<float>(file.get_float("eagle3.rope.freq_base").value_or(10000.0));
@@ -111,11 +136,15 @@ head_hparams read_head(const gguf_file & file) {
         throw model_file_error(format("'%s': expected head_count to be a multiple of head_count_kv, found %d and %d",
                                       file.path().c_str(), hparams.n_head, hparams.n_head_kv));
     }
-    if (size_or(file, "eagle3.attention.value_length", hparams.n_embd_head) != hparams.n_embd_head) {
+    if (file.has_key("eagle3.attention.kv_lora_rank")) {
+        read_mla(file, hparams);
+    } else if (size_or(file, "eagle3.attention.value_length", hparams.n_embd_head) != hparams.n_embd_head) {
         throw model_file_error(format("'%s': key 'eagle3.attention.value_length': heads with other value than key "
-                                      "lengths (MLA) are not supported",
+                                      "lengths are not supported, unless they are MLA (attention.kv_lora_rank)",
                                       file.path().c_str()));
     }
+    hparams.attn_scale =
+        static_cast<float>(file.get_float("eagle3.attention.scale").value_or(static_cast<double>(hparams.attn_scale)));
 
     hparams.norm_before_residual = file.get_bool("eagle3.norm_before_residual").value_or(false);
     hparams.norm_before_fc       = file.get_bool("eagle3.norm_before_fc").value_or(false);
@@ -141,6 +170,10 @@ head_hparams read_head(const gguf_file & file) {
             format("'%s': expected a layer_norm_rms_epsilon of at least 0 and a finite logit_scale, found %g and %g",
                    file.path().c_str(), hparams.rms_eps, hparams.logit_scale));
     }
+    if (!(hparams.attn_scale >= 0.0f) || !std::isfinite(hparams.attn_scale)) {
+        throw model_file_error(format("'%s': key 'eagle3.attention.scale': expected a positive number, found %g",
+                                      file.path().c_str(), hparams.attn_scale));
+    }
 
     read_boundaries(file, hparams);
     hparams.boundaries_why = file.get_str("eagle3.provenance.boundaries").value_or("");
@@ -156,6 +189,15 @@ head_hparams read_head(const gguf_file & file) {
     hparams.n_vocab      = tok_embd ? static_cast<int32_t>(tok_embd->ne[1])
                                     : static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));
     hparams.n_vocab_dft  = d2t ? static_cast<int32_t>(d2t->ne[0]) : output ? static_cast<int32_t>(output->ne[1]) : 0;
+    if (file.find_tensor("mask_hidden")) {
+        const int64_t token = file.require_int("eagle3.mask_token_id");
+        if (token < 0 || token >= (hparams.n_vocab > 0 ? hparams.n_vocab : 1 << 28)) {
+            throw model_file_error(
+                format("'%s': key 'eagle3.mask_token_id': expected a token of the vocabulary, found %lld",
+                       file.path().c_str(), static_cast<long long>(token)));
+        }
+        hparams.mask_token = static_cast<int32_t>(token);
+    }
     if (!tok_embd && hparams.n_embd != hparams.n_embd_tgt) {
         throw model_file_error(
             format("'%s': the head is %d wide, its target %d: expected a tensor 'token_embd.weight' of its own",

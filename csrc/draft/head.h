@@ -25,7 +25,7 @@ struct head_hparams {
     int32_t n_ff        = 0;
     int32_t n_head      = 0;
     int32_t n_head_kv   = 0;
-    int32_t n_embd_head = 0;
+    int32_t n_embd_head = 0; // of a head in the cache; of MLA kv_lora_rank + n_rot, for all heads together
     int32_t n_vocab_dft = 0; // V_d: rows of the head's own lm_head or of d2t, 0 = the target's whole vocabulary
     int32_t n_vocab     = 0; // vocabulary of the target as the head knows it, 0 = unknown
 
@@ -34,6 +34,18 @@ struct head_hparams {
     bool fc_norm              = false;
     bool norm_output          = false;
     bool use_aux_hidden_state = true;
+
+    // multi-head latent attention, as DeepSeek's: K and V of all heads are made from one compressed row
+    int32_t q_lora_rank   = 0; // 0 = q is not compressed
+    int32_t kv_lora_rank  = 0; // 0 = ordinary attention
+    int32_t n_embd_nope   = 0; // of a head of q and k, besides the n_rot that are rotated
+    int32_t n_embd_head_v = 0; // of a head of v
+
+    float attn_scale = 0.0f; // of scores, 0 = 1 / sqrt(n_embd_head)
+
+    // P-EAGLE: all tokens in one pass. Rows behind the last one of the target have mask_hidden for features and this
+    // token's embedding. -1 = a head that drafts one token after another
+    int32_t mask_token = -1;
 
     bool has_tok_embd = false; // own token embedding, else the target's
     bool has_output   = false; // own lm_head, else the target's
@@ -54,8 +66,12 @@ struct head_hparams {
     float       rope_beta_fast   = 32.0f;
     float       rope_beta_slow   = 1.0f;
 
-    int32_t n_embd_q() const { return n_head * n_embd_head; }
+    bool is_mla() const { return kv_lora_rank > 0; }
+    bool is_parallel() const { return mask_token >= 0; }
+
+    int32_t n_embd_q() const { return n_head * (is_mla() ? n_embd_nope + n_rot : n_embd_head); }
     int32_t n_embd_k() const { return n_head_kv * n_embd_head; }
+    int32_t n_embd_attn() const { return n_head * (is_mla() ? n_embd_head_v : n_embd_head); } // into wo
 
     // width of one feature row: all boundaries side by side
     int32_t n_embd_feat() const {

@@ -108,7 +108,7 @@ static void fill_mask(std::vector<ggml_fp16_t> & mask, const std::vector<int32_t
 void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass) {
     const int32_t n_rows  = graph.shape.n_rows;
     const int32_t n_out   = graph.shape.n_out;
-    const int32_t n_more  = n_out * (graph.shape.n_steps - 1);
+    const int32_t n_more  = graph.step_pos ? n_out * (graph.shape.n_steps - 1) : 0;
     const int32_t window  = model_.hparams.sliding_window;
     const size_t  n_embd  = model_.hparams.n_embd;
     const auto    set_all = [this](ggml_tensor * tensor, const auto & values) {
@@ -211,8 +211,9 @@ void draft_runner::find_streams(const draft_pass & pass) {
         return n_kv_of_.emplace_back(size, 0).second;
     };
     for (const auto & row : pass.rows) {
-        int32_t & n = n_kv(row);
-        n           = std::max(n, pad(row.slot + pass.n_steps, draft_cache::n_pad));
+        int32_t &     n      = n_kv(row);
+        const int32_t n_more = model_.hparams.is_parallel() ? 1 : pass.n_steps; // its rows are there already
+        n                    = std::max(n, pad(row.slot + n_more, draft_cache::n_pad));
     }
     for (const auto & row : pass.rows) {
         const int64_t base = cache.row(row.seq_id, 0);
@@ -275,13 +276,14 @@ void draft_runner::read_outputs(const draft_graph & graph) {
 }
 
 int32_t draft_runner::best(int32_t i_out, int32_t i_step) const {
-    const int32_t id = ids_[static_cast<size_t>(i_step) * last_->shape.n_out + i_out];
+    const int32_t id = ids_[index(i_out, i_step)];
     return id >= 0 && id < model_.weights.n_vocab_dft ? id : -1;
 }
 
 const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int32_t i_step) {
-    const draft_output & out     = last_->outputs[i_step];
-    const size_t         i       = static_cast<size_t>(i_step) * last_->shape.n_out + i_out;
+    const size_t         i       = index(i_out, i_step);
+    const size_t         n_out   = last_->shape.n_out;
+    const draft_output & out     = last_->outputs[i / n_out];
     const int32_t        n_vocab = model_.weights.n_vocab_dft;
     const int32_t        n_top   = last_->shape.n_top;
     const auto           better  = [](const draft_candidate & a, const draft_candidate & b) {
@@ -299,9 +301,8 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
         std::sort(found_.begin(), found_.end(), better);
     } else {
         // the n_top best so far, the worst of them on top of the heap
-        const float * probs = dev_.is_host()
-                                  ? static_cast<const float *>(out.probs->data) + static_cast<size_t>(i_out) * n_vocab
-                                  : probs_.data() + i * n_vocab;
+        const float * probs = dev_.is_host() ? static_cast<const float *>(out.probs->data) + i % n_out * n_vocab
+                                             : probs_.data() + i * n_vocab;
         for (int32_t id = 0; id < n_vocab; ++id) {
             if (static_cast<int32_t>(found_.size()) == n_top) {
                 if (!(probs[id] > found_.front().p)) {
@@ -344,7 +345,9 @@ std::vector<float> draft_runner::logits(int32_t i_out, int32_t i_step) const {
     if (last_ && !last_->outputs.empty()) {
         result.resize(model_.weights.n_vocab_dft);
         const size_t n_bytes = result.size() * sizeof(float);
-        ggml_backend_tensor_get(last_->outputs[i_step].logits, result.data(), i_out * n_bytes, n_bytes);
+        const size_t i       = index(i_out, i_step);
+        const size_t n_out   = last_->shape.n_out;
+        ggml_backend_tensor_get(last_->outputs[i / n_out].logits, result.data(), i % n_out * n_bytes, n_bytes);
     }
     return result;
 }

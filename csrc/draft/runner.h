@@ -20,8 +20,8 @@ struct draft_pass {
         int32_t      first     = 0;
         int32_t      end       = 0;
         bool         is_out    = true; // goes all the way; the last rows of their sequence do
-        int32_t      state_in  = 0;    // expand: where its hidden row is
-        int64_t      state_out = 0;    // expand: where its output goes; that of step i goes n_out * i rows further
+        int32_t      state_in  = 0; // expand: where its hidden row is; several steps of a parallel head: its features
+        int64_t      state_out = 0; // expand: where its output goes; that of step i goes n_out * i rows further
     };
 
     graph_kind kind    = graph_kind::step;
@@ -63,7 +63,7 @@ class draft_runner {
     // throws if the device cannot run it
     void compute(const draft_pass & pass);
 
-    // of the last pass: the best token in the draft vocabulary, -1 if there is none
+    // of the last pass, by chain and step: the best token in the draft vocabulary, -1 if there is none
     int32_t best(int32_t i_out, int32_t i_step) const;
 
     // of the last pass, with n_top: the best one and the next best ones, with probabilities. Less if the head computed
@@ -83,6 +83,13 @@ class draft_runner {
 
   private:
     static constexpr size_t n_graphs_max = 32;
+
+    // where a step of a chain is among what was read back, which has the outputs one after the other
+    size_t index(int32_t i_out, int32_t i_step) const {
+        const draft_shape & shape = last_->shape;
+        return model_.hparams.is_parallel() ? static_cast<size_t>(i_out) * shape.n_steps + i_step
+                                            : static_cast<size_t>(i_step) * shape.n_out + i_out;
+    }
 
     draft_graph & get_graph(const draft_shape & shape);
     void          alloc(draft_graph & graph);

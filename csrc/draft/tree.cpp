@@ -19,7 +19,7 @@ draft_tree propose_tree(drafter & draft, llama_token id_last, int32_t depth, int
         throw std::invalid_argument(
             format("a tree of depth %d and top_k %d expands more than %d nodes", depth, top_k, n_max));
     }
-    draft.begin({ seq_id }, { id_last }, top_k);
+    draft.begin({ seq_id }, { id_last }, top_k, draft.is_parallel() ? std::min(depth, draft.n_unroll()) : 1);
 
     // logarithms of the probabilities along the path
     std::vector<double>  score;

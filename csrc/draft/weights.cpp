@@ -134,12 +134,11 @@ struct head_weights::loader {
 
     ggml_tensor * upload(ggml_tensor * tensor, const void * src) { return weights.upload(dev.buft(), tensor, src); }
 
-    ggml_tensor * matrix(const std::string & name, int64_t n_in, int64_t n_out, bool required = true) {
-        const ggml_tensor * meta = find(name, { n_in, n_out }, required);
-        if (!meta) {
-            return nullptr;
-        }
-        ggml_tensor * tensor = ggml_new_tensor_2d(weights.ctx_.get(), narrower(meta, type), n_in, n_out);
+    // ne: inputs, outputs, and how many of them where there is one for each head
+    ggml_tensor * matrix(const std::string & name, const std::vector<int64_t> & ne) {
+        const ggml_tensor * meta = find(name, ne, true);
+        ggml_tensor *       tensor =
+            ggml_new_tensor(weights.ctx_.get(), narrower(meta, type), static_cast<int>(ne.size()), ne.data());
         ggml_set_name(tensor, name.c_str());
         std::vector<uint8_t> converted;
         if (tensor->type != meta->type) {
@@ -148,7 +147,7 @@ struct head_weights::loader {
         }
         weights.n_bytes_read += ggml_nbytes(tensor);
         const uint8_t * src = converted.empty() ? data(name) : converted.data();
-        if (repacks(tensor)) {
+        if (ne.size() == 2 && repacks(tensor)) {
             return weights.upload(repack, tensor, src);
         }
         if (converted.empty() && mapped &&
@@ -226,6 +225,10 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
         throw incompatible_draft_error(format("'%s': the head predicts %d tokens without a map to the target's %d",
                                               path, hparams.n_vocab_dft, tables.n_vocab));
     }
+    if (hparams.mask_token >= tables.n_vocab) {
+        throw incompatible_draft_error(format("'%s': the head's mask token is %d, the target's vocabulary has %d", path,
+                                              hparams.mask_token, tables.n_vocab));
+    }
     if (!hparams.has_tok_embd && !tables.tok_embd) {
         throw incompatible_draft_error(
             format("'%s': the head has no token embedding and the target's cannot be shared", path));
@@ -259,7 +262,7 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     const int64_t n_feat = hparams.n_embd_feat();
 
     if (hparams.use_aux_hidden_state) {
-        fc   = load.matrix("fc.weight", n_feat, n_embd);
+        fc   = load.matrix("fc.weight", { n_feat, n_embd });
         fc_b = load.vector("fc.bias", n_embd, false);
     } else if (hparams.n_embd != hparams.n_embd_tgt) {
         throw model_file_error(format("'%s': a head without fc must be as wide as its target, found %d and %d",
@@ -281,37 +284,10 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     }
 
     for (int32_t il = 0; il < hparams.n_layer; ++il) {
-        const auto name = [il](const char * suffix) {
-            return format("blk.%d.%s", il, suffix);
-        };
-        const int64_t n_in = il == 0 ? 2 * n_embd : n_embd;
-        head_layer    layer;
-
-        layer.attn_norm = load.vector(name("attn_norm.weight"), n_embd);
-        if (il == 0) {
-            layer.hidden_norm =
-                load.vector(name(hparams.dialect == "fork" ? "hidden_norm.weight" : "attn_norm_2.weight"), n_embd);
-        }
-        layer.wq = load.matrix(name("attn_q.weight"), n_in, hparams.n_embd_q());
-        layer.wk = load.matrix(name("attn_k.weight"), n_in, hparams.n_embd_k());
-        layer.wv = load.matrix(name("attn_v.weight"), n_in, hparams.n_embd_k());
-        layer.wo = load.matrix(name("attn_output.weight"), hparams.n_embd_q(), n_embd);
-        layer.bq = load.vector(name("attn_q.bias"), hparams.n_embd_q(), false);
-        layer.bk = load.vector(name("attn_k.bias"), hparams.n_embd_k(), false);
-        layer.bv = load.vector(name("attn_v.bias"), hparams.n_embd_k(), false);
-        layer.bo = load.vector(name("attn_output.bias"), n_embd, false);
-
-        layer.q_norm = load.vector(name("attn_q_norm.weight"), hparams.n_embd_head, false);
-        layer.k_norm = load.vector(name("attn_k_norm.weight"), hparams.n_embd_head, false);
-
-        layer.ffn_norm   = load.vector(name("ffn_norm.weight"), n_embd);
-        layer.ffn_gate   = load.matrix(name("ffn_gate.weight"), n_embd, hparams.n_ff);
-        layer.ffn_up     = load.matrix(name("ffn_up.weight"), n_embd, hparams.n_ff);
-        layer.ffn_down   = load.matrix(name("ffn_down.weight"), hparams.n_ff, n_embd);
-        layer.ffn_gate_b = load.vector(name("ffn_gate.bias"), hparams.n_ff, false);
-        layer.ffn_up_b   = load.vector(name("ffn_up.bias"), hparams.n_ff, false);
-        layer.ffn_down_b = load.vector(name("ffn_down.bias"), n_embd, false);
-        layers.push_back(layer);
+        layers.push_back(load_layer(load, hparams, il));
+    }
+    if (hparams.is_parallel()) {
+        mask_hidden = load.to_f32("mask_hidden", n_feat, true);
     }
 
     output_norm = load.vector("output_norm.weight", n_embd);
@@ -319,7 +295,7 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     n_vocab_dft = hparams.n_vocab_dft > 0 ? hparams.n_vocab_dft : tables.n_vocab;
 
     if (hparams.has_output) {
-        output = load.matrix("output.weight", n_embd, n_vocab_dft);
+        output = load.matrix("output.weight", { n_embd, n_vocab_dft });
     } else if (dev.can_read(tables.output)) {
         output = const_cast<ggml_tensor *>(tables.output); // ggml wants it mutable, nothing writes to it
         n_bytes_shared += ggml_nbytes(tables.output);
@@ -343,6 +319,54 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     row_.resize(ggml_row_size(tok_embd_->type, n_embd));
 
     load_d2t(file, hparams, tables);
+}
+
+head_layer head_weights::load_layer(loader & load, const head_hparams & hparams, int32_t il) {
+    const auto name = [il](const char * suffix) {
+        return format("blk.%d.%s", il, suffix);
+    };
+    const int64_t n_embd = hparams.n_embd;
+    const int64_t n_in   = il == 0 ? 2 * n_embd : n_embd;
+    const int64_t n_lora = hparams.kv_lora_rank;
+    head_layer    layer;
+
+    layer.attn_norm = load.vector(name("attn_norm.weight"), n_embd);
+    if (il == 0) {
+        layer.hidden_norm =
+            load.vector(name(hparams.dialect == "fork" ? "hidden_norm.weight" : "attn_norm_2.weight"), n_embd);
+    }
+    if (hparams.q_lora_rank > 0) {
+        layer.wq_a     = load.matrix(name("attn_q_a.weight"), { n_in, hparams.q_lora_rank });
+        layer.q_a_norm = load.vector(name("attn_q_a_norm.weight"), hparams.q_lora_rank);
+        layer.wq_b     = load.matrix(name("attn_q_b.weight"), { hparams.q_lora_rank, hparams.n_embd_q() });
+    } else {
+        layer.wq = load.matrix(name("attn_q.weight"), { n_in, hparams.n_embd_q() });
+    }
+    if (hparams.is_mla()) {
+        layer.wkv_a     = load.matrix(name("attn_kv_a_mqa.weight"), { n_in, n_lora + hparams.n_rot });
+        layer.kv_a_norm = load.vector(name("attn_kv_a_norm.weight"), n_lora);
+        layer.wk_b      = load.matrix(name("attn_k_b.weight"), { hparams.n_embd_nope, n_lora, hparams.n_head });
+        layer.wv_b      = load.matrix(name("attn_v_b.weight"), { n_lora, hparams.n_embd_head_v, hparams.n_head });
+    } else {
+        layer.wk     = load.matrix(name("attn_k.weight"), { n_in, hparams.n_embd_k() });
+        layer.wv     = load.matrix(name("attn_v.weight"), { n_in, hparams.n_embd_k() });
+        layer.bq     = load.vector(name("attn_q.bias"), hparams.n_embd_q(), false);
+        layer.bk     = load.vector(name("attn_k.bias"), hparams.n_embd_k(), false);
+        layer.bv     = load.vector(name("attn_v.bias"), hparams.n_embd_k(), false);
+        layer.q_norm = load.vector(name("attn_q_norm.weight"), hparams.n_embd_head, false);
+        layer.k_norm = load.vector(name("attn_k_norm.weight"), hparams.n_embd_head, false);
+    }
+    layer.wo = load.matrix(name("attn_output.weight"), { hparams.n_embd_attn(), n_embd });
+    layer.bo = load.vector(name("attn_output.bias"), n_embd, false);
+
+    layer.ffn_norm   = load.vector(name("ffn_norm.weight"), n_embd);
+    layer.ffn_gate   = load.matrix(name("ffn_gate.weight"), { n_embd, hparams.n_ff });
+    layer.ffn_up     = load.matrix(name("ffn_up.weight"), { n_embd, hparams.n_ff });
+    layer.ffn_down   = load.matrix(name("ffn_down.weight"), { hparams.n_ff, n_embd });
+    layer.ffn_gate_b = load.vector(name("ffn_gate.bias"), hparams.n_ff, false);
+    layer.ffn_up_b   = load.vector(name("ffn_up.bias"), hparams.n_ff, false);
+    layer.ffn_down_b = load.vector(name("ffn_down.bias"), n_embd, false);
+    return layer;
 }
 
 void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables) {

@@ -13,6 +13,9 @@ struct head_layer {
     ggml_tensor * attn_norm   = nullptr; // layer 0: input_layernorm, on the token embedding
     ggml_tensor * hidden_norm = nullptr; // layer 0 only, on the hidden row
     ggml_tensor * wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
+    // MLA: q may be compressed too, instead of wq; wk_b and wv_b are those of each head, [in, out, n_head]
+    ggml_tensor * wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr;
+    ggml_tensor * wkv_a = nullptr, *kv_a_norm = nullptr, *wk_b = nullptr, *wv_b = nullptr;
     ggml_tensor * bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;
     ggml_tensor * q_norm = nullptr, *k_norm = nullptr;
     ggml_tensor * ffn_norm = nullptr;
@@ -54,6 +57,8 @@ class head_weights {
 
     int32_t n_vocab_dft = 0;
 
+    std::vector<float> mask_hidden; // P-EAGLE: features of the rows that the target has not computed, [n_embd_feat]
+
     // Embedding rows of the draft vocabulary on the device, for graphs that look tokens up: [n_embd, n_vocab_dft].
     // nullptr unless load_embd_dft was called
     ggml_tensor * embd_dft = nullptr;
@@ -78,6 +83,7 @@ class head_weights {
     struct loader;
 
     ggml_tensor * upload(ggml_backend_buffer_type_t buft, ggml_tensor * tensor, const void * src);
+    head_layer    load_layer(loader & load, const head_hparams & hparams, int32_t il);
     void          load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables);
 
     void get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const;

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <ctime>
-
-#include "error.h"
+#include <stdexcept>
 
 namespace eagle3 {
 
@@ -24,7 +23,8 @@ class grammar_budget {
 
     static void tick() {
         if (++n_ticks() % N_SKIPPED == 0 && now() > deadline()) {
-            throw error("the grammar is too ambiguous: one token takes longer than half a second of CPU time");
+            throw std::invalid_argument(
+                "the grammar is too ambiguous: one token takes longer than half a second of CPU time");
         }
     }
 

@@ -1,6 +1,7 @@
 // llama.cpp's own grammar code, from the sources of the dependency, compiled once more so that it ends when it should:
 // its assertions, which stand in its innermost loops, look at the budget, and throw where they would end the process.
 
+#include "error.h"
 #include "grammar/budget.h"
 #include "grammar/parse_error.h"
 

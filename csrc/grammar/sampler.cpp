@@ -1,5 +1,6 @@
 #include "grammar/sampler.h"
 
+#include "error.h"
 #include "grammar/budget.h"
 #include "grammar/check.h"
 #include "grammar/parse_error.h"

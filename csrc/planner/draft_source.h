@@ -20,6 +20,9 @@ class draft_source {
     // of this round, parents before children
     virtual const std::vector<draft_node> & nodes() const = 0;
 
+    // begin() drafts all n_steps levels in one graph and shows the first, expand() the others at no cost (P-EAGLE)
+    virtual bool is_parallel() const { return false; }
+
     virtual int32_t n_unroll() const = 0; // most steps of begin()
     virtual int32_t n_expand() const = 0; // most nodes of a sequence that may be expanded in a round
 

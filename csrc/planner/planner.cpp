@@ -100,6 +100,14 @@ void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
     }
 }
 
+// of the levels behind the first one, with one node of each sequence
+float planner::levels_us(int32_t n_levels, int32_t n_seqs) const {
+    if (source_ && source_->is_parallel()) {
+        return n_levels > 0 ? std::max(0.0f, step_->at(n_levels * n_seqs) - begin_->at(1)) : 0.0f;
+    }
+    return static_cast<float>(n_levels) * step_->at(n_seqs);
+}
+
 bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
     const int32_t n_base  = n_seqs + n_rows_extra;
     const float   t_plain = target_->at(n_base);
@@ -109,7 +117,7 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
     for (int32_t depth = 1; depth <= n_max && n_seqs * depth <= params_.n_nodes_max; ++depth) {
         cum *= q_best;
         gain += static_cast<float>(n_seqs) * cum;
-        const float t_draft = begin_->at(n_seqs * depth) + static_cast<float>(depth - 1) * step_->at(n_seqs);
+        const float t_draft = begin_->at(n_seqs * depth) + levels_us(depth - 1, n_seqs);
         if (gain > plain * (target_->at(n_base + n_seqs * depth) - t_plain + t_draft)) {
             return true;
         }
@@ -215,8 +223,10 @@ void planner::draft() {
         }
         const size_t first  = source_->nodes().size();
         const double t_step = timed([&] { source_->expand(expanded_, n_candidates_); });
-        step_->observe(width, t_step);
-        t_expected_ += step_->at(width);
+        if (!source_->is_parallel()) {
+            step_->observe(width, t_step);
+            t_expected_ += step_->at(width);
+        }
         n_expand_ -= width;
         stats.n_steps++;
         add_nodes(first, ++depth);
@@ -246,13 +256,26 @@ int32_t planner::begin() {
     n_candidates_ = params_.top_k;
     n_expand_     = source_->n_expand();
 
-    const int32_t n_steps = n_candidates_ == 1 ? n_steps_ahead() : 1;
-    const double  t_begin = timed([&] { source_->begin(seq_ids_, ids_last_, n_candidates_, n_steps); });
-    const float   t_step  = step_->at(static_cast<int32_t>(seq_ids_.size()));
+    const bool    parallel = source_->is_parallel();
+    const int32_t n_seqs   = static_cast<int32_t>(seq_ids_.size());
+    const int32_t n_least  = parallel && is_trial_ ? std::min(n_trial, source_->n_unroll()) : 1;
+    const int32_t n_steps  = n_candidates_ == 1 || parallel ? std::max(n_steps_ahead(), n_least) : 1;
+    const double  t_begin  = timed([&] { source_->begin(seq_ids_, ids_last_, n_candidates_, n_steps); });
+    const float   t_step   = step_->at(n_seqs);
     if (known && n_steps == 1) {
         begin_->observe(n_waiting, t_begin);
     }
     t_expected_ = begin_->at(n_waiting);
+    n_ahead_    = n_steps;
+    if (parallel) {
+        const double t_row = t_begin - static_cast<double>(t_expected_ - begin_->at(1)); // as if one row had waited
+        t_expected_ += levels_us(n_steps - 1, n_seqs);
+        if (known && n_steps > 1 && t_row > 0.0) {
+            step_->observe((n_steps - 1) * n_seqs, t_row);
+        }
+        add_nodes(0, 1);
+        return 1;
+    }
     if (n_steps > 1) {
         const float t_more = static_cast<float>(n_steps - 1) * t_step;
         const float cost   = (static_cast<float>(t_begin) - t_expected_) / t_more;
@@ -269,7 +292,7 @@ int32_t planner::begin() {
 int32_t planner::n_steps_ahead() {
     const int32_t n_seqs = static_cast<int32_t>(seq_ids_.size());
     const int32_t n_max  = std::min(source_->n_unroll(), n_nodes_ / n_seqs);
-    const float   cost   = static_cast<float>(price_) * unroll_cost_ * step_->at(n_seqs);
+    const float   share  = static_cast<float>(price_) * (source_->is_parallel() ? 1.0f : unroll_cost_);
     if (n_max <= 1) {
         return 1;
     }
@@ -291,7 +314,7 @@ int32_t planner::n_steps_ahead() {
             t.place = interpolate(r.ahead.place, t.place);
             gain += t.cum;
         }
-        const float worth = gain - cost_[static_cast<size_t>(n * n_seqs)] - static_cast<float>(n - 1) * cost;
+        const float worth = gain - cost_[static_cast<size_t>(n * n_seqs)] - share * levels_us(n - 1, n_seqs);
         if (worth > best) {
             best   = worth;
             best_n = n;
@@ -413,15 +436,17 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
 
 // how many nodes of the last level to expand; 0 = verify what is there, worth `value`
 int32_t planner::next_width(float value, int32_t depth) {
-    int32_t      best_width = 0;
-    float        best       = value;
-    const size_t n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
-    if (n_level < stride()) {
+    int32_t       best_width = 0;
+    float         best       = value;
+    const size_t  n_level    = std::min(level_.size(), static_cast<size_t>(std::max(n_expand_, 0)));
+    const int32_t n_deepest  = source_->is_parallel() ? n_ahead_ : params_.n_max;
+    if (n_level < stride() || depth >= n_deepest) {
         return 0;
     }
     set_outlooks(depth + 1);
     for (size_t width = stride();; width = std::min(2 * width, n_level)) {
-        const float cost_level = static_cast<float>(price_) * step_->at(static_cast<int32_t>(width));
+        const float t_level    = source_->is_parallel() ? 0.0f : step_->at(static_cast<int32_t>(width));
+        const float cost_level = static_cast<float>(price_) * t_level;
         float       cost       = 0.0f;
         cums_ahead_            = cums_;
         tails_.clear();
@@ -436,7 +461,7 @@ int32_t planner::next_width(float value, int32_t depth) {
             for (const tail & t : tails_) {
                 const request & r   = requests_[t.request];
                 const float     cum = t.cum * interpolate(r.ahead.q_first, t.place);
-                if ((cum < cum_min && stride() == 1) || depth + ahead > r.n_levels) {
+                if ((cum < cum_min && stride() == 1) || depth + ahead > std::min(r.n_levels, n_deepest)) {
                     continue;
                 }
                 if (stride() > 1) {

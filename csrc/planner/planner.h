@@ -47,7 +47,8 @@ struct planner_stats {
 // the text just as well, so that such a probe costs a draft step and nothing more.
 class planner {
   public:
-    // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes.
+    // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes. Of a
+    // parallel source instead of the last: the first graph over one row that waits and n nodes behind it.
     // Throws std::invalid_argument.
     planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
             std::shared_ptr<cost_curve> step, const planner_params & params);
@@ -77,6 +78,9 @@ class planner {
     bool can_pay(int32_t n_seqs, int32_t n_rows_extra = 0) const {
         return can_pay(n_seqs, n_rows_extra, params_.n_max);
     }
+
+    // what drafting so many tokens takes, one row waiting
+    float draft_us(int32_t n_tokens) const { return begin_->at(1) + levels_us(n_tokens - 1, 1); }
 
     // of the target's passes, of the draft's first graph and of its levels
     const std::shared_ptr<cost_curve> & target_costs() const { return target_; }
@@ -129,6 +133,7 @@ class planner {
     void    draft();
     int32_t begin();
     int32_t n_steps_ahead();
+    float   levels_us(int32_t n_levels, int32_t n_seqs) const;
     void    add_nodes(size_t first, int32_t depth);
     float   choose();
     void    order_by_depth();
@@ -156,6 +161,7 @@ class planner {
 
     outlook outlook_;
     float   unroll_cost_ = 0.5f; // of one more step in the first graph, in steps of their own
+    int32_t n_ahead_     = 0;    // levels that a parallel source has drafted in this round
 
     // this round
     struct request {

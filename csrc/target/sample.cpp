@@ -84,7 +84,7 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best, ll
     if (!few) {
         look_at_all(x);
     }
-    llama_token token = select(smpl, candidates, /*sorted =*/few);
+    llama_token token = select(smpl, candidates, /*sorted =*/false); // a bias comes before what needs an order
     if (grammar && !is_allowed(grammar, token)) {
         look_at_all(x);
         llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -43,8 +44,8 @@ class Load:
 
     @property
     def tokens_per_second_decoding(self) -> float:
-        """While all generated."""
-        return self.tokens_decoding / self.seconds_decoding
+        """While all generated; nan if they never did."""
+        return self.tokens_decoding / self.seconds_decoding if self.seconds_decoding else math.nan
 
     @property
     def acceptance_length(self) -> float:

@@ -3,7 +3,8 @@
     python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it. The heads are in llama.cpp's dialect: its own tools load the same files.
+disk takes it; blocks of Q4_K and Q6_K are random bytes with scales that fit. Q4_K_M deals both out as llama.cpp's does.
+The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+_Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
+TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q4_K_M": _Q4_K}
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix
 _N_CTX = 8192
@@ -75,18 +77,22 @@ class _File:
         self.tensors: list[tuple[str, tuple[int, ...], float | None]] = []
         self.writer.add_name(name)
 
-    def add_sizes(self, n_layer: int, n_ff: int) -> None:
-        """The keys that target and head have in common, tokenizer included."""
+    def add_sizes(self, n_layer: int, n_ff: int, attention: dict[str, int] | None = None) -> None:
+        """The keys that target and head have in common, tokenizer included; `attention` replaces and adds some."""
         w, s = self.writer, self.shape
         w.add_block_count(n_layer)
         w.add_context_length(_N_CTX)
         w.add_embedding_length(s.n_embd)
         w.add_feed_forward_length(n_ff)
         w.add_head_count(s.n_head)
-        w.add_head_count_kv(s.n_head_kv)
-        w.add_key_length(s.head_dim)
-        w.add_value_length(s.head_dim)
-        w.add_rope_dimension_count(s.head_dim // 4 if self.arch == "qwen35" else s.head_dim)
+        sizes = {
+            "attention.head_count_kv": s.n_head_kv,
+            "attention.key_length": s.head_dim,
+            "attention.value_length": s.head_dim,
+            "rope.dimension_count": s.head_dim // 4 if self.arch == "qwen35" else s.head_dim,
+        }
+        for key, value in (sizes | (attention or {})).items():
+            w.add_uint32(f"{w.arch}.{key}", value)
         w.add_rope_freq_base(10000.0)
         w.add_layer_norm_rms_eps(1e-5)
         w.add_vocab_size(s.n_vocab)
@@ -99,6 +105,16 @@ class _File:
     def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
         """Plan an F32 tensor of one value: a norm, a bias."""
         self.tensors.append((name, shape, value))
+
+    def kind_of(self, name: str) -> gguf.GGMLQuantizationType:
+        """Type of a matrix: Q4_K_M has Q6_K for the output and for half of what matters most, as llama.cpp's."""
+        if self.ftype != _Q4_K:
+            return self.ftype
+        if name == "output.weight" or (name == "token_embd.weight" and self.arch == "qwen35"):
+            return _Q6_K
+        il, n = int(name.split(".")[1]) if name.startswith("blk.") else 0, self.shape.n_layer
+        more = il < n // 8 or il >= 7 * n // 8 or (il - n // 8) % 3 == 2
+        return _Q6_K if more and ("attn_v" in name or "ffn_down" in name) else _Q4_K
 
     def attention(self, il: int, n_inp: int, n_q: int = 1) -> None:
         """Plan a layer's attention, with inputs of width n_inp and n_q times the width of the queries."""
@@ -129,7 +145,7 @@ class _File:
         for name, ids in (first or {}).items():
             w.add_tensor_info(name, ids.shape, ids.dtype, ids.nbytes)
         for name, shape, value in self.tensors:
-            kind = self.ftype if value is None else TYPES["F32"]
+            kind = self.kind_of(name) if value is None else TYPES["F32"]
             size = _n_bytes(shape, kind)
             if kind in (TYPES["F32"], TYPES["F16"]):
                 dtype = np.dtype(np.float32 if kind == TYPES["F32"] else np.float16)
@@ -143,15 +159,31 @@ class _File:
         w.write_ti_data_to_file()
         for ids in (first or {}).values():
             w.write_tensor_data(ids)
-        for _, shape, value in self.tensors:
-            w.write_tensor_data(self._random(shape) if value is None else np.full(shape, value, dtype=np.float32))
+        for name, shape, value in self.tensors:
+            random = value is None
+            w.write_tensor_data(self._random(name, shape) if random else np.full(shape, value, dtype=np.float32))
         w.close()
 
-    def _random(self, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
-        values = self.rng.normal(0.0, shape[-1] ** -0.5, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
-        blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, self.ftype)
-        deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // _N_BLOCK)
-        return blocks[deal].reshape(*shape[:-1], -1)
+    def _random(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        kind = self.kind_of(name)
+        n_block = max(_N_BLOCK, gguf.GGML_QUANT_SIZES[kind][0])
+        deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // n_block, dtype=np.int32)
+        return self._blocks(shape[-1] ** -0.5, kind)[deal].reshape(*shape[:-1], -1)
+
+    def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
+        """Blocks whose values have about this root mean square."""
+        if kind not in (_Q4_K, _Q6_K):
+            values = self.rng.normal(0.0, scale, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
+            quantized: npt.NDArray[np.generic] = gguf.quants.quantize(values, kind)
+            return quantized
+        blocks = self.rng.integers(0, 256, (_N_BLOCKS, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+        if kind == _Q4_K:  # d (scale of scales), dmin; a value is d sc q - dmin m with 6 bits of sc and m, 4 of q
+            d = np.array([scale / 240.0, 7.5 * scale / 240.0], np.float16)
+            blocks[:, :4] = d.view(np.uint8)
+        else:  # 16 scales of 8 bits, d; a value is d sc (q - 32)
+            blocks[:, -18:-2] = self.rng.integers(-16, 16, (_N_BLOCKS, 16)).astype(np.int8).view(np.uint8)
+            blocks[:, -2:] = np.array([scale / 170.0], np.float16).view(np.uint8)
+        return blocks
 
 
 def _n_bytes(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> int:
@@ -266,19 +298,63 @@ def _gpt_oss(file: _File) -> None:
 _ARCHS = {"llama": _llama, "qwen35": _qwen35, "gpt-oss": _gpt_oss}
 
 
-def write_head(path: Path, shape: Shape, ftype: str) -> None:
-    """Write an EAGLE-3 head with random weights for a target of that shape, in llama.cpp's dialect."""
-    file = _File(path, "eagle3", f"random EAGLE-3 head {ftype}", shape, ftype)
-    file.add_sizes(1, shape.n_ff_dft)
+HEADS = ("eagle3", "p-eagle", "mla")
+
+
+def write_head(path: Path, shape: Shape, ftype: str, kind: str = "eagle3") -> None:
+    """Write a head with random weights for a target of that shape: EAGLE-3's in llama.cpp's dialect.
+
+    kind: of HEADS; "p-eagle" is the same layer drafting all tokens in one pass, "mla" has DeepSeek's attention.
+    """
+    file = _File(path, "eagle3" if kind == "eagle3" else "eagle3-ext", f"random {kind} head {ftype}", shape, ftype)
+    file.writer.arch = "eagle3"  # of the keys
+    file.add_sizes(1, shape.n_ff_dft, _LATENT if kind == "mla" else None)
     file.writer.add_array("eagle3.target_layers", shape.boundaries)
     file.writer.add_uint32("eagle3.target_hidden_size", shape.n_embd)
     file.matrix("fc.weight", shape.n_embd, 3 * shape.n_embd)
     file.constant("blk.0.attn_norm_2.weight", shape.n_embd)
-    file.block(0, 2 * shape.n_embd, shape.n_ff_dft)
+    file.constant("blk.0.attn_norm.weight", shape.n_embd)
+    file.constant("blk.0.ffn_norm.weight", shape.n_embd)
+    file.mlp(0, shape.n_ff_dft)
+    if kind == "mla":
+        _latent_attention(file)
+    else:
+        file.attention(0, 2 * shape.n_embd)
+    if kind == "p-eagle":
+        file.writer.add_uint32("eagle3.mask_token_id", 0)
+        file.constant("mask_hidden", 3 * shape.n_embd)
     file.constant("output_norm.weight", shape.n_embd)
     file.matrix("output.weight", shape.n_vocab_dft, shape.n_embd)
     stride = shape.n_vocab // shape.n_vocab_dft
     file.write({"d2t": np.arange(shape.n_vocab_dft, dtype=np.int64) * stride})
+
+
+# DeepSeek's sizes
+_LATENT = {
+    "attention.head_count_kv": 1,
+    "attention.key_length": 512 + 64,
+    "attention.value_length": 512,
+    "attention.kv_lora_rank": 512,
+    "attention.q_lora_rank": 1536,
+    "attention.key_length_mla": 128 + 64,
+    "attention.value_length_mla": 128,
+    "rope.dimension_count": 64,
+}
+
+
+def _latent_attention(file: _File) -> None:
+    """Plan multi-head latent attention, with as many heads as the shape has."""
+    s, sizes = file.shape, {key.rpartition(".")[2]: n for key, n in _LATENT.items()}
+    kv_lora, q_lora, n_rot = sizes["kv_lora_rank"], sizes["q_lora_rank"], sizes["dimension_count"]
+    n_value, n_nope = sizes["value_length_mla"], sizes["key_length_mla"] - n_rot
+    file.constant("blk.0.attn_q_a_norm.weight", q_lora)
+    file.constant("blk.0.attn_kv_a_norm.weight", kv_lora)
+    file.matrix("blk.0.attn_q_a.weight", q_lora, 2 * s.n_embd)
+    file.matrix("blk.0.attn_q_b.weight", s.n_head * (n_nope + n_rot), q_lora)
+    file.matrix("blk.0.attn_kv_a_mqa.weight", kv_lora + n_rot, 2 * s.n_embd)
+    file.matrix("blk.0.attn_k_b.weight", s.n_head, kv_lora, n_nope)
+    file.matrix("blk.0.attn_v_b.weight", s.n_head, n_value, kv_lora)
+    file.matrix("blk.0.attn_output.weight", s.n_embd, s.n_head * n_value)
 
 
 def random_pair(folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type: str = "Q8_0") -> tuple[Path, Path]:

@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="results, a line each")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first ones")
     parser.add_argument("--retry-errors", action="store_true", help="do again what ended with an error")
+    group = parser.add_argument_group("several workers, through Ray Data")
+    group.add_argument(
+        "--ray", nargs="?", const="", metavar="ADDRESS", help="of a cluster (default: the one at hand, or a local one)"
+    )
+    group.add_argument("--ray-workers", type=int, default=1, metavar="N", help="engines (default: 1)")
+    group.add_argument("--ray-gpus", type=float, metavar="X", help="of each (default: 1, or 0 without GPU support)")
     add(parser)
 
 

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(flag, default="auto", choices=_ON_OFF, help=f"{what} (default: auto, as the config says)")
     group.add_argument("--rope-theta", type=float, metavar="X", help="base of the rotation")
+    group.add_argument("--mask-token", type=int, metavar="ID", help="mask token of a P-EAGLE head")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         norm_output=_ON_OFF[args.norm_output],
         norm_before_residual=_ON_OFF[args.norm_before_residual],
         rope_theta=args.rope_theta,
+        mask_token=args.mask_token,
         probe_prompts=read_prompts(Path(args.probe)) if args.probe else None,
         probe_target=args.probe_target,
         progress=sys.stderr.isatty(),

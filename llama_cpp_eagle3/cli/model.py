@@ -6,9 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-import llama_cpp
-
-from .._core import read_target
+from .._core import local_accelerators, read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
 
@@ -52,7 +50,9 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "draft_type_k": args.cache_type_k_draft,
         "draft_type_v": args.cache_type_v_draft,
     }
-    flash_attn = llama_cpp.llama_supports_gpu_offload() if args.flash_attn == "auto" else args.flash_attn == "on"
+    # on a CPU it brings nothing, and logits would differ from those of plain llama_cpp in their third digit
+    is_remote = bool(local_accelerators() or args.rpc)
+    flash_attn = is_remote if args.flash_attn == "auto" else args.flash_attn == "on"
     # the V cache can be quantized under flash attention only
     flash_attn = flash_attn or (args.flash_attn == "auto" and args.cache_type_v not in (None, "f32", "f16", "bf16"))
     bar = progress_bar(1.0, "loading")

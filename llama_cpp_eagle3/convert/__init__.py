@@ -7,7 +7,8 @@ except ModuleNotFoundError as e:
     raise ImportError(f"{e.name} is missing: pip install 'llama-cpp-eagle3[convert]'", name=e.name) from e
 
 from .api import Conversion, convert
+from .draft_vocab import count_tokens
 from .quantize_file import quantize
 from .report import Report, inspect
 
-__all__ = ["Conversion", "Report", "convert", "inspect", "quantize"]
+__all__ = ["Conversion", "Report", "convert", "count_tokens", "inspect", "quantize"]

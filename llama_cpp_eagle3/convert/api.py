@@ -36,6 +36,7 @@ def convert(
     norm_output: bool | None = None,
     norm_before_residual: bool | None = None,
     rope_theta: float | None = None,
+    mask_token: int | None = None,
     probe_prompts: Sequence[str] | None = None,
     probe_target: str | Path | None = None,
     progress: bool = False,
@@ -51,6 +52,7 @@ def convert(
         norm_output: whether the normed state is fed back, instead of what the config says.
         norm_before_residual: whether the residual starts at the normed hidden state, instead of what the config says.
         rope_theta: base of the rotation, instead of what the config says.
+        mask_token: of a P-EAGLE head, instead of what the config says: the token of what is not drafted yet.
         probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
         probe_target: the target's GGUF for that, if `target` is a folder.
         progress: show a bar.
@@ -67,7 +69,9 @@ def convert(
     checkpoint = read_checkpoint(Path(draft))
     target_model = read_target_model(Path(target))
     chosen = tuple(boundaries) if boundaries is not None else None
-    spec = describe(checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta))
+    spec = describe(
+        checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
+    )
     outtype = _outtype(checkpoint, outtype)
     path = Path(output) if output is not None else Path(f"{Path(draft).resolve().name}-{outtype}.gguf")
 
@@ -87,7 +91,7 @@ def convert(
 def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
     if outtype != "auto":
         return outtype
-    return "bf16" if checkpoint.tensors["layers.0.self_attn.q_proj.weight"].dtype == "bf16" else "f16"
+    return "bf16" if checkpoint.tensors["layers.0.mlp.gate_proj.weight"].dtype == "bf16" else "f16"
 
 
 def _probe_target(target: TargetModel, path: str | Path | None) -> Path:

@@ -32,15 +32,11 @@ def refuse_unsupported(checkpoint: Checkpoint, config: Config) -> None:
 
     if "quantization_config" in config.top or any_name(".weight_packed", ".weight_scale", ".qweight", ".absmax"):
         raise ModelFileError(f"'{where}': the checkpoint is quantized: convert the original, then choose an --outtype")
-    if any_name(".q_a_proj.", ".kv_a_proj_with_mqa.", ".kv_b_proj."):
+    is_parallel = config.get("parallel_drafting") or any("PEagle" in name for name in config.architectures)
+    if is_parallel and "mask_hidden" not in names:
         raise ModelFileError(
-            f"'{where}': an MLA head (multi-head latent attention, as for DeepSeek and Kimi): not supported, what is "
-            "missing here is attention over compressed keys and values (kv_a_proj_with_mqa, kv_b_proj)"
-        )
-    if any_name("mask_hidden") or config.get("parallel_drafting") or any("PEagle" in a for a in config.architectures):
-        raise ModelFileError(
-            f"'{where}': a P-EAGLE head (parallel drafting): not supported, what is missing here is drafting all "
-            "tokens in one pass from mask tokens (mask_hidden)"
+            f"'{where}': a P-EAGLE head (parallel drafting) without the tensor 'mask_hidden': it cannot draft what the "
+            "target has not computed"
         )
     if any_name("parallel_draft_heads") or config.eagle.get("parallel_draft_step") not in (None, 1):
         raise ModelFileError(
@@ -56,7 +52,8 @@ def refuse_unsupported(checkpoint: Checkpoint, config: Config) -> None:
 
 def _refuse_other_methods(checkpoint: Checkpoint) -> None:
     names = checkpoint.tensors
-    q_proj = names.get("layers.0.self_attn.q_proj.weight")
+    q_names = (f"layers.0.self_attn.{name}.weight" for name in ("q_proj", "q_a_proj"))
+    q_proj = next((names[name] for name in q_names if name in names), None)
     norm = names.get("layers.0.post_attention_layernorm.weight")
     if q_proj is None or len(q_proj.shape) != 2 or norm is None or len(norm.shape) != 1:
         raise ModelFileError(
@@ -79,7 +76,9 @@ def family_of(checkpoint: Checkpoint, config: Config) -> str:
         family = "ModelOpt"
     elif "LlamaEagle3DraftModel" in names or "model.fc.weight" in checkpoint.original.values():
         family = "NeMo"
-    elif "LlamaForCausalLMEagle3" in names:
+    elif any("DeepseekV" in name for name in names):
+        family = "TorchSpec"
+    elif "LlamaForCausalLMEagle3" in names or "PEagleDraftModel" in names:
         family = "SpecForge"
     elif "Eagle3LlamaForCausalLM" in names:
         family = "vLLM/AngelSlim"

@@ -12,7 +12,8 @@ from .boundaries import IDS_KEY, Boundaries, Ids, choose
 from .checkpoint import Checkpoint
 from .config import Config, flatten
 from .families import family_of, is_modelopt, refuse_unsupported
-from .rope import Rope, read_rope
+from .mla import attention_scale
+from .rope import Rope, parameters, read_rope
 from .shapes import Sizes, check_shapes, read_sizes
 from .target import TargetModel
 from .tensors import Array
@@ -36,6 +37,7 @@ class Overrides:
     norm_output: bool | None = None
     norm_before_residual: bool | None = None
     rope_theta: float | None = None
+    mask_token: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class HeadSpec:
     context_length: int
     tie_output: bool  # the lm_head is the head's own embedding
     d2t: Array | None = field(repr=False)  # absolute target ids
+    attn_scale: float | None  # what scores are multiplied by, None = 1 / sqrt(head_dim)
+    mask_token: int | None  # of P-EAGLE: for rows that the target has not computed
     notes: tuple[str, ...]
 
     @property
@@ -85,6 +89,8 @@ class HeadSpec:
             "sliding window": self.sliding_window > 0,
             f"{self.hidden_act} activation": self.hidden_act != "silu",
             "logit_scale": self.logit_scale != 1.0,
+            "multi-head latent attention": s.mla is not None,
+            "drafting in one pass (P-EAGLE)": s.is_parallel,
         }
         return tuple(reason for reason, lacking in reasons.items() if lacking)
 
@@ -141,7 +147,7 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
     use_aux = "fc.weight" in checkpoint.tensors
     if use_aux and config.values.get("use_aux_hidden_state") is False:
         notes.append("use_aux_hidden_state is false but there is an fc: the fc counts")
-    rope = read_rope(config, sizes.head_dim, overrides.rope_theta)
+    rope = read_rope(config, sizes.mla.n_rot if sizes.mla else sizes.head_dim, overrides.rope_theta)
     if rope.theta_is_default:
         notes.append(f"rope_theta is missing: {rope.theta:.9g}, the default of the config class (never the target's)")
     return HeadSpec(
@@ -163,6 +169,8 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
         context_length=config.get_int("max_position_embeddings"),
         tie_output=bool(config.get("tie_word_embeddings")) and not sizes.own_output and sizes.own_embd,
         d2t=d2t,
+        attn_scale=attention_scale(sizes.mla, parameters(config), config) if sizes.mla else None,
+        mask_token=_mask_token(config, sizes, overrides) if sizes.is_parallel else None,
         notes=(*notes, *rope.notes),
     )
 
@@ -252,6 +260,22 @@ def _norm_before_residual(config: Config, overrides: Overrides) -> Flag:
             doubtful=True,
         )
     return Flag(value, "config")
+
+
+def _mask_token(config: Config, sizes: Sizes, overrides: Overrides) -> int:
+    """Trainers and servers have three names for it; SpecForge may leave it out, as an option of its training."""
+    found = overrides.mask_token
+    for key in ("mask_token_id", "pard_token", "ptd_token_id"):
+        if found is None and config.has(key):
+            found = int(config.check_number(key, config.values[key], 0, (sizes.n_vocab or 1 << 28) - 1))
+    if found is None:
+        raise ModelFileError(
+            f"'{config.path}': a P-EAGLE head whose mask token is not named (mask_token_id, pard_token or "
+            "ptd_token_id): give it with --mask-token, as it was trained"
+        )
+    if found < 0 or (sizes.n_vocab and found >= sizes.n_vocab):
+        raise ModelFileError(f"'{config.path}': mask token {found}: the vocabulary has {sizes.n_vocab} tokens")
+    return found
 
 
 def _activation(config: Config) -> str:

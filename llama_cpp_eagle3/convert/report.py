@@ -90,6 +90,10 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
     scaling = "" if rope.kind == "none" else f", {rope.kind} scaling"
     part = "" if rope.n_rot == s.head_dim else f", {rope.n_rot} of {s.head_dim} channels"
     extras = [name for name, has in (("q/k norms", s.qk_norm), (f"{len(s.biases)} biases", bool(s.biases))) if has]
+    if s.mla:
+        extras.append(_mla(s.mla.kv_lora_rank, s.mla.q_lora_rank))
+    if spec.mask_token is not None:
+        extras.append(_parallel(spec.mask_token))
     if spec.sliding_window:
         extras.append(f"sliding window {spec.sliding_window}")
     return [
@@ -99,6 +103,14 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
         ("extras", ", ".join(extras) or "none"),
         ("vocabulary", _vocabulary(s.n_vocab_dft, s.n_vocab, spec.d2t is not None)),
     ]
+
+
+def _mla(kv_lora_rank: int, q_lora_rank: int) -> str:
+    return f"multi-head latent attention (kv_lora_rank {kv_lora_rank}, q_lora_rank {q_lora_rank or '-'})"
+
+
+def _parallel(mask_token: int) -> str:
+    return f"P-EAGLE: all tokens in one pass (mask token {mask_token})"
 
 
 def _vocabulary(n_dft: int, n_vocab: int, has_d2t: bool) -> str:
@@ -148,6 +160,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
             f"{head.n_layer} layer(s), {head.n_head} heads of {head.n_embd_head}, {head.n_head_kv} for keys and values",
         ),
         ("rotation", f"theta {head.rope_freq_base:.9g}{scaling}{part}"),
+        ("extras", ", ".join(_gguf_extras(head)) or "none"),
         ("vocabulary", _vocabulary(head.n_vocab_dft, n_vocab, head.has_d2t)),
         ("tensors", kinds),
         ("shared with target", _shared(head.has_tok_embd, head.has_output)),
@@ -158,6 +171,15 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
         misfit = _misfit(head, target_path)
         facts += _fit_facts(target_path, misfit)
     return Report(path, tuple(facts), misfit)
+
+
+def _gguf_extras(head: _core.Head) -> list[str]:
+    extras = [f"sliding window {head.sliding_window}"] if head.sliding_window else []
+    if head.kv_lora_rank:
+        extras.append(_mla(head.kv_lora_rank, head.q_lora_rank))
+    if head.mask_token >= 0:
+        extras.append(_parallel(head.mask_token))
+    return extras
 
 
 def _gguf_upstream(head: _core.Head) -> str:

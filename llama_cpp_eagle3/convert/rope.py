@@ -28,7 +28,7 @@ class Rope:
 
 def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope:
     """Read rope_theta, rope_scaling and rope_parameters (transformers 5), which may be split by layer type."""
-    scaling = _parameters(config)
+    scaling = parameters(config)
     given = theta or scaling.get("rope_theta") or config.values.get("rope_theta")
     base = _positive(config, "rope_theta", given or config.defaults["rope_theta"])
     share = scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0
@@ -69,7 +69,7 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     return Rope(n_rot, base, not given, kind, keys, notes=tuple(notes))
 
 
-def _parameters(config: Config) -> dict[str, Any]:
+def parameters(config: Config) -> dict[str, Any]:
     """Both tables as one; transformers 5 may keep one for each type of layer, of which a head has one."""
     found: dict[str, Any] = {}
     for key in ("rope_parameters", "rope_scaling"):

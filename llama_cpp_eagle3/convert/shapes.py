@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..errors import IncompatibleDraftError, ModelFileError
 from .checkpoint import Checkpoint
 from .config import Config
+from .mla import Mla, read_mla
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Sizes:
     own_output: bool
     qk_norm: bool
     biases: tuple[str, ...]  # canonical names
+    mla: Mla | None
+    is_parallel: bool  # P-EAGLE
 
 
 # not part of the graph
@@ -62,7 +65,8 @@ def read_sizes(
             f"found {n_embd} and {n_embd_tgt}"
         )
 
-    n_head, n_head_kv, head_dim = _attention(checkpoint, config)
+    mla = read_mla(checkpoint, config)
+    n_head, n_head_kv, head_dim = (mla.n_head, mla.n_head, mla.head_dim) if mla else _attention(checkpoint, config)
     own_embd = "embed_tokens.weight" in checkpoint.tensors
     own_output = "lm_head.weight" in checkpoint.tensors
     if not own_embd and n_embd != n_embd_tgt:
@@ -85,6 +89,8 @@ def read_sizes(
         own_output=own_output,
         qk_norm="layers.0.self_attn.q_norm.weight" in checkpoint.tensors,
         biases=tuple(name for name in checkpoint.tensors if name.endswith(".bias")),
+        mla=mla,
+        is_parallel="mask_hidden" in checkpoint.tensors,
     )
 
 
@@ -148,7 +154,9 @@ def check_shapes(checkpoint: Checkpoint, config: Config, sizes: Sizes) -> None:
             raise ModelFileError(
                 f"'{checkpoint.path}': tensor '{_name(checkpoint, name)}' is no part of an EAGLE-3 head that we know"
             )
-        if tensor.shape != expected[name]:
+        # mask_hidden comes as one row, in one dimension or more
+        shape = tuple(n for n in tensor.shape if n != 1) if name == "mask_hidden" else tensor.shape
+        if shape != expected[name]:
             raise ModelFileError(
                 f"'{checkpoint.path}': tensor '{_name(checkpoint, name)}': expected {list(expected[name])}, "
                 f"found {list(tensor.shape)}"
@@ -166,15 +174,20 @@ def _expected(checkpoint: Checkpoint, config: Config, s: Sizes) -> tuple[dict[st
             required.append("input_norm.weight")
         if config.get("fc_norm") or config.get("use_aux_norm") or "fc_norm.0.weight" in checkpoint.tensors:
             required += [f"fc_norm.{k}.weight" for k in range(s.n_aux)]
+    if s.is_parallel:
+        shapes["mask_hidden"] = (n_feat,)
     for il in range(s.n_layer):
         n_inp = 2 * s.n_embd if il == 0 else s.n_embd
-        block = {
-            "input_layernorm": (s.n_embd,),
-            "post_attention_layernorm": (s.n_embd,),
+        attention: dict[str, tuple[int, ...]] = {
             "self_attn.q_proj": (n_q, n_inp),
             "self_attn.k_proj": (n_kv, n_inp),
             "self_attn.v_proj": (n_kv, n_inp),
             "self_attn.o_proj": (s.n_embd, n_q),
+        }
+        block = {
+            "input_layernorm": (s.n_embd,),
+            "post_attention_layernorm": (s.n_embd,),
+            **(s.mla.shapes(s.n_embd, n_inp) if s.mla else attention),
             "mlp.gate_proj": (s.n_ff, s.n_embd),
             "mlp.up_proj": (s.n_ff, s.n_embd),
             "mlp.down_proj": (s.n_embd, s.n_ff),
@@ -183,7 +196,9 @@ def _expected(checkpoint: Checkpoint, config: Config, s: Sizes) -> tuple[dict[st
             block["hidden_norm"] = (s.n_embd,)
         required += [f"layers.{il}.{name}.weight" for name in block]
         biases = {name: (shape[0],) for name, shape in block.items() if name.endswith("_proj")}
-        if config.get("attention_bias"):
+        if s.mla:
+            biases = {name: shape for name, shape in biases.items() if not name.startswith("self_attn.")}
+        elif config.get("attention_bias"):
             required += [f"layers.{il}.self_attn.{x}_proj.bias" for x in "qkv"]
         if config.get("mlp_bias"):
             required += [f"layers.{il}.mlp.{x}_proj.bias" for x in ("gate", "up", "down")]

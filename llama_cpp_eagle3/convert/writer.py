@@ -13,6 +13,7 @@ from .._version import __version__
 from .checkpoint import Checkpoint
 from .encoding import FILE_TYPES, type_of
 from .head import HeadSpec
+from .mla import is_kv_b
 from .output import OutTensor, write
 from .target import TargetModel
 from .tensors import Array, LazyTensor
@@ -27,6 +28,11 @@ _LAYER_NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -55,6 +61,8 @@ def write_head(
 def gguf_name(name: str) -> str:
     """Name in the file of a tensor of a checkpoint."""
     stem, _, suffix = name.rpartition(".")
+    if not stem:
+        return name
     if not stem.startswith("layers."):
         return f"{_TOP_NAMES.get(stem, stem)}.{suffix}"
     _, il, rest = stem.split(".", 2)
@@ -77,7 +85,10 @@ def _tensors(spec: HeadSpec, checkpoint: Checkpoint, outtype: str) -> list[OutTe
     for name, tensor in checkpoint.tensors.items():
         if name in _DROPPED or (name == "embed_tokens.weight" and not spec.sizes.own_embd):
             continue
-        tensors.append(_tensor(spec, name, gguf_name(name), tensor, outtype))
+        if spec.sizes.mla and is_kv_b(name):
+            tensors += spec.sizes.mla.unfolded(name, tensor, outtype)
+        else:
+            tensors.append(_tensor(spec, name, gguf_name(name), tensor, outtype))
     if spec.tie_output:
         tensors.append(
             _tensor(spec, "lm_head.weight", "output.weight", checkpoint.tensors["embed_tokens.weight"], outtype)
@@ -96,6 +107,8 @@ def _constant(name: str, values: Array, kind: GgmlType) -> OutTensor:
 def _tensor(spec: HeadSpec, name: str, name_out: str, tensor: LazyTensor, outtype: str) -> OutTensor:
     sizes = spec.sizes
     shape = tensor.shape
+    if name == "mask_hidden":
+        return OutTensor(name_out, (int(np.prod(shape)),), GgmlType.F32, lambda: tensor.read().reshape(-1))
     if name in ("embed_tokens.weight", "lm_head.weight"):
         # rows beyond the vocabulary are padding
         n_rows = sizes.n_vocab if name == "embed_tokens.weight" else sizes.n_vocab_dft
@@ -106,7 +119,9 @@ def _tensor(spec: HeadSpec, name: str, name_out: str, tensor: LazyTensor, outtyp
 def _reader(spec: HeadSpec, name: str, tensor: LazyTensor, n_rows: int) -> Callable[[], Array]:
     sizes, n_rot = spec.sizes, spec.rope.n_rot
     n_head = 0
-    if ".q_proj." in name:
+    if sizes.mla:
+        pass  # DeepSeek rotates neighbouring pairs, as llama.cpp does
+    elif ".q_proj." in name:
         n_head = sizes.n_head
     elif ".k_proj." in name:
         n_head = sizes.n_head_kv
@@ -151,6 +166,12 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
         "attention.value_length": s.head_dim,
         "rope.dimension_count": spec.rope.n_rot,
     }
+    if s.mla:
+        sizes |= s.mla.keys()
+    if spec.attn_scale is not None:
+        writer.add_float32("eagle3.attention.scale", spec.attn_scale)
+    if spec.mask_token is not None:
+        sizes["mask_token_id"] = spec.mask_token
     for key, number in sizes.items():
         writer.add_uint32(f"eagle3.{key}", number)
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", spec.rms_eps)

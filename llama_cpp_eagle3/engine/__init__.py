@@ -9,7 +9,7 @@ from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
 from .sampling import Chain, LogitsProcessor, Reasoning, Sampling
-from .sequence import DraftSettings, Part, Round, Sequence, State, TokenLogprob
+from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob
 from .text import Text
 from .vocab import Vocab
 
@@ -32,6 +32,7 @@ __all__ = [
     "Round",
     "Sampling",
     "Sequence",
+    "Shift",
     "State",
     "Text",
     "TokenLogprob",

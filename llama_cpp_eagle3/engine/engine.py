@@ -20,7 +20,7 @@ from .proposer import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
 from .schedule import Schedule
-from .sequence import DraftSettings, Part, Round, Saved, Sequence, State
+from .sequence import DraftSettings, Part, Round, Saved, Sequence, Shift, State
 from .text import N_COMPLETE, Text
 from .vocab import Vocab
 
@@ -230,10 +230,21 @@ class Engine:
         special: Collection[int] = (),
         exact: bool = False,
         media: SequenceOf[Media] = (),
+        n_indent: int = 0,
+        shift: Shift | None = None,
+        prompt_logprobs: bool = False,
     ) -> Sequence:
-        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread."""
+        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread.
+
+        Args beside those of `add`:
+            n_indent: end the text at a line behind the first that begins with fewer blanks.
+            shift: how to go on when the context is full; None ends the text then.
+            prompt_logprobs: keep those of the prompt's tokens too, with as many others; all of it is read for that.
+        """
         check_prompt(tokens, self.vocab.n_tokens, self.n_ctx, media)
         check_media(tokens, media, self.n_batch, self.target.n_ubatch)
+        if media and (shift is not None or prompt_logprobs):
+            raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
         draft = draft or self.draft
         self.check_draft(draft)
         if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
@@ -244,7 +255,7 @@ class Engine:
             Chain(sampling or Sampling(), self.vocab),
             max_tokens=n_left if max_tokens is None else max_tokens,
             draft=draft,
-            text=Text(stop, n_complete=0 if exact else N_COMPLETE),
+            text=Text(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),
             logprobs=logprobs,
         )
         assert sequence.chain is not None
@@ -252,6 +263,11 @@ class Engine:
         sequence.n_save = self.n_save(len(tokens))
         sequence.seq_id_wanted, sequence.use_kept, sequence.special = seq_id, use_kept, frozenset(special)
         sequence.media = list(media)
+        sequence.shift = shift
+        if prompt_logprobs:
+            if logprobs is None:
+                raise ValueError("prompt_logprobs needs logprobs")
+            sequence.prompt_logprobs, sequence.logits_all, sequence.use_kept = [], True, False
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
@@ -572,7 +588,22 @@ class Engine:
                 f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
                 "Use a larger n_ctx."
             )
-        self._end(sequence, "length")
+        if sequence.shift is None:
+            self._end(sequence, "length")
+        else:
+            self._shift(sequence, sequence.shift)
+
+    def _shift(self, s: Sequence, shift: Shift) -> None:
+        """Cut tokens out of a full context. What comes behind is read again: the head cannot be shown a cut."""
+        n_keep = min(shift.n_keep, self.n_ctx - 4)
+        n_left = self.n_ctx - n_keep
+        n_cut = min(shift.n_discard or n_left // 2, n_left - 1)
+        self.memory.go_back(s, n_keep)
+        del s.tokens[n_keep : n_keep + n_cut]
+        n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
+        s.n_prompt -= n_cut_prompt
+        s.n_cut += n_cut - n_cut_prompt
+        s.n_save = -1
 
     # accept
 
@@ -595,11 +626,11 @@ class Engine:
             s.finish_reason = "stop"
         else:
             piece = self.vocab.piece(token, token in s.special)
-            n = len(s.tokens) - s.n_prompt
+            n = s.n_generated
             if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
                 if text.find_stop():
                     s.finish_reason = "stop"
-                elif n >= s.max_tokens:
+                elif text.find_outdent() or n >= s.max_tokens:
                     s.finish_reason = "length"
         self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason)), s.drafted))
 

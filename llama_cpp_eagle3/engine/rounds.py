@@ -132,7 +132,9 @@ class Rounds:
             n_room -= n
             parts.append(Part(s, s.n_past, s.tokens[-1:], False))
         n_prompt_rows = 0
-        n_prompt_max = self.pace.n_rows if parts and reading else n_room
+        # prompts that come at once begin together: only who has said more than its first token is not kept waiting
+        is_going = any(len(part.sequence.tokens) > part.sequence.n_prompt + 1 for part in parts)
+        n_prompt_max = self.pace.n_rows if is_going and reading else n_room
         for s in reading:
             n_replay = self._n_replay(s)
             n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
@@ -194,8 +196,7 @@ class Rounds:
         for proposer, parts in groups.items():
             sequences = [part.sequence for part in parts]
             n_rooms = [
-                max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - (len(s.tokens) - s.n_prompt) - 1))
-                for s in sequences
+                max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - s.n_generated - 1)) for s in sequences
             ]
             drafts = proposer.propose(sequences, n_rooms, n_rows - len(parts))
             for part, draft in zip(parts, drafts, strict=True):
@@ -253,8 +254,18 @@ class Rounds:
             s.part = part
             if part.media is not None and s.n_past == part.media.end:
                 part.media.forget_rows()
+            if s.prompt_logprobs is not None and part.reads:
+                self._score(part, s.prompt_logprobs)
         if batch and opened.parts[0].media is None:
             self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
+
+    def _score(self, part: Part, found: list[TokenLogprob]) -> None:
+        """What the rows of a prompt say of the prompt's own tokens."""
+        s = part.sequence
+        assert s.n_logprobs is not None
+        for row, i in enumerate(range(part.n_past + 1, min(part.n_past + len(part.tokens) + 1, s.n_prompt))):
+            if i == len(found) + 1:  # else it is read again
+                found.append(token_logprob(self.target.logits(part.first_row + row), s.tokens[i], s.n_logprobs))
 
     def _count(self, part: Part, opened: Round, share: float) -> None:
         """A sequence's share of the pass, by rows."""

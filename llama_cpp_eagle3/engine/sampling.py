@@ -117,16 +117,18 @@ class Sampling:
         """Whether there is a grammar, or a reasoning to be looked after."""
         return self.grammar is not None or self.reasoning is not None
 
+    def biases(self, vocab: Vocab) -> dict[int, float]:
+        """What is added to the logits of single tokens."""
+        return dict(self.logit_bias) | (dict.fromkeys(vocab.eog, -math.inf) if self.ignore_eos else {})
+
     @property
-    def changes_logits(self) -> bool:
-        """Whether something changes the logits before the best of them are looked for."""
+    def looks_back(self) -> bool:
+        """Whether something but a bias changes logits before the best of them are looked for."""
         return bool(
             self.repeat_penalty != 1.0
             or self.frequency_penalty != 0.0
             or self.presence_penalty != 0.0
             or self.has_rules
-            or self.logit_bias
-            or self.ignore_eos
             or self.logits_processors
         )
 
@@ -148,27 +150,33 @@ class Chain:
         """With `keeps_probs`: the candidates of the last draw, the most probable first."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         self._address = _address(self._chain)
-        for link in self._bias_links() + (self._links() if sampling.samplers is None else self._ordered_links()):
+        biases = sampling.biases(vocab)
+        for link in self._bias_links(biases) + (self._links() if sampling.samplers is None else self._ordered_links()):
             lib.llama_sampler_chain_add(self._chain, link)
         if sampling.has_rules and sampling.samplers is not None:
             self._grammar = self._grammar_link()
             self._grammar_address = _address(self._grammar)
-        # a chain that begins with top-k looks at no others
-        self._n_best = max(0, sampling.top_k) if self._begins_with_top_k() else 0
-        self.is_argmax = self._is_argmax()
+        self.is_argmax = not biases and not sampling.keeps_probs and self._takes_greatest()
         """Whether it draws the greatest logit of a row as it is."""
+        self._n_best = 0 if any(bias > 0.0 for bias in biases.values()) else self._n_candidates(len(biases))
+
+    def _n_candidates(self, n_lowered: int) -> int:
+        """The best logits of a row that are all it looks at, though so many may be lowered; 0: it looks at more."""
+        if self._takes_greatest():
+            return 1 + n_lowered
+        return max(0, self._sampling.top_k) + n_lowered if self._begins_with_top_k() else 0
 
     def _begins_with_top_k(self) -> bool:
         s = self._sampling
-        if s.changes_logits or s.mirostat_mode != 0:
+        if s.looks_back or s.mirostat_mode != 0 or s.top_k <= 0:
             return False
         if s.samplers is None:
             return s.temperature > 0.0
         return next((name for name in s.samplers if self._is_active(name)), None) == "top_k"
 
-    def _is_argmax(self) -> bool:
+    def _takes_greatest(self) -> bool:
         s = self._sampling
-        if s.changes_logits or s.keeps_probs:
+        if s.looks_back:
             return False
         if s.samplers is None:
             return s.temperature == 0.0
@@ -194,16 +202,15 @@ class Chain:
         }
         return active.get(sampler, True)
 
-    def _bias_links(self) -> list[Any]:
-        s, vocab = self._sampling, self._vocab
-        bias = dict(s.logit_bias) | (dict.fromkeys(vocab.eog, -math.inf) if s.ignore_eos else {})
-        if not bias:
+    def _bias_links(self, biases: Mapping[int, float]) -> list[Any]:
+        n_vocab = self._vocab.n_tokens
+        if not biases:
             return []
-        unknown = [token for token in bias if not 0 <= token < vocab.n_tokens]
+        unknown = [token for token in biases if not 0 <= token < n_vocab]
         if unknown:
-            raise ValueError(f"logit_bias: expected tokens in 0..{vocab.n_tokens - 1}, found {unknown[0]}")
-        array = (lib.llama_logit_bias * len(bias))(*bias.items())
-        return [lib.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), array)]
+            raise ValueError(f"logit_bias: expected tokens in 0..{n_vocab - 1}, found {unknown[0]}")
+        array = (lib.llama_logit_bias * len(biases))(*biases.items())
+        return [lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)]
 
     def _grammar_link(self) -> Any:
         """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""

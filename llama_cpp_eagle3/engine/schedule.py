@@ -54,7 +54,7 @@ class Schedule:
             last = max(self.running, key=lambda s: s.seq_id)
             taken = {s.seq_id for s in self.running}
             hole = next((i for i in range(last.seq_id) if i not in taken), None)
-            n_left = last.max_tokens - (len(last.tokens) - last.n_prompt)
+            n_left = last.max_tokens - last.n_generated
             if hole is None or n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
                 return
             i = self.running.index(last)

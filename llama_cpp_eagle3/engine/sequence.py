@@ -39,6 +39,16 @@ class DraftSettings:
         return self.tree_depth if self.mode == "tree" else self.n_max
 
 
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What to do when the context is full: cut tokens out of the middle, and read what came behind them again."""
+
+    n_keep: int
+    """Tokens at the beginning that stay."""
+    n_discard: int = 0
+    """Tokens behind them that go; 0 = half of what is left."""
+
+
 class State(enum.Enum):
     """Where a sequence stands."""
 
@@ -86,21 +96,9 @@ class Sequence:
 
     __slots__ = (
         *("chain", "draft", "drafted", "error", "finish_reason", "is_cancelled", "is_dirty", "logprobs", "max_tokens"),
-        *(
-            "logits_all",
-            "media",
-            "n_foreign",
-            "n_kept",
-            "n_logprobs",
-            "n_own",
-            "n_past",
-            "n_prompt",
-            "n_save",
-            "part",
-            "rows",
-        ),
-        *("saved", "seq_id", "seq_id_wanted", "special", "state", "stats", "text", "tokens", "use_kept"),
-        "wants_logits",
+        *("logits_all", "media", "n_foreign", "n_cut", "n_kept", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save"),
+        *("part", "prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state", "stats"),
+        *("text", "tokens", "use_kept", "wants_logits"),
     )
 
     def __init__(
@@ -136,12 +134,18 @@ class Sequence:
         """Whether it may begin with what others left behind."""
         self.special: frozenset[int] = frozenset()
         """Special tokens that are part of its text."""
+        self.shift: Shift | None = None
+        """How it goes on when the context is full; None: it ends then."""
+        self.prompt_logprobs: list[TokenLogprob] | None = None
+        """Of the prompt's tokens from the second one on, if they were asked for; that needs `logits_all`."""
 
         self.state = State.WAITING
         self.n_kept = -1
         """Tokens of the prompt that did not have to be read, since others had left them behind; -1 before it runs."""
         self.seq_id = -1
         """Of target and draft; -1 without a place."""
+        self.n_cut = 0
+        """Generated tokens that were cut out of the context."""
         self.n_past = 0
         """Tokens that target and draft have taken in; while a round is open, those of it that were accepted too."""
         self.part: Part | None = None
@@ -169,8 +173,13 @@ class Sequence:
 
     @property
     def generated(self) -> list[int]:
-        """The tokens that were generated."""
+        """The tokens that were generated, and not cut out of the context."""
         return self.tokens[self.n_prompt :]
+
+    @property
+    def n_generated(self) -> int:
+        """All tokens that were generated."""
+        return len(self.tokens) - self.n_prompt + self.n_cut
 
     @property
     def n_pending(self) -> int:
@@ -197,7 +206,7 @@ class Sequence:
 
     def __repr__(self) -> str:
         return (
-            f"<Sequence {self.state.value}: {self.n_prompt} + {len(self.tokens) - self.n_prompt} tokens, "
+            f"<Sequence {self.state.value}: {self.n_prompt} + {self.n_generated} tokens, "
             f"{self.n_past} taken in, seq_id {self.seq_id}{', ' + self.finish_reason if self.finish_reason else ''}>"
         )
 

@@ -11,15 +11,26 @@ N_COMPLETE = 16
 class Text:
     """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
 
-    __slots__ = ("_bytes", "_is_waiting", "_n_lacking", "_n_out", "_stop", "n_complete", "stopping_word")
+    __slots__ = (
+        *("_bytes", "_is_waiting", "_n_indent", "_n_lacking", "_n_line", "_n_out", "_n_searched", "_stop"),
+        *("n_complete", "stopping_word"),
+    )
 
-    def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE):
-        """stop: strings that end the text, and are cut off. n_complete: see `N_COMPLETE`."""
+    def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE, n_indent: int = 0):
+        """Begin a text.
+
+        Args:
+            stop: strings that end it, and are cut off.
+            n_complete: see `N_COMPLETE`.
+            n_indent: a line behind the first that begins with fewer blanks ends it, and is cut off behind them.
+        """
         self.n_complete = n_complete
         self.stopping_word = ""
         """The one of them that has ended it."""
         self._stop = [s.encode() for s in stop if s]
         self._bytes = b""
+        self._n_indent = n_indent
+        self._n_line, self._n_searched = -1, 0  # where a line begins whose blanks are to be counted, or may end
         self._n_out = 0  # bytes that were handed out
         self._n_lacking = 0  # bytes that may still be needed to complete a character
         self._is_waiting = False  # for them; stop strings were not looked for
@@ -43,6 +54,25 @@ class Text:
             i, word = min(found)
             self._bytes, self.stopping_word = self._bytes[:i], word.decode()
         return bool(found)
+
+    def find_outdent(self) -> bool:
+        """Cut the text off in a line that is indented too little, if there is one; one without text is, too."""
+        if self._n_indent == 0:
+            return False
+        while True:
+            if self._n_line < 0:
+                self._n_line = self._bytes.find(b"\n", self._n_searched) + 1 or -1
+                self._n_searched = len(self._bytes) if self._n_line < 0 else self._n_line
+                if self._n_line < 0:
+                    return False
+            line = self._bytes[self._n_line :]
+            n_blanks = len(line) - len(line.lstrip(b" \t"))
+            if n_blanks == len(line):
+                return False  # its text is still to come
+            if n_blanks < self._n_indent:
+                self._bytes = self._bytes[: self._n_line + n_blanks]
+                return True
+            self._n_line = -1
 
     def release(self, at_end: bool = False) -> str:
         """What is new and can stay: whole characters that no stop string begins with, or all that is left."""

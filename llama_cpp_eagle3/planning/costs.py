@@ -12,7 +12,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from .._core import local_accelerators
+from .._core import CostCurve, local_accelerators
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
 _SLOW, _FAST = 1.5, 0.5
@@ -30,7 +30,8 @@ class Costs:
     draft_begin: dict[int, float]
     """Of the draft's first graph over n waiting rows. Empty without a head, as is `draft_step`."""
     draft_step: dict[int, float]
-    """Of a later graph over n nodes."""
+    """Of a later graph over n nodes; of a parallel head (P-EAGLE) of the first graph with n rows to draft behind the
+    target's."""
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
 
@@ -46,6 +47,13 @@ class Costs:
         """What can be believed of them: a pass takes as long as its rows one by one, at most."""
         target, begin, step = ({n: min(t, n * c.get(1, t)) for n, t in c.items()} for c in self.curves)
         return Costs(target, begin, step, self.draft_type)
+
+    def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
+        """What drafting a chain of n tokens takes. is_parallel: of the head."""
+        begin, step = CostCurve(self.draft_begin), CostCurve(self.draft_step)
+        if not is_parallel:
+            return begin.at(n_waiting) + (n - 1) * step.at(1)
+        return begin.at(n_waiting) + (max(0.0, step.at(n - 1) - begin.at(1)) if n > 1 else 0.0)
 
     @property
     def curves(self) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:

@@ -102,9 +102,9 @@ def why_not(planner: Planner | None) -> str:
     if planner is None:
         return "what passes cost here was not measured yet, since something else ran: call calibrate() before"
     if not planner.can_pay():
-        target, begin, step = planner.costs
+        target = planner.costs[0]
         one, n = target.at(1), _N_TOLD
-        draft = begin.at(1) + (n - 2) * step.at(1)
+        draft = planner.draft_us(n - 1)
         return (
             f"a pass over {n} rows takes {target.at(n) / one:.1f} times as long here as one over a single row, and "
             f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
@@ -132,7 +132,8 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
     if head.drafter.n_bytes_own < n_bytes:
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
-        gain = _best_speed(narrow) / _best_speed(as_is)
+        is_parallel = head.drafter.is_parallel
+        gain = _best_speed(narrow, is_parallel) / _best_speed(as_is, is_parallel)
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
@@ -140,14 +141,14 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
     return as_is
 
 
-def _best_speed(costs: Costs) -> float:
+def _best_speed(costs: Costs, is_parallel: bool) -> float:
     """Tokens per microsecond with the best length of a chain, at a usual acceptance."""
-    target, begin, step = CostCurve(costs.target), CostCurve(costs.draft_begin), CostCurve(costs.draft_step)
+    target = CostCurve(costs.target)
     speeds = [1.0 / target.at(1)]
     for n in range(1, _N_MAX + 1):
         n_tokens = sum(_ACCEPTANCE**k for k in range(n + 1))
         n_waiting = max(1, round(n_tokens))
-        speeds.append(n_tokens / (target.at(n + 1) + begin.at(n_waiting) + (n - 1) * step.at(1)))
+        speeds.append(n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel)))
     return max(speeds)
 
 

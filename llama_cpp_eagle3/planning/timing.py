@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
+from .._core import Drafter, FeatureTap
 from ..engine import Engine
 from ..errors import Eagle3Error
 from .costs import Costs, implausible
@@ -16,6 +17,7 @@ N_ROWS = (1, 4, 2, 3, 8, 5, 6, 16, 12, 32, 24)
 _N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
 _N_NODES = (1, 2, 4, 8)
+_N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows behind the one of the target: a kernel's steps are of both
 _N_TIMES = 5
 _N_CHAINS, _N_CHAINS_MIN = 5, 2
 _DRAFT_SHARE = 0.25
@@ -61,6 +63,8 @@ def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dic
     drafter, tap = engine.drafter, engine.memory.tap
     if drafter is None or tap is None:
         return {}, {}
+    if drafter.is_parallel:
+        return _measure_parallel(engine, drafter, tap, seconds)
     verify, n_max = _pass(engine)
     token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
@@ -100,6 +104,40 @@ def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dic
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(in_round) - alone) / 2)  # of each of two graphs
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()}
+
+
+def _measure_parallel(
+    engine: Engine, drafter: Drafter, tap: FeatureTap, seconds: float
+) -> tuple[dict[int, float], dict[int, float]]:
+    """The same for a head that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
+    verify, n_max = _pass(engine)
+    token = 1 % engine.vocab.n_tokens
+
+    def draft(n_waiting: int, n_steps: int) -> float:
+        drafter.reset(0)
+        drafter.process(tap, [token] * n_waiting, 0, rows=[0] * n_waiting)
+        start = perf_counter()
+        drafter.begin([0], [token], 1, n_steps)
+        return perf_counter() - start
+
+    def in_round() -> float:
+        verify(1)
+        return draft(1, 4)
+
+    try:
+        verify(1)
+        draft(1, 4)
+        start = perf_counter()
+        ahead = _fastest(lambda n: draft(1, n + 1), _N_AHEAD, 1, start + 0.4 * seconds)
+        begin = _fastest(lambda n: draft(n, 1), [n for n in _N_WAITING if n <= n_max], 1, start + 0.7 * seconds)
+        alone = min(draft(1, 4) for _ in range(_N_CHAINS))
+        rounds = [in_round() for _ in range(_N_CHAINS_MIN)]
+        while len(rounds) < _N_CHAINS and perf_counter() < start + seconds:
+            rounds.append(in_round())
+    finally:
+        engine.clear()
+    t_cold = max(0.0, 1e6 * (min(rounds) - alone))
+    return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()}
 
 
 def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from . import chat, completions, info, page, responses, slots
+from . import chat, completions, embeddings, info, page, responses, slots
 from .errors import ApiError, failed, not_found
 from .http import error_response
 from .middleware import Gate
@@ -38,12 +38,14 @@ def _routes() -> list[BaseRoute]:
     add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
     add("POST", completions.completion, "/completion", "/completions")
     add("POST", completions.completion_openai, "/v1/completions")
+    add("POST", completions.infill, "/infill")
     add("POST", chat.chat_completion, "/chat/completions", "/v1/chat/completions")
     add("POST", chat.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
     add("POST", chat.apply_template, "/apply-template")
     add("POST", responses.respond_to, "/responses", "/v1/responses")
     add("POST", responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
-    add("POST", info.embeddings, "/embedding", "/embeddings", "/v1/embeddings")
+    add("POST", embeddings.embeddings, "/embedding", "/embeddings")
+    add("POST", embeddings.embeddings_openai, "/v1/embeddings")
     add("GET", slots.slots, "/slots")
     add("POST", slots.act, "/slots/{id_slot}")
     return found

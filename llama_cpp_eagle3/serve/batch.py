@@ -7,10 +7,10 @@ import asyncio
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..cli.model import fill_in_bundled_pair, progress_bar
 from .chat import ChatShape, begin
@@ -21,6 +21,8 @@ from .log import configure
 from .options import serve_options
 from .run import load, why_no_draft
 from .server import Server, random_id
+
+Keep = Callable[[dict[str, Any]], None]
 
 _CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
 
@@ -121,8 +123,6 @@ def run_batch(args: argparse.Namespace) -> int:
     Raises:
         ValueError, OSError, RuntimeError: it cannot be started.
     """
-    configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
     requests = read_requests(args.input)[: args.limit]
     done, lines = read_done(args.output, args.retry_errors)
     totals: dict[str, _Total] = defaultdict(_Total)
@@ -131,39 +131,65 @@ def run_batch(args: argparse.Namespace) -> int:
         _count(totals[categories.get(result["custom_id"], "")], result)
     left = [request for request in requests if request.custom_id not in done]
     if left:
-        server = load(args, serve_options(args, why_no_draft(args)))
-        with args.output.open("ab") as file:
-            asyncio.run(_run_all(server, left, file, len(requests), totals))
+        bar = progress_bar(len(requests), "requests")
+        if bar is not None:
+            bar.update(len(requests) - len(left))
+        try:
+            with args.output.open("ab") as file:
+
+                def keep(line: dict[str, Any]) -> None:
+                    file.write(dumps(line) + b"\n")
+                    file.flush()
+                    _count(totals[categories[line["custom_id"]]], line)
+                    if bar is not None:
+                        bar.update(1)
+
+                _run(args, left, keep)
+        finally:
+            if bar is not None:
+                bar.close()
     for text in report(totals):
         print(text, file=sys.stderr)
     return int(any(total.n_errors for total in totals.values()))
 
 
-async def _run_all(
-    server: Server, requests: list[BatchRequest], file: IO[bytes], n_all: int, totals: dict[str, _Total]
-) -> None:
-    server.start()
-    bar = progress_bar(n_all, "requests")
-    if bar is not None:
-        bar.update(n_all - len(requests))
+def _run(args: argparse.Namespace, requests: Sequence[BatchRequest], keep: Keep) -> None:
+    """Answer requests here, or by Ray."""
+    if args.ray is not None:
+        from .batch_ray import answer_with_ray
+
+        for line in answer_with_ray(args, requests):
+            keep(line)
+        return
+    server = load_server(args)
+
+    async def run() -> None:
+        server.start()
+        try:
+            await answer_all(server, requests, keep)
+        finally:
+            server.stop()
+
+    asyncio.run(run())
+
+
+def load_server(args: argparse.Namespace) -> Server:
+    """The pair that the flags name, or the bundled one, to be started."""
+    configure(args.log_format, args.verbose)
+    fill_in_bundled_pair(args)
+    return load(args, serve_options(args, why_no_draft(args)))
+
+
+async def answer_all(server: Server, requests: Sequence[BatchRequest], keep: Keep) -> None:
+    """Answer requests with a server that has been started. keep: takes each line of the result when it is there."""
     # as many as run, and a few that are ready when one ends
     room = asyncio.Semaphore(server.n_slots + 2)
 
     async def one(request: BatchRequest) -> None:
         async with room:
-            line = await _run_one(server, request)
-        file.write(dumps(line) + b"\n")
-        file.flush()
-        _count(totals[request.category], line)
-        if bar is not None:
-            bar.update(1)
+            keep(await _run_one(server, request))
 
-    try:
-        await asyncio.gather(*(one(request) for request in requests))
-    finally:
-        if bar is not None:
-            bar.close()
-        server.stop()
+    await asyncio.gather(*(one(request) for request in requests))
 
 
 async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..chat import ChatParams, ChatParser, apply_request
+from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
 from ..engine import TokenLogprob
 from ..media import MediaError, Prompt, load_base64_or_url, take_media
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
 from .generation import Answer, Generation
-from .grammar import check_grammar
 from .http import DONE, Json, event, read_json
 from .schema import Completion, parse
 from .server import Server, random_id
-from .text import Tokenizer
 from .worker import End, Event, Progress, Token
 
 _OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
+_BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
 _N_PROBS = 20
 
 
@@ -110,20 +108,34 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
     c = c.model_copy(update={"n_probs": _n_probs(body), "stop": [*_stops(c), *params.additional_stops]})
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
-    tokenizer = server.tokenizer
     prompt: Prompt = await server.aside(read_prompt, server, params, files)
     if not prompt.tokens:
         raise invalid("the template makes nothing of these messages")
-    preserved = single_tokens(tokenizer, params.preserved_tokens)
-    if body.get("grammar"):  # the template has nothing to do with that
-        check_grammar(body["grammar"])
-        rules: dict[str, Any] = {"grammar": body["grammar"]}
-    else:
-        rules = grammar_rules(tokenizer, params, set(preserved))
-        if server.templates.is_builtin:  # its grammars are of the answer alone
-            rules["grammar_prefill"] = ()
-    generation = await server.generate([prompt.tokens], c, id=id, special=preserved, media=prompt.media, **rules)
+    rules = _rules(server, params, body)
+    generation = await server.generate(
+        [prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **rules.options
+    )
     return generation, params, c
+
+
+def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> ChatRules:
+    """How the answer is to be sampled: grammar, triggers, a limit of the reasoning."""
+    budget = next((body[name] for name in _BUDGETS if body.get(name) is not None), -1)
+    if type(budget) is not int or budget < -1:
+        raise invalid(f"Field '{_BUDGETS[0]}': expected a number of tokens, or -1 for no limit")
+    message = body.get("reasoning_budget_message", server.options.reasoning_budget_message)
+    if not isinstance(message, str):
+        raise invalid("Field 'reasoning_budget_message': expected a string")
+    try:
+        return sampling_rules(
+            params,
+            server.tokenizer.tokenize,
+            lambda token: server.tokenizer.vocab.piece(token, True),
+            reasoning_budget=server.options.reasoning_budget if budget == -1 else budget,
+            reasoning_message=message,
+        )
+    except ValueError as e:
+        raise invalid(str(e)) from None
 
 
 def _stops(c: Completion) -> list[str]:
@@ -141,48 +153,6 @@ def _n_probs(body: Mapping[str, Any]) -> int:
             raise invalid("top_logprobs requires logprobs to be set to true")
         return 0
     return _N_PROBS if top is None else max(1, top)
-
-
-def single_tokens(tokenizer: Tokenizer, texts: tuple[str, ...]) -> list[int]:
-    """Of texts, those that are one token."""
-    found = [tokenizer.tokenize(text) for text in texts]
-    return [tokens[0] for tokens in found if len(tokens) == 1]
-
-
-def grammar_rules(tokenizer: Tokenizer, params: ChatParams, preserved: set[int]) -> dict[str, Any]:
-    """The grammar of a template and what starts it, as options of `Sampling`."""
-    patterns: list[str] = []
-    tokens: list[int] = []
-    for trigger in params.grammar_triggers:
-        if trigger.type in ("word", "token"):
-            found = tokenizer.tokenize(trigger.value)
-            if len(found) == 1 and (found[0] in preserved or trigger.type == "token"):
-                tokens.append(found[0])
-            else:
-                patterns.append(re.escape(trigger.value))
-        elif trigger.type == "pattern_full":
-            begin = "" if trigger.value.startswith("^") else "^"
-            patterns.append(f"{begin}{trigger.value}{'' if trigger.value.endswith('$') else '$'}")
-        else:
-            patterns.append(trigger.value)
-    if params.grammar:  # its schemas are the request's
-        check_grammar(params.grammar)
-    needs_prefill = params.grammar and not params.grammar_lazy
-    return {
-        "grammar": params.grammar or None,
-        "grammar_lazy": params.grammar_lazy,
-        "grammar_triggers": patterns,
-        "grammar_trigger_tokens": tokens,
-        "grammar_prefill": _prefill(tokenizer, params.generation_prompt) if needs_prefill else (),
-    }
-
-
-def _prefill(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of the end of the prompt that belongs to the answer."""
-    tokens = tokenizer.tokenize(text) if text else []
-    if tokens and tokenizer.vocab.piece(tokens[0], True)[:1].isspace() and not text[:1].isspace():
-        return tokens[1:]  # some tokenizers put a space before a special token
-    return tokens
 
 
 class Conversation:

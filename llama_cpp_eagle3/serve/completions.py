@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
+from itertools import accumulate
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from ..engine import TokenLogprob
-from .errors import ApiError, invalid
+from .errors import ApiError, invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
 from .http import DONE, Events, Json, event, read_json, until_gone
@@ -168,15 +169,20 @@ class OpenAIShape(Shape):
         """One event per token, and one for the end; usage as it was asked for."""
         options = answer.completion.stream_options
         text = "" if isinstance(came, Progress) else came.text
-        if answer.completion.echo and answer.index not in self._echoed:
+        echoes = answer.completion.echo and answer.index not in self._echoed and not isinstance(came, Progress)
+        if echoes:
             self._echoed.add(answer.index)
             text = self._prompt_text(answer) + text
-        choice: dict[str, Any] = {"index": answer.index, "text": text, "logprobs": None, "finish_reason": None}
+        probs = [(came.text, came.logprob)] if isinstance(came, Token) and came.logprob is not None else []
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            "text": text,
+            "logprobs": self._logprobs(answer, probs, echoes),
+            "finish_reason": None,
+        }
         data = {**self._head(), "choices": [choice]}
         if isinstance(came, Token):
             choice["drafted"] = came.drafted
-            if came.logprob is not None:
-                choice["logprobs"] = self._logprobs(answer, [(came.text, came.logprob)])
             if came.timings is not None:
                 data["timings"] = came.timings
         elif isinstance(came, Progress):
@@ -206,7 +212,7 @@ class OpenAIShape(Shape):
             {
                 "index": answer.index,
                 "text": (self._prompt_text(answer) if answer.completion.echo else "") + answer.text,
-                "logprobs": self._logprobs(answer, answer.probs) if answer.probs else None,
+                "logprobs": self._logprobs(answer, answer.probs, answer.completion.echo),
                 "finish_reason": answer.finish_reason,
             }
             for answer in answers
@@ -220,23 +226,35 @@ class OpenAIShape(Shape):
         vocab = self._server.tokenizer.vocab
         return b"".join(vocab.piece(token) for token in answer.prompt).decode("utf-8", errors="replace")
 
+    def _piece(self, token: int) -> str:
+        return self._server.tokenizer.vocab.piece(token).decode("utf-8", errors="replace")
+
     def _usage(self) -> dict[str, Any]:
         return usage(self._generation.prompt_figures, self._generation.figures)
 
-    def _logprobs(self, answer: Answer, probs: list[tuple[str, TokenLogprob]]) -> dict[str, Any]:
-        """llama-server's list, and OpenAI's older ones."""
+    def _logprobs(self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool) -> dict[str, Any] | None:
+        """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first."""
         post = answer.completion.post_sampling_probs
         content = [probs_of(self._server, logprob, post) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
-        offsets, n = [], 0
-        for text, _ in probs:
-            offsets.append(n)
-            n += len(text)
+        items: list[dict[str, Any]] = content
+        texts = [text for text, _ in probs]
+        if echoes and answer.prompt_logprobs is not None:
+            pieces = [self._piece(token) for token in answer.prompt]
+            # what comes first follows nothing
+            told = [probs_of(self._server, logprob, post) for logprob in answer.prompt_logprobs]
+            items = [{"token": pieces[0], key: None, top: None}, *told, *content]
+            texts = pieces + texts
+        if not items:
+            return None
+        offsets = [0, *accumulate(map(len, texts))][:-1]
         return {
             "content": content,
-            "tokens": [item["token"] for item in content],
-            "token_logprobs": [item[key] for item in content],
-            "top_logprobs": [{other["token"]: other[key] for other in item[top]} for item in content],
+            "tokens": [item["token"] for item in items],
+            "token_logprobs": [item[key] for item in items],
+            "top_logprobs": [
+                None if item[top] is None else {other["token"]: other[key] for other in item[top]} for item in items
+            ],
             "text_offset": offsets,
         }
 
@@ -314,6 +332,20 @@ async def completion_openai(request: Request) -> Response:
     return await _complete(request, openai=True)
 
 
+async def infill(request: Request) -> Response:
+    """POST /infill."""
+    server: Server = request.app.state.server
+    missing = server.infill.missing
+    if missing:
+        raise unsupported(f"Infill is not supported by this model: it has no token for {missing}")
+    body = await read_json(request)
+    c = parse(Completion, body, server.options.defaults)
+    engine = server.engine
+    prompt = await server.aside(server.infill.request, body, engine.n_batch, c.n_predict, engine.n_ctx)
+    generation = await server.generate([prompt], c)
+    return await respond(server, request, generation, LlamaShape(server, generation), c.stream)
+
+
 async def _complete(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
     prompts, c = await parse_completion(server, await read_json(request))
@@ -331,9 +363,9 @@ async def parse_completion(server: Server, body: Any) -> tuple[list[list[int]], 
     c = parse(Completion, body, server.options.defaults)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
-    if c.echo and c.n_probs:
-        raise invalid("echo and logprobs exclude each other: probabilities are of generated tokens only")
     prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, body.get("prompt"))
     if c.suffix:
-        prompts = [server.tokenizer.infill(prompt, c.suffix) for prompt in prompts]
+        if not server.infill.is_there:
+            raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
+        prompts = [server.infill.prompt(prompt, server.tokenizer.tokenize(c.suffix)) for prompt in prompts]
     return prompts, c

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import DraftSettings, Sampling, TokenLogprob
 from ..errors import ContextFullError
-from .errors import ApiError, failed, too_long
+from .errors import ApiError, failed, invalid, too_long
 from .figures import Figures
 from .schema import Completion
 from .worker import End, Event, Job, Token, Worker
@@ -27,6 +27,8 @@ class Answer:
     draft: DraftSettings
     figures: Figures
     n_ctx: int
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Of the prompt's tokens from the second one on, if they were asked for; they are there with the first event."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     probs: list[tuple[str, TokenLogprob]] = field(default_factory=list)
@@ -60,8 +62,9 @@ class Answer:
 
     @property
     def truncated(self) -> bool:
-        """Whether the context is full."""
-        return len(self.prompt) + self.figures.n_tokens >= self.n_ctx and self.stop_type == "limit"
+        """Whether the context is full, or was and lost tokens."""
+        n_tokens = len(self.prompt) + self.figures.n_tokens
+        return n_tokens > self.n_ctx or (n_tokens == self.n_ctx and self.stop_type == "limit")
 
 
 class Generation:
@@ -151,4 +154,6 @@ class Generation:
 def _error_of(error: BaseException | None, answer: Answer) -> ApiError:
     if isinstance(error, ContextFullError):
         return too_long(len(answer.prompt), answer.n_ctx)
+    if isinstance(error, ValueError):  # a grammar that is too ambiguous
+        return invalid(str(error))
     return failed(str(error))

@@ -195,13 +195,6 @@ async def detokenize(request: Request) -> Response:
     return Json({"content": text, "prompt": text})
 
 
-async def embeddings(request: Request) -> Response:
-    """POST /v1/embeddings."""
-    raise unsupported(
-        "This server does not support embeddings: its context generates, and a head reads its hidden states"
-    )
-
-
 async def _object(request: Request) -> dict[str, Any]:
     body = await read_json(request)
     if not isinstance(body, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.options import add_draft_flags, add_model_flags
+from .embedder import POOLING
 
 _N_BODY_MAX = 64 << 20
 
@@ -42,6 +43,14 @@ class ServeOptions:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None
     reasoning_format: str = "auto"
+    reasoning_budget: int = -1
+    """Tokens; -1: no limit."""
+    reasoning_budget_message: str = ""
+    context_shift: bool = False
+    embeddings: bool = False
+    pooling: int | None = None
+    """llama.cpp's number; None: what the model says."""
+    spm_infill: bool = False
     prefill_assistant: bool = True
     media_http: bool = False
     """Whether images are fetched from addresses that requests name."""
@@ -62,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--metrics", action="store_true", help="GET /metrics")
     group.add_argument("--ui", "--webui", action=argparse.BooleanOptionalAction, default=True, help="a page at /")
     group.add_argument("--slot-save-path", type=Path, metavar="DIR", help="where slots may be saved")
+    group.add_argument(
+        "--context-shift", action=argparse.BooleanOptionalAction, default=False, help="cut tokens out of a full context"
+    )
+    group.add_argument("--embeddings", "--embedding", action="store_true", help="/v1/embeddings, in another context")
+    group.add_argument("--pooling", choices=POOLING, help="of embeddings (default: what the model says)")
+    group.add_argument("--spm-infill", action="store_true", help="suffix before prefix, as some models have it")
     group.add_argument("--cache-ram", type=int, default=1024, metavar="MiB", help="for prompts (default: 1024)")
     group.add_argument("--api-key", default="", metavar="KEYS", help="separated by commas")
     group.add_argument("--api-key-file", type=Path, metavar="FNAME", help="a key in each line")
@@ -90,6 +105,8 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--jinja", action=argparse.BooleanOptionalAction, default=True, help="(default: on)")
     group.add_argument("--reasoning", "-rea", choices=("on", "off", "auto"), default="auto", help="let the model think")
     group.add_argument("--reasoning-format", default="auto", choices=("auto", "none", "deepseek", "deepseek-legacy"))
+    group.add_argument("--reasoning-budget", type=int, default=-1, metavar="N", help="tokens (default: -1, no limit)")
+    group.add_argument("--reasoning-budget-message", default="", metavar="TEXT", help="written when it is spent")
     group.add_argument("--prefill-assistant", action=argparse.BooleanOptionalAction, default=True)
 
 
@@ -157,6 +174,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError(f"--slot-save-path: '{folder}' is not a folder")
     if (args.ssl_key_file is None) != (args.ssl_cert_file is None):
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
+    if args.reasoning_budget < -1:
+        raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
     if min(args.max_queued_requests, args.max_body_size) < 1 or args.timeout <= 0:
         raise ValueError("expected --max-queued-requests >= 1, --max-body-size >= 1 and --timeout > 0")
     return ServeOptions(
@@ -180,6 +199,12 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         chat_template_kwargs=_template_kwargs(args.chat_template_kwargs),
         enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
         reasoning_format=args.reasoning_format,
+        reasoning_budget=args.reasoning_budget,
+        reasoning_budget_message=args.reasoning_budget_message,
+        embeddings=args.embeddings,
+        pooling=None if args.pooling is None else POOLING[args.pooling],
+        context_shift=args.context_shift,
+        spm_infill=args.spm_infill,
         prefill_assistant=args.prefill_assistant,
         media_http=args.media_http,
     )

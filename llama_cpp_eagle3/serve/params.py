@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from ..chat import json_schema_to_grammar
 from ..engine import DraftSettings, Sampling
 from .errors import invalid
-from .grammar import check_grammar, schema_to_grammar
 from .schema import Completion, Speculative
 from .text import Tokenizer
 
@@ -93,11 +93,11 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
 def grammar_of(c: Completion) -> str | None:
     """The grammar that a request asks for itself."""
     if c.json_schema is not None and not c.grammar:
-        return schema_to_grammar(c.json_schema)
-    if not c.grammar:
-        return None
-    check_grammar(c.grammar)
-    return c.grammar
+        try:
+            return json_schema_to_grammar(c.json_schema)
+        except ValueError as e:
+            raise invalid(f'"json_schema": {e}') from None
+    return c.grammar or None
 
 
 def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
@@ -146,7 +146,16 @@ def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSe
         *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
         *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
         *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
-        *("mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "n_predict", "n_keep", "n_discard"),
+        *(
+            "mirostat_tau",
+            "mirostat_eta",
+            "adaptive_target",
+            "adaptive_decay",
+            "n_predict",
+            "n_keep",
+            "n_discard",
+            "n_indent",
+        ),
         *("ignore_eos", "stream", "n_probs", "min_keep", "timings_per_token", "post_sampling_probs"),
     )
     settings: dict[str, Any] = {

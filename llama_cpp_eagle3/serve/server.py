@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import string
+from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from ..engine import Media, Sampling
+from ..engine import Media, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
+from .embedder import Embedder
 from .errors import failed, invalid, too_busy, too_long
 from .figures import Figures
 from .generation import Answer, Generation
+from .infill import Infill
 from .metrics import Metrics
 from .options import ServeOptions
 from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
@@ -26,6 +29,7 @@ from .text import Tokenizer
 from .worker import Job, Worker
 
 _ALPHABET = string.ascii_letters + string.digits
+_N_UNLIMITED = 2**31 - 1  # tokens
 _N_THREADS = 2  # for what takes long beside the loop: tokenizing, grammars, files
 
 
@@ -37,7 +41,9 @@ class Server:
         self.metrics = Metrics(options.model_name)
         self.worker = Worker(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
+        self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
+        self.embedder = self._make_embedder() if options.embeddings else None
         self._n_preparing = 0
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
 
@@ -49,7 +55,15 @@ class Server:
         """End all that runs, and free the model."""
         self.worker.stop()
         self._threads.shutdown()
+        if self.embedder is not None:
+            self.embedder.close()
         self.llm.close()
+
+    def _make_embedder(self) -> Embedder:
+        llm = self.llm
+        return Embedder(
+            llm.model_address, llm.model_path, self.options.pooling, llm.context_params.n_ubatch, llm.n_threads
+        )
 
     @property
     def n_slots(self) -> int:
@@ -81,7 +95,7 @@ class Server:
         completion: Completion,
         *,
         id: str | None = None,
-        special: SequenceOf[int] = (),
+        special: Collection[int] = (),
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
@@ -122,7 +136,7 @@ class Server:
         generation: Generation,
         prompts: SequenceOf[list[int]],
         c: Completion,
-        special: SequenceOf[int],
+        special: Collection[int],
         media: SequenceOf[Media],
         more: dict[str, Any],
     ) -> tuple[list[Job], list[Answer]]:
@@ -136,6 +150,7 @@ class Server:
             n_left = engine.n_ctx - len(tokens)
             if n_left <= 0:
                 raise too_long(len(tokens), engine.n_ctx)
+            n_max = _N_UNLIMITED if self.options.context_shift else n_left
             parent: Job | None = None
             for i in range(c.n):
                 own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
@@ -143,7 +158,7 @@ class Server:
                     sequence = engine.prepare(
                         tokens,
                         own,
-                        max_tokens=max(1, min(n_left, c.n_predict if c.n_predict >= 0 else n_left)),
+                        max_tokens=max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max)),
                         stop=stops_of(c),
                         draft=draft,
                         logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
@@ -152,6 +167,9 @@ class Server:
                         special=special,
                         exact=True,
                         media=media,
+                        n_indent=c.n_indent,
+                        shift=None if media else self._shift_of(c, len(tokens)),
+                        prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None
@@ -168,14 +186,20 @@ class Server:
                 )
                 parent = parent or job
                 jobs.append(job)
-                answers.append(Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx))
+                answers.append(
+                    Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx, parent.sequence.prompt_logprobs)
+                )
         return jobs, answers
+
+    def _shift_of(self, c: Completion, n_prompt: int) -> Shift | None:
+        if not self.options.context_shift:
+            return None
+        n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.bos >= 0)
+        return Shift(n_keep, c.n_discard)
 
 
 def check_unsupported(c: Completion) -> None:
     """Raise ApiError for options that would have to be ignored."""
-    if c.n_indent > 0:
-        raise invalid("Field 'n_indent': is not supported")
     if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
         raise invalid("Field 'lora': adapters are set when the server starts")
 

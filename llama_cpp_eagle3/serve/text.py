@@ -17,8 +17,6 @@ class Tokenizer:
     def __init__(self, llm: Eagle3Llama, vocab: Vocab):
         self.vocab = vocab
         self._llm = llm
-        pointer = vocab.pointer
-        self._fim = {name: int(getattr(lib, f"llama_vocab_fim_{name}")(pointer)) for name in ("pre", "suf", "mid")}
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Tokens of a text; add_special: with those that the model wants before and behind it."""
@@ -27,10 +25,11 @@ class Tokenizer:
         except UnicodeEncodeError as e:
             raise invalid(f"the text is not Unicode: {e}") from None
         tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
-        return tokens or ([self._bos] if add_special and self._bos >= 0 else [])
+        return tokens or ([self.bos] if add_special and self.bos >= 0 else [])
 
     @property
-    def _bos(self) -> int:
+    def bos(self) -> int:
+        """The token that all texts begin with; -1 if there is none."""
         pointer = self.vocab.pointer
         return int(lib.llama_vocab_bos(pointer)) if lib.llama_vocab_get_add_bos(pointer) else -1
 
@@ -88,15 +87,3 @@ class Tokenizer:
                 "list of mixed strings & tokens."
             )
         return self.mixed(value, add_special=True, parse_special=True)
-
-    def infill(self, prefix: list[int], suffix: str) -> list[int]:
-        """A prompt that asks for what stands between two texts.
-
-        Raises:
-            ApiError: the model knows no such prompts.
-        """
-        if min(self._fim.values()) < 0:
-            raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
-        begin, prefix = ([prefix[0]], prefix[1:]) if prefix and prefix[0] == self._bos else ([], prefix)
-        fim = self._fim
-        return [*begin, fim["pre"], *prefix, fim["suf"], *self.tokenize(suffix), fim["mid"]]

@@ -28,7 +28,8 @@ spec common_specu: statistics     draft-eagle3: #calls(b,g,a) =    1     10     
 
 
 @pytest.mark.parametrize(
-    ("shape", "ftype"), [("tiny", "F16"), ("tiny", "Q8_0"), ("tiny-qwen35", "Q4_0"), ("tiny-gpt-oss", "Q4_0")]
+    ("shape", "ftype"),
+    [("tiny", "F16"), ("tiny", "Q8_0"), ("tiny", "Q4_K_M"), ("tiny-qwen35", "Q4_0"), ("tiny-gpt-oss", "Q4_0")],
 )
 def test_random_pair_generates(tmp_path, shape, ftype):
     target, head = random_model.random_pair(tmp_path, shape, ftype, ftype)

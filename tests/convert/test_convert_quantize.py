@@ -1,19 +1,23 @@
 """Types of the matrices: ggml quantizes them, everything else stays exact, and the head still drafts the same way."""
 
+from collections import Counter
+
 import gguf
 import numpy as np
 import pytest
 
 from checkpoints import FAMILIES, write_family
-from drafting import make_drafter, rel_error
+from drafting import SideBySide, make_drafter, rel_error
 from llama_cpp_eagle3 import ModelFileError, _core
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert import convert, encoding, inspect, quantize
+from llama_cpp_eagle3.convert import convert, count_tokens, encoding, inspect, quantize
 from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 
 # largest relative error of the first logits that a type may cause in a random head
 LIMITS = {"f32": 1e-4, "f16": 0.01, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.15, "q4_k": 0.6, "q4_0": 0.6}
+
+_CUT = ("output.weight", "d2t")
 
 
 @pytest.fixture(scope="session")
@@ -116,3 +120,49 @@ def test_fork_dialect_stays_what_it_is(tmp_path, target, model_address):
         drafter.process_rows(np.ones((3, head.n_embd_inp), np.float32), [1, 2, 3], 0)
         drafter.propose(4, 1)
     assert rel_error(drafters[1].draft_logits, drafters[0].draft_logits) < LIMITS["q8_0"]
+
+
+@pytest.mark.parametrize("variant", [{}, {"n_vocab_dft": None}, {"dialect": "fork"}, {"mask_token": 5}], ids=str)
+def test_fewer_tokens_to_draft(variant, tmp_path, target, model_address):
+    """The head drafts the best of what is left, as it would with the other rows of its lm_head gone."""
+    head = write_head(tmp_path / "head.gguf", target, **variant)
+    ids = np.arange(target.n_vocab) if head.d2t is None else head.d2t
+    counts = Counter({int(ids[i]): 10 - i % 3 for i in range(len(ids) - 1, 20, -5)})
+    out = quantize(head.path, tmp_path / "out.gguf", "f32", draft_vocab=12, counts=counts)
+    kept = sorted(sorted(map(int, ids), key=lambda t: (-counts[t], t))[:12])
+    rows = [int(np.flatnonzero(ids == token)[0]) for token in kept]
+    before, after = tensors(head.path), tensors(out)
+    assert np.array_equal(after["output.weight"].data, before["output.weight"].data[rows])
+    assert all(np.array_equal(after[name].data, t.data) for name, t in before.items() if name not in _CUT)
+
+    weights = head.weights | {"lm_head.weight": head.weights["lm_head.weight"][rows]}
+    cut = Head(str(out), head.arch, head.variant, target, weights, np.array(kept))
+    drafter = make_drafter(cut, model_address(target.path))
+    assert drafter.n_vocab_dft == 12
+    side = SideBySide(drafter, ReferenceHead(cut))
+    side.process(9)
+    for id_last in range(8):
+        got, want = drafter.propose(id_last, 3), side.reference.propose(id_last, 3)
+        assert got == want.ids
+
+
+def test_which_tokens_to_draft(tmp_path, target, capsys):
+    head = write_head(tmp_path / "head.gguf", target, n_vocab_dft=None)
+    (tmp_path / "text").write_text("abca abc ab a")
+    options = ["--draft-vocab", "3", "--vocab-text", str(tmp_path / "text"), "--target", target.path]
+    assert main(["quantize", head.path, str(tmp_path / "out.gguf"), "f32", *options]) == 0
+    counts = count_tokens(target.path, ["abca abc ab a"])
+    kept = sorted(sorted(counts, key=lambda token: (-counts[token], token))[:3])
+    assert len(counts) > 3
+    assert tensors(tmp_path / "out.gguf")["d2t"].data.tolist() == kept
+    capsys.readouterr()
+    for wrong in (options[:4], options[2:]):
+        assert main(["quantize", head.path, str(tmp_path / "no.gguf"), "f32", *wrong]) == 2
+        assert "--vocab-text needs" in capsys.readouterr().err
+    for n in (0, target.n_vocab):
+        with pytest.raises(ValueError, match="expected a draft vocabulary of 1 to"):
+            quantize(head.path, tmp_path / "no.gguf", "f32", draft_vocab=n)
+    shared = write_head(tmp_path / "shared.gguf", target, n_vocab_dft=None, own_output=False)
+    with pytest.raises(ModelFileError, match="shares the target's lm_head"):
+        quantize(shared.path, tmp_path / "no.gguf", "f32", draft_vocab=9)
+    assert not (tmp_path / "no.gguf").exists()

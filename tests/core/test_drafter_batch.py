@@ -15,6 +15,7 @@ pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
 N_SEQ = 5
 HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "no_fc", "full_vocab", "everything"]
+HEADS += ["kimi", "mla_layers_2", "p_eagle", "p_eagle_norm_before_fc", "p_eagle_mla"]
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_probabilities_of_sequences_side_by_side(name, tiny_target, model_addres
         side.process(n_prompt)
     for which in ((0, 1, 2, 3, 4), (4, 0), (3, 1, 2), (2,)):
         ids_last = [sides[i].token() for i in which]
-        drafter.begin(list(which), ids_last, 3)
+        drafter.begin(list(which), ids_last, 3, 2 if drafter.is_parallel else 1)
         drafter.expand(list(range(0, len(drafter.nodes), 2)), 2)
         paths = {i: Paths(sides[i].reference, id_last) for i, id_last in zip(which, ids_last, strict=True)}
         nodes = drafter.nodes

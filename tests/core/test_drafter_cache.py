@@ -15,7 +15,7 @@ from tiny import write_head
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
-HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "everything"]
+HEADS = ["plain", "sliding_window", "layers_2", "layers_2_window", "everything", "kimi", "p_eagle_norm_before_fc"]
 N_PAD = 256  # slots: what a cache is made of
 N_SCRATCH = 128  # slots behind the last one, for drafted nodes
 
@@ -274,7 +274,7 @@ def test_no_memory_for_more(tiny_head, model, place):
         texts.check(seq_id, model)
 
 
-@pytest.mark.parametrize("name", ["plain", "layers_2_window"])
+@pytest.mark.parametrize("name", ["plain", "layers_2_window", "kimi"])
 def test_states_move_between_caches_of_any_size(name, tiny_target, model, tmp_path):
     head = write_head(tmp_path / "head.gguf", tiny_target, **VARIANTS[name])
     large = make_drafter(head, model, 4096, n_seq_max=3)

@@ -136,6 +136,8 @@ BAD_VALUES = {
     "logit_scale_infinite": {"logit_scale": float("inf")},
     "norms_exclude_each_other": {"fc_norm": True, "norm_before_fc": True},
     "d2t_with_shared_lm_head": {"own_output": False},
+    "mask_token_outside": {"mask_token": 5000},
+    "mask_token_outside_own_embedding": {"mask_token": 5000, "own_embd": True},
 }
 
 

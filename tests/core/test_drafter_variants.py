@@ -115,6 +115,37 @@ def _without(weights: str) -> Any:
     return Without
 
 
+def _with(weights: str, value: float) -> Any:
+    class With(ReferenceHead):
+        """Has other values in some weights."""
+
+        def __init__(self, head):
+            super().__init__(head)
+            for block in self.blocks:
+                block.w[weights] = np.full_like(block.w[weights], value)
+
+    return With
+
+
+class _RotatedByHalves(ReferenceHead):
+    """MLA rotated as other heads are."""
+
+    def __init__(self, head):
+        super().__init__(head)
+        for block in self.blocks:
+            block.rotate = block.rope
+
+
+class _PlainMask(ReferenceHead):
+    """mask_hidden goes to fc as it is."""
+
+    def encode(self, rows):
+        if len(rows) > 1:
+            return super().encode(rows)
+        w = self.head.weights
+        return rows @ w["fc.weight"].T + w["fc.bias"]
+
+
 FAULTS: dict[str, tuple[dict[str, Any], Any]] = {
     "norm_output_ignored": ({"norm_output": True}, {"norm_output": False}),
     "norm_output_invented": ({}, {"norm_output": True}),
@@ -141,6 +172,13 @@ FAULTS: dict[str, tuple[dict[str, Any], Any]] = {
     "gelu_is_tanh": ({"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh"}),
     "logit_scale_ignored": ({"logit_scale": 0.25}, {"logit_scale": 1.0}),
     "eps_ignored": ({"rms_eps": 0.1}, {"rms_eps": 1e-5}),
+    "mscale_ignored": (VARIANTS["kimi"], {"rope_scaling": YARN}),
+    "latent_norm_ignored": (VARIANTS["mla"], _with("self_attn.kv_a_layernorm.weight", 1.0)),
+    "query_norm_ignored": (VARIANTS["mla_q_lora"], _with("self_attn.q_a_layernorm.weight", 1.0)),
+    "latent_rotated_by_halves": (VARIANTS["mla"], _RotatedByHalves),
+    "steps_of_p_eagle": (VARIANTS["p_eagle"], {"mask_token": None}),
+    "other_mask_token": (VARIANTS["p_eagle"], {"mask_token": 6}),
+    "norms_of_mask_hidden_ignored": (VARIANTS["p_eagle_fc_norm"], _PlainMask),
     "second_layer_ignored": ({"n_layer": 2}, {"n_layer": 1}),
     "positions_shifted": ({}, _ShiftedPositions),
     "tokens_not_shifted": ({}, _UnshiftedTokens),

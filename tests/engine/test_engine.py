@@ -118,7 +118,8 @@ def test_budget(tiny_target: Any) -> None:
     with closing(load(tiny_target, n_parallel=2, n_prompt_rows=7)) as llm:
         engine = llm.engine
         one = engine.add([1, 2, 3], GREEDY, max_tokens=100)
-        engine.step()
+        while len(one.generated) < 2:
+            engine.step()
         two = engine.add([1] * 50, GREEDY, max_tokens=2)
         reached = []
         while not two.generated:
@@ -126,6 +127,16 @@ def test_budget(tiny_target: Any) -> None:
             reached.append(two.n_past)
         assert reached[:7] == [7, 14, 21, 28, 35, 42, 49]
         assert not one.is_done
+
+
+def test_who_comes_together_begins_together(tiny_target: Any) -> None:
+    """Nobody has said more than a first token: the rest is read as fast as a batch holds."""
+    with closing(load(tiny_target, n_parallel=3, n_prompt_rows=7, n_batch=64)) as llm:
+        engine = llm.engine
+        sequences = [engine.add([i] * 50, GREEDY, max_tokens=100) for i in (1, 2, 3)]
+        for reached in ([50, 14, 0], [51, 50, 27], [52, 51, 34]):
+            engine.step()
+            assert [s.n_past for s in sequences] == reached
 
 
 def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference) -> None:

@@ -9,19 +9,26 @@ from typing import Any
 
 import pytest
 
+from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.planning import cache_dir
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from recurrent_pairs import write_pair
+from tiny import write_perfect_pair
 
 
-@pytest.fixture(scope="module", params=["random", "perfect", "bundled", "qwen35", "qwen3next"])
+@pytest.fixture(scope="module", params=["random", "perfect", "p_eagle", "mla", "bundled", "qwen35", "qwen3next"])
 def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any, perfect_pair: Any) -> tuple[Any, Any]:
     match request.param:
         case "random":
             return tiny_target, tiny_head
         case "perfect":
             return tuple(perfect_pair)
+        case "p_eagle" | "mla":
+            # the one is right about the first token alone, the other about all
+            options = {"mask_token": 5} if request.param == "p_eagle" else MLA | {"v_head_dim": 16}
+            folder = tmp_path_factory.mktemp(request.param)
+            return write_perfect_pair(folder / "target.gguf", folder / "head.gguf", **options)
         case "bundled":
             return bundled_pair()
         case arch:

@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
 from loading import Drafts, bundled_pair, is_tie, load, load_plain, prompts, take
@@ -294,7 +295,11 @@ def test_islice_leaves_no_round_open(tiny_target: Any, tiny_head: Any) -> None:
 
 @pytest.mark.also_on_rpc("both-on-rpc")
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "gemma3"])
-@pytest.mark.parametrize("variant", [{}, {"boundaries": (0, 4)}, {"use_aux_hidden_state": False}], ids=str)
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"boundaries": (0, 4)}, {"use_aux_hidden_state": False}, {"mask_token": 5}, MLA],
+    ids=["plain", "boundaries", "no_fc", "p_eagle", "mla"],
+)
 def test_other_targets_and_heads(tmp_path: Any, arch: str, variant: dict[str, Any]) -> None:
     """Native and callback taps, the last boundaries too; talks that grow, so that prompts are reused."""
     target = write_target(tmp_path / "t.gguf", arch)

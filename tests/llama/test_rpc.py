@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from head_variants import MLA
 from llama_cpp_eagle3 import Eagle3Error, RpcError, _core, rpc
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.stats import Stats
 from loading import bundled_pair, is_tie, load, load_plain, prompts, take
 from rpc_counter import RpcCounter
 from rpc_server import HOST, RpcServer, free_port
@@ -178,21 +180,38 @@ def test_lossless(
         target, head = bundled_pair()
     else:
         target, head = request.getfixturevalue("tiny_target"), request.getfixturevalue("tiny_head")
+    stats = check_lossless(target, head, rpc_server, shape, draft, 4 if pair == "trained" else 12)
+    if pair == "perfect" and isinstance(shape, int):
+        assert stats.draft_acceptance_rate > 0.99
+
+
+@pytest.mark.parametrize("shape", [3, "tree", "auto"])
+@pytest.mark.parametrize("variant", [{"mask_token": 5}, MLA | {"v_head_dim": 16}], ids=["p_eagle", "mla"])
+def test_lossless_with_other_heads(
+    tmp_path: Path, rpc_server: RpcServer, variant: dict[str, Any], shape: int | str
+) -> None:
+    target, head = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf", **variant)
+    stats = check_lossless(target, head, rpc_server, shape, True, 4)
+    assert stats.accepted > 0 or shape == "auto"
+
+
+def check_lossless(
+    target: Any, head: Any, rpc_server: RpcServer, shape: int | str, draft: bool, n_prompts: int
+) -> Stats:
     options: dict[str, Any] = {"draft": shape} if isinstance(shape, str) else {"draft_n_max": shape}
     device = rpc_server.endpoint if draft else None
     plain = load_plain(target)
     llm = load(target, head, rpc_servers=rpc_server.endpoint, draft_device=device, **options)
-    texts = prompts(4 if pair == "trained" else 12)
+    texts = prompts(n_prompts)
     n_ties = 0
     for text in texts:
         want = take(plain, text, 48)
         n_ties += is_tie(plain, text, want, take(llm, text, 48))
     assert n_ties <= 1
     assert llm.stats.drafted > 0 or shape == "auto"
-    if pair == "perfect" and isinstance(shape, int):
-        assert llm.stats.draft_acceptance_rate > 0.99
     llm.close()
     plain.close()
+    return llm.stats
 
 
 # what a round says to a server

@@ -50,6 +50,16 @@ def test_rows_are_their_tokens(target, rng, kind, n_piece):
         np.testing.assert_allclose(low.target.logits(3), logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["native", "callback"])
+def test_boundary_0_is_what_came(target, rng, kind):
+    tokens = rng.integers(0, 300, 12).tolist()
+    with LowLevel(target.path, [0, 1], kind, n_ubatch=8) as low:
+        low.target.decode(tokens, 0)
+        want = low.tap.rows.copy()
+        low.target.truncate(0)
+        np.testing.assert_allclose(read(low, make_media(target, 0, tokens), 0, 12), want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_sequence_does_not_end_inside_of_an_image(target, rng):
     tokens = rng.integers(0, 300, 20).tolist()
     with LowLevel(target.path, BOUNDARIES, n_seq_max=3, n_seq=3) as low:

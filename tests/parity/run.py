@@ -25,6 +25,7 @@ FOLDER = Path(__file__).resolve().parent
 FILES = (
     *("tokenize", "ignore_eos", "completion", "ctx_shift", "chat_completion", "template", "tool_call"),
     *("basic", "metrics", "security", "slot_save", "speculative", "compat_oai_responses"),
+    *("infill", "embedding"),
 )
 PART = ("tokenize", "ignore_eos", "metrics", "slot_save", "compat_oai_responses")
 """For the continuous integration, which does not build llama-server: what it passes is in passed.txt."""

@@ -12,6 +12,7 @@ from planner_sim import (
     Costs,
     Head,
     Machine,
+    ParallelMachine,
     make_planner,
     run_auto,
     run_batch,
@@ -264,6 +265,22 @@ def test_steps_in_one_graph(name: str) -> None:
     planner = make_planner(machine, **CHAIN)
     assert run_auto(machine, planner, 5000) >= 0.97 * best
     assert run_auto(machine, planner, 1000) >= 0.97 * run_plain(costs, 10)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["useless", "0.3", "0.7", "0.9", "over-confident"])
+def test_all_levels_in_one_graph(target: str, name: str) -> None:
+    """A parallel head: its levels cost what rows of the first graph do, which is little, and are ordered beforehand."""
+    ahead = us({1: 2.9, 3: 3.3, 5: 4.4, 7: 4.9, 15: 7.8})
+    costs, head = Costs(us(TARGETS[target]), step=ahead, noise=0.02), HEADS[name]
+    best = max(
+        run_plain(costs, 2000),
+        *(run_chain(costs, head, n, 2000, n_unroll=128, kind=ParallelMachine) for n in (1, 2, 3, 4, 5, 7, 8, 11, 15)),
+    )
+    machine = ParallelMachine(costs, head, n_unroll=128)
+    planner = make_planner(machine, **CHAIN)
+    run_auto(machine, planner, 500)
+    assert run_auto(machine, planner, 3000) > 0.95 * best
 
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chat_cases import templates
 from llama_cpp_eagle3.engine import Part
 from serving import Running
 
@@ -230,6 +231,26 @@ def test_bad_bodies(running: Running) -> None:
     for wrong in ({}, {"input": 5}, {"input": [5]}, {"input": [{"type": "x"}]}, {"input": "x", "tools": 5}):
         assert running.post("/v1/responses", wrong).status_code == 400
     assert running.post("/v1/embeddings", {"input": "x"}).status_code == 501
+
+
+def test_reasoning_budget(pair: Any) -> None:
+    """A template that begins with a thought, which has no end by itself."""
+    template = next(path for path in templates() if path.name == "Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
+    with Running(*pair, draft_n_max=3, options={"chat_template": template, "reasoning_budget": 9}) as running:
+        tokenize = lambda text: running.ask("/tokenize", {"content": text})["tokens"]  # noqa: E731
+        for more, n, message in (
+            ({}, 9, ""),
+            ({"reasoning_budget_tokens": 5, "reasoning_budget_message": "enough"}, 5, "enough"),
+            ({"thinking_budget_tokens": 0}, 0, ""),
+        ):
+            choice = running.ask("/v1/chat/completions", body(max_tokens=60, **more))["choices"][0]
+            reasoning = choice["message"].get("reasoning_content", "")
+            assert reasoning.endswith(message)
+            assert len(tokenize(reasoning.removesuffix(message))) <= n + 1
+            assert bool(reasoning) == (n > 0)
+            assert choice["message"]["content"]
+        for wrong in (-2, "x", True):
+            assert running.post("/v1/chat/completions", body(reasoning_budget_tokens=wrong)).status_code == 400
 
 
 def test_names_of_templates(tiny_target: Any) -> None:

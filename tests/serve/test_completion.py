@@ -175,6 +175,53 @@ def test_echo_and_suffix(running: Running, expected: str) -> None:
     assert "suffix" in response.json()["error"]["message"]
 
 
+def test_logprobs_of_the_prompt(running: Running, plain: llama_cpp.Llama, pair: Any) -> None:
+    """As benchmarks ask for them: echo with logprobs and no tokens, or some."""
+    text = PROMPT * 20
+    tokens = plain.tokenize(text.encode(), special=True)
+    with closing(load_plain(pair[0], logits_all=True)) as reference:
+        reference.eval(tokens)
+        rows = reference.scores[: len(tokens)].astype(float)
+    expected = [row[t] - np.logaddexp.reduce(row) for row, t in zip(rows, tokens[1:], strict=False)]
+    body = {"prompt": text, "max_tokens": 0, "temperature": 0, "logprobs": 2, "echo": True}
+    for more in ({}, {"max_tokens": 4, "n": 2, "stream": True}, {"max_tokens": 4}):
+        if more.get("stream"):
+            events = [e for e in running.stream("/v1/completions", body | more)[:-1] if e["choices"][0]["index"] == 1]
+            parts = [e["choices"][0]["logprobs"] for e in events if e["choices"][0]["logprobs"]]
+            found = {name: [x for part in parts for x in part[name]] for name in parts[0]}
+            said = "".join(e["choices"][0]["text"] for e in events)
+        else:
+            choice = running.ask("/v1/completions", body | more)["choices"][0]
+            found, said = choice["logprobs"], choice["text"]
+        assert found["token_logprobs"][0] is None
+        assert found["top_logprobs"][0] is None
+        n = len(tokens)
+        assert found["token_logprobs"][1:n] == pytest.approx(expected, abs=2e-3)
+        assert len(found["tokens"]) == len(found["top_logprobs"]) == n + more.get("max_tokens", 0)
+        assert all(len(top) == 2 for top in found["top_logprobs"][1:])
+        assert "".join(found["tokens"]) == said
+        assert said.startswith(text)
+        if not more.get("stream"):
+            assert [said[i:].startswith(t) for i, t in zip(found["text_offset"], found["tokens"], strict=True)] == (
+                [True] * len(found["tokens"])
+            )
+    again = running.ask("/v1/completions", body | {"max_tokens": 1})  # what is kept does not count
+    assert len(again["choices"][0]["logprobs"]["tokens"]) == len(tokens) + 1
+
+
+def test_a_line_that_is_indented_too_little(running: Running) -> None:
+    grammar = 'root ::= "if x:" "\\n    y" "\\n\\t\\t  z" "\\n  end" [0-9]*'
+    body = {"prompt": PROMPT, "temperature": 0.0, "grammar": grammar, "n_predict": 60}
+    whole = "if x:\n    y\n\t\t  z\n  end"
+    assert running.ask("/completion", body)["content"].startswith(whole)
+    for n_indent, text in ((2, whole), (3, "if x:\n    y\n\t\t  z\n  "), (5, "if x:\n    ")):
+        answer = running.ask("/completion", {**body, "n_indent": n_indent})
+        assert answer["content"] == text if n_indent > 2 else answer["content"].startswith(text)
+        assert answer["stop_type"] == "limit" or n_indent == 2
+        events = running.stream("/completion", {**body, "n_indent": n_indent})
+        assert "".join(event["content"] for event in events) == answer["content"]
+
+
 def test_logit_bias(running: Running, expected: str) -> None:
     first = running.ask("/completion", greedy(n_predict=1, return_tokens=True))
     token, text = first["tokens"][0], first["content"]
@@ -263,7 +310,9 @@ BAD: list[Any] = [
     {"prompt": "a", "stream_options": 5}, {"prompt": "a", "samplers": 5}, {"prompt": "a", "repeat_penalty": 0},
     {"prompt": "a", "dry_sequence_breakers": []}, {"prompt": "a", "speculative": {"n_max": -1}},
     {"prompt": "a", "speculative": {"n_max": 2, "n_min": 3}}, {"prompt": "a", "speculative": {"mode": "magic"}},
-    {"prompt": "a", "speculative.n_max": "x"}, {"prompt": "a", "n_indent": 2},
+    {"prompt": "a", "speculative.n_max": "x"}, {"prompt": "a", "n_indent": -2},
+    {"prompt": "a", "grammar": "root ::= " + " ".join(['"a"?'] * 2000)},
+    {"prompt": "a", "grammar": "root ::= [" + "a" * 9_000_000 + "]"},
     {"prompt": "a", "lora": [{"id": 0, "scale": 1}]},
     {"prompt": "a", "id_slot": "x"}, {"prompt": "a", "seed": 1 << 70}, {"prompt": "a", "best_of": 3},
     {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, {"prompt": "\ud800"},

@@ -228,6 +228,29 @@ _LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 _YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 8.0}
+_KIMI = {
+    "rope_type": "yarn",
+    "factor": 64.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 64,
+}
+_MLA = {"kv_lora_rank": 32, "q_lora_rank": 24, "head_dim": 20, "n_rot": 8, "v_head_dim": 12}
+
+
+def _mla_config(head: Head) -> dict[str, Any]:
+    v = head.variant
+    return {
+        "kv_lora_rank": v.kv_lora_rank,
+        "q_lora_rank": v.q_lora_rank or None,
+        "qk_rope_head_dim": v.n_rot,
+        "qk_nope_head_dim": (v.head_dim or 0) - (v.n_rot or 0),
+        "v_head_dim": v.v_head_dim,
+    }
+
+
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
 # The target of these has 8 layers: without ids a head reads 2, 4, 5.
@@ -390,6 +413,46 @@ FAMILIES = {
         lambda h: top_config(h, "Eagle3LlamaForCausalLM", logit_scale=0.5, bias=True),
         _DEFAULT | {"n_layer": 2, "fc_bias": True, "logit_scale": 0.5},
         name="vLLM/AngelSlim",
+    ),
+    "p_eagle_specforge": Family(
+        lambda h: top_config(h, "PEagleDraftModel", mask_token_id=h.variant.mask_token),
+        _DEFAULT | {"mask_token": 0, "n_layer": 2, "own_embd": True},
+        t2d=True,
+        name="SpecForge",
+    ),
+    "p_eagle_speculators": Family(
+        lambda h: speculators_config(
+            h, architectures=["PEagleSpeculator"], speculators_model_type="peagle", mask_token_id=h.variant.mask_token
+        ),
+        {"boundaries": (2, 3, 7), "norm_before_residual": True, "mask_token": 9},
+        name="speculators",
+    ),
+    "p_eagle_amazon": Family(
+        lambda h: top_config(h, "LlamaForCausalLMEagle3", ptd_token_id=h.variant.mask_token, attention_bias=True),
+        _DEFAULT | {"mask_token": 11, "attention_bias": True, "own_embd": True},
+        name="SpecForge",
+    ),
+    "kimi": Family(
+        lambda h: top_config(
+            h,
+            "Eagle3DeepseekV2ForCausalLM",
+            model_type="kimi_k2",
+            head_dim=None,
+            num_key_value_heads=h.variant.n_head,
+            rope_scaling=_KIMI | {"type": "yarn"},
+            fc_norm=True,
+            norm_output=True,
+            **_mla_config(h),
+        ),
+        _DEFAULT | _MLA | {"rope_scaling": _KIMI, "rope_theta": 50000.0, "fc_norm": True, "norm_output": True},
+        midlayer,
+        name="TorchSpec",
+    ),
+    "deepseek_plain_rotation": Family(
+        lambda h: top_config(h, "Eagle3DeepseekV3ForCausalLM", head_dim=None, **_mla_config(h)),
+        _DEFAULT | _MLA | {"q_lora_rank": 0, "n_vocab_dft": None},
+        midlayer,
+        name="TorchSpec",
     ),
     "transformers_5": Family(
         lambda h: top_config(

@@ -34,6 +34,7 @@ HEADS: tuple[dict[str, Any], ...] = (
     {"dialect": "fork", "norm_output": True, "fc_norm": True},
     {"n_layer": 2, "qk_norm": True, "attention_bias": True, "sliding_window": 16, "use_aux_hidden_state": False},
     {"ftype": "q4_0", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    {"kv_lora_rank": 32, "q_lora_rank": 24, "head_dim": 20, "n_rot": 8, "mask_token": 5},
 )
 TEXT = b"The quick br\xc3\xb6wn f\xff\xfe \x00\n\t<|endoftext|><s> 12345 \xe2\x96\x81 \xf0\x9f\x98\x80</s>"
 SAMPLING: tuple[dict[str, Any], ...] = (

@@ -14,6 +14,8 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 
+MLA = {"kv_lora_rank": 32, "head_dim": 20, "n_rot": 8, "v_head_dim": 12}
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     # features
@@ -56,6 +58,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layers_3": {"n_layer": 3},
     "layers_2_window": {"n_layer": 2, "sliding_window": 8},
     "layers_2_norm_output": {"n_layer": 2, "norm_output": True},
+    # multi-head latent attention
+    "mla": MLA,
+    "mla_q_lora": MLA | {"q_lora_rank": 24},
+    "mla_window": MLA | {"sliding_window": 8},
+    "mla_layers_2": MLA | {"n_layer": 2, "q_lora_rank": 24},
+    "kimi": MLA | {"q_lora_rank": 24, "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, "fc_norm": True},
+    # all tokens in one pass
+    "p_eagle": {"mask_token": 5},
+    "p_eagle_layers_4": {"mask_token": 5, "n_layer": 4, "own_embd": True, "norm_before_residual": True},
+    "p_eagle_fc_norm": {"mask_token": 0, "fc_norm": True, "fc_bias": True, "boundaries": (0, 1, 2, 3, 4)},
+    "p_eagle_norm_before_fc": {"mask_token": 5, "norm_before_fc": True, "sliding_window": 4, "n_layer": 2},
+    "p_eagle_no_fc": {"mask_token": 5, "use_aux_hidden_state": False},
+    "p_eagle_mla": MLA | {"mask_token": 5, "n_vocab_dft": None},
     # tables
     "own_embd": {"own_embd": True},
     "own_embd_full_vocab": {"own_embd": True, "n_vocab_dft": None},

@@ -1,6 +1,7 @@
-"""Where the tests' models run: on this machine, or on a ggml-rpc server over loopback.
+"""Where the tests' models run: on the processor, on a ggml-rpc server over loopback, or on this machine's accelerator.
 
 A module or test marked `also_on_rpc` runs here and in the places that the mark names: all of them, if it names none.
+Where there is an accelerator it runs there too, target and draft.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.rpc import RpcServers
 
 PLACES = ("target-on-rpc", "both-on-rpc")
+ON_GPU = "on-gpu"
 
 
 class Placement:
@@ -22,29 +24,52 @@ class Placement:
         self.endpoint, self.draft = endpoint, draft
         self._devices: Any = None
 
+    def load_options(self, with_draft: bool) -> dict[str, Any]:
+        options: dict[str, Any] = {"rpc_servers": [self.endpoint]}
+        return options | {"draft_device": self.endpoint} if with_draft and self.draft else options
+
+    def preset(self, params: Any) -> None:
+        self._devices = self.servers.model_devices()
+        params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+        params.n_gpu_layers = 999
+
+    def draft_device(self) -> _core.Device | None:
+        return self.servers.devices[0] if self.draft else None
+
     def close(self) -> None:
         self.servers.close()
 
 
-current: Placement | None = None
+class OnGpu:
+    """All of a pair on the first accelerator."""
+
+    def load_options(self, _: bool) -> dict[str, Any]:
+        return {"n_gpu_layers": -1}
+
+    def preset(self, params: Any) -> None:
+        params.n_gpu_layers = 999
+
+    def draft_device(self) -> _core.Device | None:
+        return _core.local_accelerators()[0]
+
+    def close(self) -> None:
+        pass
+
+
+current: Placement | OnGpu | None = None
 
 
 def load_options(with_draft: bool) -> dict[str, Any]:
     """Arguments of Eagle3Llama."""
-    if current is None:
-        return {}
-    options: dict[str, Any] = {"rpc_servers": [current.endpoint]}
-    return options | {"draft_device": current.endpoint} if with_draft and current.draft else options
+    return current.load_options(with_draft) if current is not None else {}
 
 
 def preset(params: Any) -> None:
     """Set the devices in llama_model_params."""
     if current is not None:
-        current._devices = current.servers.model_devices()
-        params.devices = ctypes.cast(current._devices, ctypes.c_void_p)
-        params.n_gpu_layers = 999
+        current.preset(params)
 
 
 def draft_device() -> _core.Device | None:
     """Where a bare Drafter runs; None = on the CPU."""
-    return current.servers.devices[0] if current is not None and current.draft else None
+    return current.draft_device() if current is not None else None

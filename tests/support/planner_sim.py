@@ -88,6 +88,8 @@ class Head:
 class Machine:
     """Draws drafts and advances the clock. It is a drafter for the planner too."""
 
+    is_parallel = False
+
     def __init__(
         self, costs: Costs, head: Head, seed: int = 0, n_seqs: int = 1, n_unroll: int = 1, replays: bool = False
     ):
@@ -168,14 +170,37 @@ class Machine:
         return emitted, n_rows, t_verify, t_other
 
 
+class ParallelMachine(Machine):
+    """A head that drafts all levels in its first graph. Its costs of steps are that graph's, with one row waiting."""
+
+    is_parallel = True
+
+    def begin(self, seq_ids: Sequence[int], ids_last: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
+        super().begin(seq_ids, ids_last, top_k)
+        self.n_levels = n_steps
+        if n_steps > 1:
+            more = self.costs.of("step", (n_steps - 1) * len(seq_ids)) - self.costs.curves["begin"].at(1)
+            self.t += max(0.0, more)
+        return self.nodes
+
+    def expand(self, nodes: Sequence[int], top_k: int) -> list[Node]:
+        n = len(self.nodes)
+        for i in nodes:
+            if self.nodes[i][3] < self.n_levels:
+                self._children(i, self.nodes[i][4], top_k)
+        return self.nodes[n:]
+
+
 def run_plain(costs: Costs, n_tokens: int) -> float:
     """Tokens per second without a head."""
     return 1e6 * n_tokens / sum(costs.of("target", 1) for _ in range(n_tokens))
 
 
-def run_chain(costs: Costs, head: Head, n_draft: int, n_tokens: int, seed: int = 1, n_unroll: int = 1) -> float:
+def run_chain(
+    costs: Costs, head: Head, n_draft: int, n_tokens: int, seed: int = 1, n_unroll: int = 1, kind: type = Machine
+) -> float:
     """Tokens per second of chains of one length."""
-    machine = Machine(costs, head, seed, n_unroll=n_unroll)
+    machine = kind(costs, head, seed, n_unroll=n_unroll)
     rate = run_batch(machine, n_draft, 1, n_tokens)
     return rate if head.rates is None else rate * head.expected(n_draft) * machine.n_rounds / machine.n_tokens[0]
 
@@ -251,7 +276,7 @@ def run_batch(machine: Machine, how: Planner | int, n_seqs: int, n_tokens: int) 
             n = min(how, machine.n_unroll)
             machine.begin(ids, [TRUTH] * n_seqs, 1, n)
             level = list(range(len(machine.nodes) - n_seqs, len(machine.nodes)))
-            for _ in range(how - n):
+            for _ in range(how - (1 if machine.is_parallel else n)):
                 first = len(machine.nodes)
                 machine.expand(level, 1)
                 level = list(range(first, len(machine.nodes)))

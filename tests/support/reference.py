@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tiny import Head, Target
+from tiny.head import mscale
 
 Array = np.ndarray
 
@@ -68,7 +69,10 @@ class Rope:
             return cls(_llama3(inv_freq, factor, n_ctx, scaling["low_freq_factor"], scaling["high_freq_factor"]))
         if kind == "yarn":
             betas = scaling.get("beta_fast", 32.0), scaling.get("beta_slow", 1.0)
-            return cls(_yarn(inv_freq, theta, factor, n_ctx, *betas), 0.1 * math.log(factor) + 1.0)
+            scale = mscale(factor, 1.0)
+            if "mscale_all_dim" in scaling:
+                scale = mscale(factor, scaling["mscale"]) / mscale(factor, scaling["mscale_all_dim"])
+            return cls(_yarn(inv_freq, theta, factor, n_ctx, *betas), scale)
         raise ValueError(f"unknown rope_type {kind!r}")
 
     def __call__(self, x: Array, pos: Array) -> Array:
@@ -99,14 +103,14 @@ def _yarn(inv_freq: Array, theta: float, factor: float, n_ctx: int, beta_fast: f
     return inv_freq / factor * ramp + inv_freq * (1.0 - ramp)
 
 
-def attention(q: Array, k: Array, v: Array, window: int = 0) -> Array:
+def attention(q: Array, k: Array, v: Array, window: int = 0, scale: float | None = None) -> Array:
     """Causal attention of the last len(q) slots over all len(k) slots; the heads of q share those of k and v in groups.
 
     With a window, a slot sees itself and the window - 1 before it.
     """
     n_q, n_kv = len(q), len(k)
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[2])
+    scores = np.einsum("qhd,khd->hqk", q, k) * (scale or q.shape[2] ** -0.5)
     i = np.arange(n_kv - n_q, n_kv)[:, None]
     j = np.arange(n_kv)[None, :]
     seen = (j <= i) & ((i - j < window) if window else True)
@@ -150,6 +154,42 @@ class _Block:
     def empty_cache(self) -> list[Array]:
         n_kv = len(self.w["self_attn.k_proj.weight"]) // self.head_dim
         return [np.zeros((0, n_kv, self.head_dim))] * 2
+
+
+@dataclass
+class _MlaBlock(_Block):
+    """DeepSeek's attention as its trainers write it: keys and values of every head unfolded from the compressed row."""
+
+    n_head: int = 0
+    n_rot: int = 0
+    n_value: int = 0
+    scale: float = 1.0
+
+    def rotate(self, x: Array, pos: Array) -> Array:
+        """Neighbours instead of halves, which makes no difference to products."""
+        return self.rope(np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1), pos)
+
+    def attend(self, x: Array, pos: Array, cache: list[Array]) -> Array:
+        n, n_nope = len(x), self.head_dim - self.n_rot
+        q = self.linear("self_attn.q_proj", x) if "self_attn.q_proj.weight" in self.w else self.compressed_query(x)
+        q = q.reshape(n, self.n_head, self.head_dim)
+        row = self.linear("self_attn.kv_a_proj_with_mqa", x)
+        kv = self.linear("self_attn.kv_b_proj", self.norm("self_attn.kv_a_layernorm", row[:, : -self.n_rot]))
+        kv = kv.reshape(n, self.n_head, n_nope + self.n_value)
+        k_rot = np.repeat(self.rotate(row[:, None, -self.n_rot :], pos), self.n_head, axis=1)
+        cache[0] = np.concatenate([cache[0], np.concatenate([kv[..., :n_nope], k_rot], axis=-1)])
+        cache[1] = np.concatenate([cache[1], kv[..., n_nope:]])
+        q = np.concatenate([q[..., :n_nope], self.rotate(q[..., n_nope:], pos)], axis=-1)
+        out = attention(q, *cache, window=self.window, scale=self.scale)
+        return self.linear("self_attn.o_proj", out.reshape(n, -1))
+
+    def compressed_query(self, x: Array) -> Array:
+        return self.linear(
+            "self_attn.q_b_proj", self.norm("self_attn.q_a_layernorm", self.linear("self_attn.q_a_proj", x))
+        )
+
+    def empty_cache(self) -> list[Array]:
+        return [np.zeros((0, self.n_head, n)) for n in (self.head_dim, self.n_value)]
 
 
 def _layer_weights(weights: dict[str, Array], prefix: str) -> dict[str, Array]:
@@ -208,14 +248,16 @@ class ReferenceHead:
         self.tokens: list[int] = []
         self.rows = np.zeros((0, head.n_embd_inp))
         rope = Rope.make(v.n_rot, v.rope_theta, v.rope_scaling)
+        mla = {"n_head": v.n_head, "n_rot": v.n_rot, "n_value": v.v_head_dim, "scale": v.attn_scale}
         self.blocks = [
-            _Block(
+            (_MlaBlock if v.kv_lora_rank else _Block)(
                 _layer_weights(head.weights, f"layers.{il}."),
                 v.head_dim,
                 rope,
                 v.rms_eps,
                 v.sliding_window,
                 ACTIVATIONS[v.hidden_act],
+                **(mla if v.kv_lora_rank else {}),
             )
             for il in range(v.n_layer)
         ]
@@ -254,7 +296,7 @@ class ReferenceHead:
             draft.ids.append(best if self.head.d2t is None else int(self.head.d2t[best]))
             draft.probs.append(float(softmax(np.sort(logits[0])[-10:])[-1]))
             if step + 1 < n:
-                state = self.decode(draft.ids[-1:], feedback, self.n_past + step, caches)
+                state = self.step(draft.ids[-1], feedback, self.n_past + step, caches)
         return draft
 
     def catch_up(self, id_last: int) -> tuple[Array, list[list[Array]]]:
@@ -262,6 +304,12 @@ class ReferenceHead:
         caches = [block.empty_cache() for block in self.blocks]
         states = self.decode([*self.tokens[1:], id_last], self.encode(self.rows), self.start, caches)
         return states[-1:], caches
+
+    def step(self, token: int, feedback: Array, pos: int, caches: list[list[Array]]) -> Array:
+        """The state after one more slot: the token with the recurrent row, or of P-EAGLE what stands for both."""
+        if self.variant.mask_token is not None:
+            token, feedback = self.variant.mask_token, self.encode(self.head.weights["mask_hidden"].reshape(1, -1))
+        return self.decode([token], feedback, pos, caches)
 
     def encode(self, rows: Array) -> Array:
         """Rows of the target to the head's hidden size; recurrent states do not pass here."""

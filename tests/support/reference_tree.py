@@ -24,7 +24,7 @@ class Paths:
             caches = [list(cache) for cache in caches]
             feedback = self.reference.outputs(state)[1]
             pos = self.reference.n_past + len(path) - 1
-            self._states[path] = self.reference.decode([path[-1]], feedback, pos, caches), caches
+            self._states[path] = self.reference.step(path[-1], feedback, pos, caches), caches
         return self._states[path]
 
     def probs(self, path: Path) -> dict[int, float]:

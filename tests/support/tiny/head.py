@@ -35,6 +35,10 @@ class HeadVariant:
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config: linear, yarn, llama3
     sliding_window: int = 0
+    kv_lora_rank: int = 0  # MLA: keys of head_dim values, of which n_rot are rotated, and values of v_head_dim
+    q_lora_rank: int = 0
+    v_head_dim: int = 12
+    mask_token: int | None = None  # P-EAGLE
     fc_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -61,7 +65,22 @@ class HeadVariant:
             and self.n_layer == 1
             and self.hidden_act == "silu"
             and self.logit_scale == 1.0
+            and not self.kv_lora_rank
+            and self.mask_token is None
         )
+
+    @property
+    def attn_scale(self) -> float:
+        """What scores are multiplied by."""
+        scale = (self.head_dim or 0) ** -0.5
+        if self.rope_scaling and self.kv_lora_rank:
+            scale *= mscale(self.rope_scaling["factor"], self.rope_scaling.get("mscale_all_dim", 0.0)) ** 2
+        return scale
+
+
+def mscale(factor: float, weight: float) -> float:
+    """DeepSeek's attention factor of YaRN."""
+    return 0.1 * weight * math.log(factor) + 1.0
 
 
 @dataclass
@@ -96,6 +115,11 @@ _LAYER_NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_a_layernorm.weight": "attn_q_a_norm.weight",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -129,6 +153,9 @@ def _random_weights(v: HeadVariant, target: Target) -> Weights:
         weights |= {f"fc_norm.{k}.weight": rand.norm(target.n_embd) for k in range(n_aux)}
     for il in range(v.n_layer):
         weights |= {f"layers.{il}.{k}": w for k, w in _random_layer(rand, v, il).items()}
+    if v.mask_token is not None:
+        n_feat = target.n_embd * (n_aux if v.use_aux_hidden_state else 1)
+        weights["mask_hidden"] = rand.rng.normal(0.0, 2.0, (1, 1, n_feat))
     weights["norm.weight"] = rand.norm(n_embd)
     if v.own_output:
         weights["lm_head.weight"] = rand.matrix(n_vocab_dft, n_embd, 4.0)
@@ -138,12 +165,33 @@ def _random_weights(v: HeadVariant, target: Target) -> Weights:
     return weights
 
 
+def _mla_shapes(v: HeadVariant, n_inp: int) -> dict[str, tuple[int, int, float]]:
+    """Of DeepSeek's attention."""
+    n_rot, n_q = v.n_rot or 0, v.n_head * (v.head_dim or 0)
+    n_kv = v.n_head * ((v.head_dim or 0) - n_rot + v.v_head_dim)
+    shapes = {
+        "kv_a": (v.kv_lora_rank + n_rot, n_inp, 1.5),
+        "kv_b": (n_kv, v.kv_lora_rank, 1.5),
+        "o": (v.n_embd or 0, v.n_head * v.v_head_dim, 1.5),
+    }
+    if not v.q_lora_rank:
+        return shapes | {"q": (n_q, n_inp, 1.5)}
+    return shapes | {"q_a": (v.q_lora_rank, n_inp, 1.5), "q_b": (n_q, v.q_lora_rank, 1.5)}
+
+
 def _random_layer(rand: RandomWeights, v: HeadVariant, il: int) -> Weights:
     n_embd, head_dim = v.n_embd or 0, v.head_dim or 0
     n_q, n_kv = v.n_head * head_dim, v.n_head_kv * head_dim
     n_inp = 2 * n_embd if il == 0 else n_embd
     shapes = {"q": (n_q, n_inp, 1.5), "k": (n_kv, n_inp, 1.5), "v": (n_kv, n_inp, 1.0), "o": (n_embd, n_q, 1.5)}
+    if v.kv_lora_rank:
+        shapes = _mla_shapes(v, n_inp)
     layer = {f"self_attn.{x}_proj.weight": rand.matrix(*shape) for x, shape in shapes.items()}
+    if v.kv_lora_rank:
+        layer["self_attn.kv_a_proj_with_mqa.weight"] = layer.pop("self_attn.kv_a_proj.weight")
+        layer["self_attn.kv_a_layernorm.weight"] = rand.norm(v.kv_lora_rank)
+    if v.q_lora_rank:
+        layer["self_attn.q_a_layernorm.weight"] = rand.norm(v.q_lora_rank)
     layer["mlp.gate_proj.weight"] = rand.matrix(v.n_ff, n_embd, 1.5)
     layer["mlp.up_proj.weight"] = rand.matrix(v.n_ff, n_embd)
     layer["mlp.down_proj.weight"] = rand.matrix(n_embd, v.n_ff, 1.5)
@@ -192,6 +240,14 @@ def _write(head: Head) -> None:
     for name, array in head.weights.items():
         if name == "d2t" and v.dialect != "fork":
             array = head.d2t
+        if ".kv_b_proj." in name:
+            # in halves of each head, ready for products in the latent space: keys transposed
+            prefix = f"blk.{name.split('.')[1]}.attn"
+            heads = array.reshape(v.n_head, -1, v.kv_lora_rank)
+            n_nope = heads.shape[1] - v.v_head_dim
+            add_tensor(writer, f"{prefix}_k_b.weight", heads[:, :n_nope].transpose(0, 2, 1), v.ftype)
+            add_tensor(writer, f"{prefix}_v_b.weight", heads[:, n_nope:], v.ftype)
+            continue
         add_tensor(writer, _gguf_name(name, v.dialect), _gguf_layout(v, name, array), v.ftype)
     if v.rope_scaling and v.rope_scaling["rope_type"] == "llama3":
         add_tensor(writer, "rope_freqs.weight", _llama3_factors(v), "f32")
@@ -226,6 +282,20 @@ def _write_keys(writer: gguf.GGUFWriter, head: Head) -> None:
         "attention.value_length": v.head_dim,
         "rope.dimension_count": v.n_rot,
     }
+    if v.kv_lora_rank:
+        sizes |= {
+            "attention.head_count_kv": 1,
+            "attention.key_length": v.kv_lora_rank + (v.n_rot or 0),
+            "attention.value_length": v.kv_lora_rank,
+            "attention.kv_lora_rank": v.kv_lora_rank,
+            "attention.key_length_mla": v.head_dim,
+            "attention.value_length_mla": v.v_head_dim,
+        }
+        writer.add_float32("eagle3.attention.scale", v.attn_scale)
+    if v.q_lora_rank:
+        sizes["attention.q_lora_rank"] = v.q_lora_rank
+    if v.mask_token is not None:
+        sizes["mask_token_id"] = v.mask_token
     for key, value in sizes.items():
         writer.add_uint32(f"eagle3.{key}", int(value or 0))
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", v.rms_eps)
@@ -241,6 +311,10 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, scaling: dict[str, Any] | None)
     writer.add_float32("eagle3.rope.scaling.factor", scaling["factor"])
     if "original_max_position_embeddings" in scaling:
         writer.add_uint32("eagle3.rope.scaling.original_context_length", scaling["original_max_position_embeddings"])
+    if "mscale_all_dim" in scaling:
+        # ggml multiplies by the default itself
+        wanted = mscale(scaling["factor"], scaling["mscale"]) / mscale(scaling["factor"], scaling["mscale_all_dim"])
+        writer.add_float32("eagle3.rope.scaling.attn_factor", wanted / mscale(scaling["factor"], 1.0))
     for key in ("beta_fast", "beta_slow"):
         if key in scaling:
             writer.add_float32(f"eagle3.rope.scaling.yarn_{key}", scaling[key])
@@ -274,6 +348,10 @@ def _gguf_name(name: str, dialect: str) -> str:
 def _gguf_layout(v: HeadVariant, name: str, array: np.ndarray) -> np.ndarray:
     """In the file, q and k are in the order of interleaved rotation, with all that is added or multiplied to them."""
     n_rot = v.n_rot or 0
+    if name == "mask_hidden":
+        return array.reshape(-1)
+    if v.kv_lora_rank:
+        return array  # DeepSeek's rotation is of neighbours as it is
     if ".q_proj." in name:
         return interleave_rope(array, v.n_head, n_rot)
     if ".k_proj." in name:

@@ -1,0 +1,79 @@
+"""/v1/embeddings, and llama-server's /embedding."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .embedder import NO_POOLING, Matrix
+from .errors import failed, invalid, unsupported
+from .http import Json, read_json
+from .server import Server
+
+
+async def embeddings_openai(request: Request) -> Response:
+    """POST /v1/embeddings."""
+    return await _embed(request, openai=True)
+
+
+async def embeddings(request: Request) -> Response:
+    """POST /embedding, /embeddings."""
+    return await _embed(request, openai=False)
+
+
+async def _embed(request: Request, openai: bool) -> Response:
+    server: Server = request.app.state.server
+    embedder = server.embedder
+    if embedder is None:
+        raise unsupported("This server does not support embeddings. Start it with `--embeddings`")
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    if openai and embedder.pooling == NO_POOLING:
+        raise invalid("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
+    if "input" not in body:
+        openai = False  # as for llama-server
+    texts = body.get("input", body.get("content"))
+    if texts is None:
+        raise invalid('"input" or "content" must be provided')
+    form = body.get("encoding_format", "float")
+    if form not in ("float", "base64"):
+        raise invalid("The format to return the embeddings in. Can be either float or base64")
+    normalize = body.get("embd_normalize", 2)
+    if type(normalize) is not int or normalize > 100:
+        raise invalid("Field 'embd_normalize': expected a whole number")
+    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, texts)
+    for tokens in prompts:
+        if len(tokens) > embedder.n_max:
+            raise invalid(
+                f"input ({len(tokens)} tokens) is too large to process. "
+                f"increase the physical batch size (current batch size: {embedder.n_max})"
+            )
+    found: list[Matrix] = []
+    for tokens in prompts:  # one by one, so that those who generate go on between them
+        try:
+            found.append(await server.between_steps(lambda tokens=tokens: embedder.embed(tokens, normalize)))
+        except RuntimeError as e:
+            raise failed(str(e)) from None
+    n_tokens = sum(map(len, prompts))
+    if not openai:
+        return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
+    return Json(
+        {
+            "model": body.get("model", server.options.model_name),
+            "object": "list",
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+            "data": [
+                {"index": i, "object": "embedding", "embedding": _encoded(x[0], form)} for i, x in enumerate(found)
+            ],
+        }
+    )
+
+
+def _encoded(x: npt.NDArray[np.single], form: str) -> list[Any] | str:
+    return base64.b64encode(x.astype("<f4").tobytes()).decode() if form == "base64" else x.tolist()

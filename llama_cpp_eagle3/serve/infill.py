@@ -1,0 +1,99 @@
+"""Filling in between two texts: `suffix` of /v1/completions, and llama-server's /infill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from .errors import invalid
+from .text import Tokenizer
+
+_SEPARATOR = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it
+_PROJECT, _FILE = "myproject\n", "filename\n"  # llama-server's
+
+
+class Infill:
+    """Prompts that ask for what stands between two texts, as a model was taught them."""
+
+    def __init__(self, tokenizer: Tokenizer, spm_infill: bool):
+        """spm_infill: the suffix comes before the prefix."""
+        self._tokenizer, self._spm_infill = tokenizer, spm_infill
+        names = ("pre", "suf", "mid", "rep", "sep")
+        pointer = tokenizer.vocab.pointer
+        self._pre, self._suf, self._mid, self._rep, self._sep = (
+            int(getattr(lib, f"llama_vocab_fim_{name}")(pointer)) for name in names
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the model knows such prompts."""
+        return not self.missing
+
+    @property
+    def missing(self) -> str:
+        """Names of the tokens that it lacks for that."""
+        tokens = {"prefix": self._pre, "suffix": self._suf, "middle": self._mid}
+        return ", ".join(name for name, token in tokens.items() if token < 0)
+
+    def prompt(self, prefix: list[int], suffix: list[int]) -> list[int]:
+        """Tokens of the whole prompt; that which begins a text may stand before the prefix."""
+        bos = self._tokenizer.bos
+        begin = [bos] if bos >= 0 else []
+        if begin and prefix[:1] == begin:
+            prefix = prefix[1:]
+        parts = [[self._pre, *prefix], [self._suf, *suffix]]
+        first, second = reversed(parts) if self._spm_infill else parts
+        return [*begin, *first, *second, self._mid]
+
+    def files(self, chunks: list[tuple[str, str]]) -> list[int]:
+        """Tokens of other files, (name, text), to stand before a prompt."""
+        tokenizer = self._tokenizer
+
+        def tokens_of(text: str) -> list[int]:
+            return tokenizer.tokenize(text, parse_special=False)
+
+        tokens = [self._rep, *tokens_of(_PROJECT)] if self._rep >= 0 else []
+        for name, text in chunks:
+            head = [self._sep, *tokens_of(f"{name}\n")] if self._sep >= 0 else tokens_of(_SEPARATOR)
+            tokens += [*head, *tokens_of(text)]
+        return [*tokens, self._sep, *tokens_of(_FILE)] if self._sep >= 0 else tokens
+
+    def request(self, body: dict[str, Any], n_batch: int, n_predict: int, n_ctx: int) -> list[int]:
+        """The prompt of a request to /infill: as much of each text as llama-server takes.
+
+        Raises:
+            ApiError: the request is not as it should be.
+        """
+        prompt = body.get("prompt", "")
+        if not isinstance(prompt, str):
+            raise invalid('"prompt" must be a string')
+        for name in ("input_prefix", "input_suffix"):
+            if body.get(name) is None:
+                raise invalid(f'"{name}" is required')
+        chunks = _chunks(body.get("input_extra"))
+        tokenizer = self._tokenizer
+        middle = tokenizer.tokenize(prompt)
+        prefix = tokenizer.mixed(body["input_prefix"], False, False)
+        suffix = tokenizer.mixed(body["input_suffix"], False, False)
+        n_suffix = max(0, n_batch // 4 - (2 + len(middle)))
+        n_extra = max(0, n_ctx - n_batch - 2 * max(0, n_predict))
+        extra = self.files(chunks)
+        extra = extra[max(0, len(extra) - n_extra) :]
+        return [*extra, *self.prompt([*prefix[-3 * (n_batch // 4) :], *middle], suffix[:n_suffix])]
+
+
+def _chunks(value: Any) -> list[tuple[str, str]]:
+    """(name, text) of other files."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise invalid('"input_extra" must be an array of {"filename": string, "text": string}')
+    chunks = []
+    for chunk in value:
+        if not isinstance(chunk, dict) or not isinstance(chunk.get("text"), str):
+            raise invalid('extra_context chunk must contain a "text" field with a string value')
+        if not isinstance(chunk.get("filename", ""), str):
+            raise invalid('extra_context chunk\'s "filename" field must be a string')
+        chunks.append((chunk.get("filename", "tmp"), chunk["text"]))
+    return chunks

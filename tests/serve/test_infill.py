@@ -1,0 +1,94 @@
+"""Filling in: prompts as llama-server makes them, for a vocabulary that has the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from gguf_raw import U32, RawFile, spoil
+from serving import Running
+from tiny import BOS
+
+PRE, SUF, MID, REP, SEP = TOKENS = [f"<|unused_{i}|>" for i in range(5)]
+NAMES = ("pre", "suf", "mid", "rep", "sep")
+
+
+def with_tokens(target: Any, names: tuple[str, ...]) -> Path:
+    """A target whose vocabulary has tokens for filling in."""
+
+    def change(file: RawFile) -> None:
+        tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")
+        for name, token in zip(NAMES, TOKENS, strict=True):
+            if name in names:
+                i = tokens.index(token.encode())
+                types[i] = gguf.TokenType.CONTROL
+                file.set(f"tokenizer.ggml.fim_{name}_token_id", U32, i)
+
+    return spoil(Path(target.path), change)
+
+
+@pytest.fixture(scope="module")
+def running(tiny_target: Any) -> Iterator[Running]:
+    with Running(with_tokens(tiny_target, NAMES), n_batch=128) as running:
+        yield running
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"input_prefix": "the ", "prompt": "self", "input_suffix": " end", "n_predict": 3, **more}
+
+
+def test_suffix(running: Running) -> None:
+    answer = running.ask("/completion", {"prompt": "the ", "suffix": " end", "n_predict": 1})
+    assert answer["prompt"] == f"{BOS}{PRE}the {SUF} end{MID}"
+
+
+def test_infill(running: Running) -> None:
+    project = f"{REP}myproject\n"
+    answer = running.ask("/infill", body())
+    assert answer["prompt"] == f"{project}{SEP}filename\n{BOS}{PRE}the self{SUF} end{MID}"
+    assert answer["tokens_predicted"] == 3
+    extra = [{"filename": "a.h", "text": "int"}, {"text": "x"}]
+    answer = running.ask("/infill", body(input_extra=extra))
+    files = f"{project}{SEP}a.h\nint{SEP}tmp\nx{SEP}filename\n"
+    assert answer["prompt"] == f"{files}{BOS}{PRE}the self{SUF} end{MID}"
+    assert len(running.stream("/infill", body())) == 4
+
+
+def test_long_texts_are_cut(running: Running) -> None:
+    """Three quarters of a batch for the prefix's end, a quarter for the suffix's beginning and the prompt."""
+    answer = running.ask("/infill", body(input_prefix="x" * 500 + "y", input_suffix="z" + "w" * 500, prompt="a"))
+    assert answer["prompt"].endswith(f"{BOS}{PRE}{'x' * 95}ya{SUF}z{'w' * 28}{MID}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input_prefix": None},
+        {"input_suffix": None},
+        {"prompt": 5},
+        {"input_extra": {}},
+        {"input_extra": [{}]},
+        {"input_extra": [{"filename": 123, "text": "abc"}]},
+        {"input_extra": ["x"]},
+        {"input_prefix": {}},
+    ],
+)
+def test_bad_bodies(running: Running, wrong: dict[str, Any]) -> None:
+    response = running.post("/infill", body(**wrong))
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_other_vocabularies(tiny_target: Any) -> None:
+    path = with_tokens(tiny_target, ("pre", "suf", "mid"))
+    with Running(path, n_batch=64, options={"spm_infill": True}) as running:
+        answer = running.ask("/infill", body(input_extra=[{"text": "x"}]))
+        assert answer["prompt"] == f"\n\n--- snippet ---\n\nx{BOS}{SUF} end{PRE}the self{MID}"
+    with Running(tiny_target) as running:
+        response = running.post("/infill", body())
+        assert response.status_code == 501
+        assert "prefix, suffix, middle" in response.json()["error"]["message"]

@@ -1,0 +1,92 @@
+"""`batch --ray`: two workers on a local Ray, one of which is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.cli import main
+
+ray = pytest.importorskip("ray", reason="ray is not installed (extra [ray]; 0.5 GiB, so not among those of the tests)")
+
+FLAGS = ["-np", "2", "-c", "512", "-t", "1", "--spec-draft-n-max", "3", "--temp", "0"]
+N = 64
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONWARNINGS", "ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+def workers() -> set[int]:
+    """Process ids of those who have an engine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"ray::MapWorker"):
+                found.add(int(path.parent.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_is_killed(cluster: None, pair: Any, tmp_path: Path) -> None:
+    source, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
+    bodies = [{"prompt": "the self" * (i % 3 + 1), "max_tokens": 100} for i in range(N)]
+    lines = [
+        {"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions", "body": b} for i, b in enumerate(bodies)
+    ]
+    lines.append({"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": 5}})
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen: set[int] = set()
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        while not killed and threading.main_thread().is_alive():
+            seen.update(now := workers())
+            if len(now) == 2 and results.is_file() and results.read_bytes().count(b"\n") > 0:
+                killed.append(min(now))
+                os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill_one, daemon=True)
+    thread.start()
+    flags = ["-m", str(pair[0].path), "-md", str(pair[1].path), *FLAGS]
+    code = main(["batch", str(source), "-o", str(results), "--ray", "--ray-workers", "2", *flags])
+    thread.join(5)
+    assert killed
+    assert code == 1  # the bad one
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    assert sorted(line["custom_id"] for line in found) == sorted(line["custom_id"] for line in lines)
+    answers = {line["custom_id"]: line for line in found}
+    assert answers.pop("bad")["error"]["code"] == "invalid_request_error"
+    alone = tmp_path / "alone.jsonl"
+    assert main(["batch", str(source), "-o", str(alone), "--limit", "3", *flags]) == 0
+    for line in map(json.loads, alone.read_text().splitlines()):
+        text = line["response"]["body"]["choices"][0]["text"]
+        for i in range(int(line["custom_id"][1:]), N, 3):
+            assert answers[f"r{i}"]["response"]["body"]["choices"][0]["text"] == text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_errors_are_one_line(cluster: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "prompts.txt"
+    source.write_text("hello\n")
+    options = ["-m", str(tmp_path / "none.gguf"), "-o", str(tmp_path / "out.jsonl"), "--ray"]
+    assert main(["batch", str(source), *options]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("llama-cpp-eagle3: error: Ray gave up: ")
+    assert "none.gguf" in error
