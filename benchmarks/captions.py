@@ -32,6 +32,10 @@ TEXT = "\n Read:0123456789"
 VOCAB = [*SPECIAL, *TEXT]
 N_ROWS = N_SIDE * (N_SIDE + 1) - 1
 QUESTION = "Read:\n"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}" + QUESTION
+)
 FONT = [
     "0111010001100011000110001100010111000000",
     "0010001100001000010000100001000111000000",
@@ -153,7 +157,7 @@ def train(work: Path, minutes: float) -> None:
     tokenizer = work / "tokenizer.json"
     tokenizer.write_text(json.dumps({"model": {"vocab": vocab, "merges": ["R e"]}, "added_tokens": added}))
     torch.save(text.state_dict(), work / "target.pt")
-    export.write_target(text, tokenizer, work / "captions.gguf")
+    export.write_target(text, tokenizer, work / "captions.gguf", about())
     folder = work / "hf"
     shutil.rmtree(folder, ignore_errors=True)
     llava.save_pretrained(folder)
@@ -177,6 +181,14 @@ def convert(work: Path) -> None:
         # the converter looks for it under an older name
         model.gguf_writer.add_tensor("v.token_embd.img_break", embd[VOCAB.index("[IMG_BREAK]")].numpy())
         model.write()
+
+
+def about() -> Any:
+    """What the files say of themselves."""
+    from llama_cpp_eagle3.train.export import About
+
+    target = "tiny model that reads grids of digits, with a Pixtral encoder"
+    return About("captions", target, "EAGLE-3 head for captions, trained on rows of pictures", "MIT", CHAT_TEMPLATE)
 
 
 def config() -> Any:
@@ -262,7 +274,7 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
         step += 1
         if step % 25 == 0:
             print(f"step {step} {time.monotonic() - start:.0f} s loss {loss.item():.3f} {right}", flush=True)
-    export.write_head(head, np.arange(cfg.n_vocab), work / "tokenizer.json", work / "captions-eagle3.gguf")
+    export.write_head(head, np.arange(cfg.n_vocab), work / "tokenizer.json", work / "captions-eagle3.gguf", about())
 
 
 def measure(work: Path, n_pictures: int) -> dict[str, Any]:
