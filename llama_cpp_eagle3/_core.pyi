@@ -506,6 +506,15 @@ class Drafter:
         Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would return
         for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
         """
+    def add_image(self, first: int, pos: npt.NDArray[np.intc], n_pos: int, seq_id: int = 0) -> None:
+        """Rows of an image come next, from position `first` on.
+
+        pos: their positions, int32 (4, n). n_pos: how many what comes behind counts on. For heads with sections
+        (n_pos_per_row 4).
+        """
+    @property
+    def n_pos_per_row(self) -> int:
+        """Positions of a row: 4 for a head with sections (M-RoPE), else 1."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:

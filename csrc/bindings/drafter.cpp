@@ -222,6 +222,21 @@ void register_drafter(py::module_ & m) {
             py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
             "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
         .def(
+            "add_image",
+            [](py_drafter & self, int32_t first,
+               const py::array_t<int32_t, py::array::c_style | py::array::forcecast> & pos, int32_t n_pos,
+               llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().add_image(first, n_pos, { pos.data(), pos.data() + pos.size() }, seq_id);
+            },
+            py::arg("first"), py::arg("pos"), py::arg("n_pos"), py::arg("seq_id") = 0,
+            "Rows of an image come next, from position `first` on: their positions, int32 (4, n), and how many what "
+            "comes "
+            "behind counts on. For heads with sections (n_pos_per_row 4).")
+        .def_property_readonly(
+            "n_pos_per_row", [](const py_drafter & self) { return self.impl().head().n_pos(); },
+            "positions of a row: 4 for a head with sections (M-RoPE), else 1")
+        .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
                 const busy_flag::scope scope(self.busy);

@@ -72,6 +72,12 @@ class Media:
         """The rows were taken in; whoever needs them again has them computed again."""
         self._rows = None
 
+    def positions(self, pos_0: int) -> npt.NDArray[np.intc]:
+        """Four positions of each row, int32 (4, n), if the chunk begins at pos_0."""
+        if self._positions is not None:
+            return self._positions(pos_0)
+        return np.tile(np.arange(len(self.tokens), dtype=np.intc) + pos_0, (4, 1))
+
     def piece(self, target: Target, seq_id: int, n_past: int, n: int, logits: str) -> BatchPart:
         """A part of a pass: the n rows that stand behind the first n_past tokens of a sequence."""
         self.encode()
@@ -79,12 +85,7 @@ class Media:
         offset = n_past - self.first
         pos = None
         if target.n_pos_per_row > 1:
-            pos = (
-                np.tile(np.arange(len(self.tokens), dtype=np.intc) + target.position(self.first, seq_id), (4, 1))
-                if self._positions is None
-                else self._positions(target.position(self.first, seq_id))
-            )
-            pos = np.ascontiguousarray(pos[:, offset : offset + n])
+            pos = np.ascontiguousarray(self.positions(target.position(self.first, seq_id))[:, offset : offset + n])
         return BatchPart.media(
             seq_id,
             n_past,

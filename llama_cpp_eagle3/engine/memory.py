@@ -504,6 +504,10 @@ class Memory:
         rows = [part.first_row + row for row in part.path[first:]]
         if rows:
             start, media = part.n_past + first, part.media
+            if media and start == media.first and drafter.n_pos_per_row > 1 and target.n_pos_per_row > 1:
+                pos = media.positions(target.position(start, sequence.seq_id)).copy()
+                pos[3] = pos[0]  # pairs of channels that no section has are the first one's
+                drafter.add_image(start, pos, media.n_pos, sequence.seq_id)
             tokens = [media.placeholder] * len(rows) if media else sequence.tokens[start : start + len(rows)]
             drafter.process(tap, tokens, start, sequence.seq_id, rows)
 
