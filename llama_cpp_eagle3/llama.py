@@ -23,7 +23,7 @@ from llama_cpp import (
     StoppingCriteriaList,
 )
 
-from ._core import Drafter, FeatureTap, Planner, Target
+from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
@@ -35,11 +35,19 @@ from .features import Features
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 from .guard import Guard, bury, closed_error
 from .head import Head
-from .hub import download
 from .loading import Loading
 from .media import Projector, hook_handler, read_media, take_media
 from .model_file import check_file, file_errors, guard_tokenizer
-from .options import DraftOptions, cache_types, check_names, check_values, default_threads, draft_mode
+from .model_options import ModelOptions
+from .options import (
+    DraftOptions,
+    cache_types,
+    check_names,
+    check_values,
+    default_threads,
+    draft_mode,
+    draft_sources_of,
+)
 from .planning import have_planner, keep_corrections, load_costs, why_not
 from .state import Eagle3State, check_state
 from .stats import Stats
@@ -49,12 +57,15 @@ if TYPE_CHECKING:
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
 
+_N_MAX_TEXT = 32
+
 _N_ROUNDS_TOLD = 8  # of a shorter text nobody asks why nothing was drafted
 
 _log = logging.getLogger("llama_cpp_eagle3")
 
 DRAFT_SETTINGS = (
-    "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+    "draft", "draft_sources", "draft_n_max", "draft_text_n_max", "draft_n_min",
+    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
 """Attributes that may be changed between two generations."""
 
@@ -82,7 +93,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
+        draft_sources: Sequence[Literal["head", "text"]] | None = None,
         draft_n_max: int | None = None,
+        draft_text_n_max: int | None = None,
+        draft_text_store: TextStore | bool = False,
         draft_n_min: int = 0,
         draft_p_min: float = 0.0,
         draft_tree_depth: int | None = None,
@@ -94,11 +108,16 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_type_k: int | str | None = None,
         draft_type_v: int | str | None = None,
         draft_target_layers: Sequence[int] | None = None,
+        draft_n_threads: int | None = None,
         n_parallel: int = 1,
         kv_unified: bool | None = None,
         n_prompt_rows: int | None = None,
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
+        devices: str | Sequence[str] | None = None,
+        override_tensor: Sequence[tuple[str, str]] = (),
+        lora: Sequence[str | tuple[str, float]] = (),
+        model_params: Mapping[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
         mmproj_path: str | os.PathLike[str] | None = None,
         media_placeholder: int | str | None = None,
@@ -114,7 +133,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
+            draft_sources: what may draft in "auto": "head", and "text", which suggests what followed before where the
+                text ended as it ends now, and costs nothing. Default: all that there is; without a head "text" if
+                draft="auto" is given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
+            draft_text_n_max: the same of what the text suggests (default: draft_n_max if given, else 32).
+            draft_text_store: look for the end of the text in what others wrote too: a TextStore, or True for one that
+                all objects of this process on the same model file share.
             draft_n_min: shorter chains are dropped.
             draft_p_min: a chain ends before a token that is less likely than this.
             draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
@@ -131,6 +156,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_type_v: ggml type of the head's V cache (default "f16").
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
+            draft_n_threads: CPU threads of the head (default: n_threads).
             n_parallel: how many sequences the engine advances together.
             kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
                 trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
@@ -141,6 +167,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
+            devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
+                "none": the CPU.
+            override_tensor: (regular expression, buffer type) pairs: tensors whose name matches go there, such as
+                (r"\\.ffn_(up|down|gate)_exps", "CPU").
+            lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
+            model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
+                lazy_mode, load_mode, no_host, use_extra_bufts.
             progress: told how far loading the target is, 0 to 1.
             mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
@@ -158,10 +191,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             RpcError: one of the rpc_servers cannot be used.
         """
         tree = (draft_tree_depth, draft_tree_topk, draft_tree_tokens)
+        sources = draft_sources_of(draft_sources, has_head=draft_model_path is not None, is_auto=draft == "auto")
         mode = draft_mode(draft, draft_n_max is not None or bool(draft_n_min or draft_p_min), tree != (None,) * 3)
         draft_options = DraftOptions(
             model_path=None if draft_model_path is None else os.path.expanduser(os.fspath(draft_model_path)),
             mode=mode,
+            sources=sources,
             n_max=(8 if mode == "auto" else 3) if draft_n_max is None else draft_n_max,
             n_min=draft_n_min,
             p_min=draft_p_min,
@@ -174,6 +209,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             type_k=type_id("draft_type_k", draft_type_k, CACHE_TYPES),
             type_v=type_id("draft_type_v", draft_type_v, CACHE_TYPES),
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
+            n_threads=draft_n_threads,
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
@@ -189,7 +225,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._info = partial(_tell, bool(options.get("verbose", True)))
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
-        self.draft = mode
+        self.draft, self.draft_sources = mode, sources
+        self.draft_text_n_max = (draft_n_max or _N_MAX_TEXT) if draft_text_n_max is None else draft_text_n_max
+        self._text_store = draft_text_store
         self.draft_n_max, self.draft_n_min, self.draft_p_min = draft_options.n_max, draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
@@ -208,7 +246,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
         try:
             vocab_only = bool(options.get("vocab_only"))
-            self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            more = ModelOptions.of(devices, override_tensor, lora, model_params)
+            self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
             if rpc_servers:
                 options.setdefault("n_gpu_layers", -1)
@@ -249,6 +288,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             tap=loading.tap,
             draft=self.draft_settings,
             draft_model=self.draft_model,
+            text=loading.make_text_drafter(self._text_store),
             n_rs_seq=self.context_params.n_rs_seq,
             before_pass=loading.check_servers,
             log=self._info,
@@ -352,6 +392,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """What the attributes `draft`, `draft_n_max`, ... say now."""
         return DraftSettings(
             mode=self.draft,  # type: ignore[arg-type]
+            sources=tuple(self.draft_sources),
+            n_max_text=self.draft_text_n_max,
             n_max=self.draft_n_max,
             n_min=self.draft_n_min,
             p_min=self.draft_p_min,
@@ -424,22 +466,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._context.scores = scores
 
     @property
-    def model_params(self) -> Any:
-        """The model's parameters. Llama sets them in its constructor; devices go in on the way."""
-        return self._model_params
-
-    @model_params.setter
-    def model_params(self, params: Any) -> None:
-        self._loading.preset_model(params)
-        self._model_params = params
-
-    @property
     def context_params(self) -> Any:
-        """The context's parameters. Llama sets them in its constructor; the tap's callback goes in on the way."""
+        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
         return self._context_params
 
     @context_params.setter
     def context_params(self, params: Any) -> None:
+        self._loading.preset_model(self.model_params)
         self._loading.preset_context(params)
         self._context_params = params
 
@@ -452,6 +485,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _model(self, model: Any) -> None:
         self._llama_model = model
         guard_tokenizer(model)
+        self._loading.load_adapters(model.model)
         self._loading.fit_context(self._context_params, model.model)
 
     # planning
@@ -474,7 +508,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
-        if self._head is not None and self.engine.planner is None:
+        if (self._head is not None or self.engine.text is not None) and self.engine.planner is None:
             start = perf_counter_ns()
             have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start
@@ -512,17 +546,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         grammar: LlamaGrammar | None = None,
         *,
         ignore_eos: bool = False,
+        sampling: Sampling | None = None,
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
         The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
         token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
-        token was drawn from. ignore_eos: never draw a token that ends the text.
+        token was drawn from. ignore_eos: never draw a token that ends the text. sampling: everything about drawing that
+        llama.cpp knows, instead of all these options.
 
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        sampling = self._sampling(
+        sampling = sampling or self._sampling(
             temperature=temp,
             top_k=top_k,
             top_p=top_p,
@@ -549,6 +585,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                     try:
                         if generation is None or run is None:
                             self._sampler = Chain(sampling, self.engine.vocab)
+                            self._sampler.see([int(t) for t in tokens])
                             settings = self._begin_text()
                             start = perf_counter_ns()
                             generation = Generation(self._sampler, settings, stopping_criteria)
@@ -984,7 +1021,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str | None,
+        filename: str | None = None,
         additional_files: list[str] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
         local_dir_use_symlinks: bool | str = "auto",
@@ -992,27 +1029,51 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         *,
         draft_repo_id: str | None = None,
         draft_filename: str | None = None,
+        token: str | None = None,
+        offline: bool = False,
         **kwargs: Any,
     ) -> Eagle3Llama:
-        """Load a target, and a head if one is named, from the Hugging Face hub (needs `huggingface-hub`).
+        """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 
         Args:
-            repo_id: the target's repository.
-            filename: the target's file in it, or a glob pattern that matches one file.
-            additional_files: more files of the target's repository, such as shards.
-            local_dir: where to put the files, instead of the hub's cache.
-            local_dir_use_symlinks: passed on to the hub.
+            repo_id: the target's repository, USER/REPO or USER/REPO:QUANT.
+            filename: the target's file in it, or a glob pattern that matches one file, instead of QUANT. Without both
+                it is the Q4_K_M one, else Q8_0, else the first. Shards come all.
+            additional_files: more files of the target's repository, or patterns.
+            local_dir: where to put GGUF files, instead of the hub's cache.
+            local_dir_use_symlinks: taken for Llama's sake; huggingface_hub decides that itself now.
             cache_dir: the hub's cache.
-            draft_repo_id: the head's repository (default: the target's, if `draft_filename` is given).
-            draft_filename: the head's file, or a pattern (default: the one GGUF file of `draft_repo_id`).
+            draft_repo_id: the head's repository, USER/REPO or USER/REPO:QUANT (default: the target's, if
+                `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
+                once per revision.
+            draft_filename: the head's file, or a pattern.
+            token: for what is gated or private; default: HF_TOKEN, or what `hf auth login` left.
+            offline: take what is on this machine already, and ask nobody. HF_HUB_OFFLINE=1 says so too.
             **kwargs: what the constructor takes.
+
+        Raises:
+            HubError: the hub has no such thing, does not give it, or does not answer.
+            ImportError: something of the extra is missing.
         """
-        where = {"local_dir": local_dir, "local_dir_use_symlinks": local_dir_use_symlinks, "cache_dir": cache_dir}
-        if draft_repo_id is not None or draft_filename is not None:
-            if "draft_model_path" in kwargs:
-                raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
-            kwargs["draft_model_path"] = download(draft_repo_id or repo_id, draft_filename or "*.gguf", **where)
-        return cls(download(repo_id, filename, additional_files=additional_files, **where), **kwargs)
+        from .hub import Access, fetch_pair, split_name
+
+        if draft_filename is not None and draft_repo_id is None:
+            draft_repo_id = split_name(repo_id)[0]
+        if draft_repo_id is not None and "draft_model_path" in kwargs:
+            raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
+        pair = fetch_pair(
+            repo_id,
+            draft_repo_id,
+            Access(cache_dir, local_dir, token, offline),
+            target_file=filename,
+            more_files=tuple(additional_files or ()),
+            head_file=draft_filename,
+            log=partial(_tell, bool(kwargs.get("verbose", True))),
+        )
+        if pair.head is not None:
+            kwargs["draft_model_path"] = pair.head
+        assert pair.target is not None
+        return cls(pair.target, **kwargs)
 
     def close(self) -> None:
         """Free everything. Happens by itself when the object goes."""
@@ -1024,7 +1085,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             loading = self.__dict__.get("_loading")
             if loading is not None:
                 loading.prepare_free()
-            if self._head is not None and self._engine is not None:
+            if self._engine is not None:
                 keep_corrections(self._engine, self._head, self.costs_key)
             # the draft borrows the model's tables, the context calls the tap: free them in this order
             engine, head, self._engine, self._head = self._engine, self._head, None, None
@@ -1055,6 +1116,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "n_prompt_rows": self._n_prompt_rows,
             "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
+            "devices": self._loading.model.devices,
+            "override_tensor": self._loading.model.override_tensor,
+            "lora": self._loading.model.lora,
+            "model_params": self._loading.model.params,
             "checked": self._checked,
             "mmproj_path": self._mmproj_path,
             "media_placeholder": self._media_placeholder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import llama_cpp
 from llama_cpp import Llama
 
+from .engine.sequence import DraftSource
 from .ggml_types import CACHE_TYPES, type_id
 
 _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
 
 
 MODES = ("auto", "chain", "tree")
+SOURCES = ("head", "text")
 _N_LEAVES_AUTO = 8
 _N_CTX_MAX = 2**31 - 1
 _N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
@@ -31,6 +33,7 @@ class DraftOptions:
 
     model_path: str | None
     mode: str
+    sources: tuple[DraftSource, ...]
     n_max: int
     n_min: int
     p_min: float
@@ -43,8 +46,14 @@ class DraftOptions:
     type_k: int | None
     type_v: int | None
     target_layers: list[int] | None
+    n_threads: int | None
     n_parallel: int
     kv_unified: bool | None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything may be drafted."""
+        return self.model_path is not None or bool(self.sources)
 
     @property
     def n_rows(self) -> int:
@@ -72,6 +81,17 @@ def draft_mode(mode: str | None, chain: bool, tree: bool) -> str:
     if mode is not None:
         return mode
     return "tree" if tree else "chain" if chain else "auto"
+
+
+def draft_sources_of(
+    sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool
+) -> tuple[DraftSource, ...]:
+    """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source."""
+    if sources is None:
+        return ("head", "text") if has_head else ("text",) if is_auto else ()
+    if isinstance(sources, str) or not set(sources) <= set(SOURCES):
+        raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
+    return tuple(source for source in sources if has_head or source != "head")
 
 
 def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
@@ -130,8 +150,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"expected n_ctx in 0..{_N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
-    for name in ("n_threads", "n_threads_batch"):
-        n_threads = options.get(name) or 0
+    given = {"draft_n_threads": draft.n_threads} | {
+        name: options.get(name) for name in ("n_threads", "n_threads_batch")
+    }
+    for name, n_threads in given.items():
+        n_threads = n_threads or 0
         if not 0 <= n_threads <= _N_THREADS_MAX:
             raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
     if options.get("type_v") not in (None, *_FLOAT_TYPES) and not options.get("flash_attn"):

@@ -13,28 +13,33 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
-from ..options import default_threads
-from .model import fill_in_bundled_pair
+from .flags import HUB, PROMPT, changed, pick
+from .model import resolve_pair
+from .parser import Parser
 
 _N_CTX = 512
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     from ..bench import settings, synthetic
 
-    files = parser.add_argument_group("files and prompts")
-    files.add_argument("-m", "--model", metavar="FNAME", help="target, a GGUF file (default: the bundled pair)")
-    files.add_argument("-md", "--model-draft", metavar="FNAME", help="EAGLE-3 head, a GGUF file")
+    pair = changed(
+        pick("model", "model_draft", "ctx_size", "threads", "gpu_layers"),
+        "ctx_size",
+        default=_N_CTX,
+        help=f"(default: {_N_CTX})",
+    )
+    predict = next(flag for flag in PROMPT if flag.attribute == "predict")
+    parser.add_flags(
+        "pair", (*HUB, *changed(pair, "gpu_layers", default=0, help="of the target (default: 0)"), predict)
+    )
+    files = parser.add_argument_group("prompts")
     files.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
     )
     files.add_argument("--n-prompts", type=int, metavar="N", help="use only the first ones")
-    files.add_argument("-n", "--predict", "--n-predict", type=int, default=128, metavar="N", help="tokens per prompt")
     files.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
-    files.add_argument("-c", "--ctx-size", type=int, default=_N_CTX, metavar="N", help=f"(default: {_N_CTX})")
-    files.add_argument("-t", "--threads", type=int, default=default_threads(), metavar="N", help="CPU threads")
-    files.add_argument("-ngl", "--gpu-layers", type=int, default=0, metavar="N", help="of the target (default: 0)")
     files.add_argument(
         "--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)"
     )
@@ -44,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=synthetic.rates_of,
         metavar="P,...",
         help="accept by fixed odds: entry i is the chance that the first i + 1 drafted tokens are all accepted",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="FNAME",
+        help='have the target say recorded texts: lines of {"prompt": TEXT, "answer": TEXT}; -n tokens at most',
     )
     parser.add_argument("--build-peer", action="store_true", help="build llama.cpp's programs first, a few minutes")
     parser.add_argument("--tools", metavar="DIR", help="a folder that has them (or LLAMA_CPP_TOOLS)")
@@ -55,18 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check_extra()
-    from ..bench import machine, measure, peer, report, settings
+    from ..bench import machine, measure, peer, replay, report, settings
 
     if args.build_peer:
         print(peer.get_tools(args.tools), file=sys.stderr)
     if min(args.predict, args.runs, args.threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
+    if args.replay is not None and (args.file or args.synthetic_acceptance):
+        raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
     model, draft = _pair(args)
     config = measure.Config(
         model=model,
         draft=draft,
         settings=settings.from_arguments(args),
-        texts=_texts(args.file)[: args.n_prompts],
+        texts=[] if args.replay is not None else _texts(args.file)[: args.n_prompts],
+        replay=[] if args.replay is None else replay.read(args.replay, args.n_prompts),
         n_predict=args.predict,
         n_runs=args.runs,
         n_fresh=args.fresh,
@@ -94,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if args.model_draft is None:
-        raise ValueError("give both -m and -md, or neither for the bundled pair")
+        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
     return args.model, args.model_draft
 
 

@@ -7,41 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
-from ..engine import DraftSettings, Sampling
+from ..engine import DraftSettings, Sampling, samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .text import Tokenizer
 
-_SAMPLER_CHARS = {
-    "d": "dry",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "s": "top_n_sigma",
-    "m": "min_p",
-    "t": "temperature",
-    "x": "xtc",
-    "i": "infill",
-    "e": "penalties",
-    "a": "adaptive_p",
-}
-_SAMPLER_NAMES = {
-    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
-    "typicalp": "typ_p",
-    "typical": "typ_p",
-    "typ": "typ_p",
-    "nucleus": "top_p",
-    "temp": "temperature",
-}
 SEED_RANDOM = 0xFFFFFFFF
-
-
-def samplers_of(value: list[str] | str) -> list[str]:
-    """llama-server's names or letters of samplers as llama.cpp's names; what it does not know it leaves out, too."""
-    if isinstance(value, str):
-        return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
-    names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
-    return [name for name in names if name is not None]
 
 
 def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
@@ -130,9 +101,19 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
         return replace(base, mode="off")
     asked = {name: value for name, value in speculative.model_dump().items() if value is not None}
     draft = replace(base, **asked)
+    if "n_max" in asked:
+        draft = replace(draft, n_max_text=draft.n_max)
     if draft.n_min > draft.n_max:
         raise invalid(f"Field 'speculative': n_min {draft.n_min} is more than n_max {draft.n_max}")
     return draft
+
+
+def _types(draft: DraftSettings) -> str:
+    """What drafts, by llama.cpp's names."""
+    if draft.mode != "auto":
+        return "none" if draft.mode == "off" else "draft-eagle3"
+    names = {"head": "draft-eagle3", "text": "ngram-simple"}
+    return ",".join(names[source] for source in draft.sources) or "none"
 
 
 def stops_of(c: Completion) -> list[str]:
@@ -163,7 +144,7 @@ def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSe
         **{name: getattr(c, name) for name in names},
         "max_tokens": c.n_predict,
         "samplers": samplers_of(c.samplers),
-        "speculative.types": "none" if draft.mode == "off" else "draft-eagle3",
+        "speculative.types": _types(draft),
         "speculative.mode": draft.mode,
         "speculative.n_max": draft.n_max,
         "speculative.n_min": draft.n_min,

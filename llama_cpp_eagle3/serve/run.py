@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..cli.model import fill_in_bundled_pair, load_model
+from ..cli.model import load_model, resolve_pair
+from ..cli.sources import head_of, source_options
 from .app import make_app
 from .info import drafting
 from .log import configure
@@ -35,7 +37,7 @@ def serve(args: argparse.Namespace) -> int:
         ValueError, OSError, RuntimeError: it cannot be started; no port was open.
     """
     configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     why = why_no_draft(args)
@@ -72,12 +74,12 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     """Load the pair, and measure what drafts cost if that decides about them."""
     n_parallel = args.parallel if args.parallel > 0 else _N_SLOTS
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
-    draft = None if options.why_no_draft else args.model_draft
+    draft = head_of(args)
     llm = load_model(
-        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=max(0, args.cache_ram) << 20
+        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
     )
     try:
-        if llm.draft == "auto" and draft is not None:
+        if llm.draft == "auto":
             llm.calibrate()
         server = Server(llm, options)
     except BaseException:
@@ -90,11 +92,18 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     return server
 
 
+def _host_bytes(n_mib: int) -> int:
+    """Of --cache-ram, where -1 is no limit."""
+    return n_mib << 20 if n_mib >= 0 else sys.maxsize
+
+
 def why_no_draft(args: argparse.Namespace) -> str:
     """Why the flags say that nothing is drafted; empty if they do not."""
-    if args.model_draft is None:
-        return "no head was given: -md takes one"
-    return "--spec-type none" if args.spec_type == "none" else ""
+    if args.spec_type == ():
+        return "--spec-type none"
+    if head_of(args) is None and not source_options(args).get("draft_sources"):
+        return "no head was given: -md takes one, and --spec-type ngram-simple needs none"
+    return ""
 
 
 def _bind(hosts: str, port: int) -> list[socket.socket]:
