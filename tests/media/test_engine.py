@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, _core
 from llama_cpp_eagle3.engine import DraftSettings, Media, Sampling, media_tokens
 from tiny import write_head, write_target
 
@@ -163,3 +163,16 @@ def test_what_does_not_fit_is_not_encoded(llm, pictures, rng):
     with pytest.raises(ValueError, match="an image for each negative token"):
         run(llm, ([*media_tokens(b"[1]", 1), -5], [pictures.media(0, [1])]))
     assert pictures.n_encoded == 0
+
+
+def test_texts_are_not_drafted_from_images():
+    """Where the text before an image comes again, what followed was an image."""
+    words = list(range(20, 30))
+    image = media_tokens(b"x", 8)
+    store = _core.TextStore()
+    store.add([*words, 77, *image, *words])
+    for text in (_core.TextDrafter(), _core.TextDrafter(store=store)):
+        text.update([*words, 77, *image, *words])
+        assert [token for _, token, _, _ in text.propose(8, 8)] == [77]
+        text.update([*words, *image, *words])
+        assert all(token >= 0 for _, token, _, _ in text.propose(8, 8))
