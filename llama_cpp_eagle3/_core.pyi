@@ -28,6 +28,12 @@ class Device:
     @property
     def address(self) -> int:
         """Of the ggml_backend_dev_t."""
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and all."""
+    @property
+    def buffer_type(self) -> tuple[str, int] | None:
+        """Name and address of the ggml_backend_buffer_type_t that tensors on it usually have."""
 
 def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""
@@ -48,6 +54,9 @@ class RpcConnection:
 
 def local_accelerators() -> list[Device]:
     """GPUs of this machine, or its integrated ones if it has no other."""
+
+def local_devices() -> list[Device]:
+    """All devices that ggml knows on this machine."""
 
 def local_device(name: str) -> Device | None:
     """Return the registered ggml device of that name, such as CPU or CUDA0."""
@@ -417,12 +426,23 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
+        may_wait: bool = False,
     ) -> None:
         """Take in rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones.
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody is
+        going to draft soon, so that a prompt's K/V is not made before that.
         """
-    def process_rows(self, rows: npt.NDArray[np.float32], tokens: Sequence[int], n_past: int, seq_id: int = 0) -> None:
+    def n_waiting(self, seq_id: int = 0) -> int:
+        """Rows whose K/V is made when somebody drafts for the sequence."""
+    def process_rows(
+        self,
+        rows: npt.NDArray[np.float32],
+        tokens: Sequence[int],
+        n_past: int,
+        seq_id: int = 0,
+        may_wait: bool = False,
+    ) -> None:
         """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
@@ -628,6 +648,11 @@ class Planner:
         """How likely a node is accepted once its parent is, if the head gives it the probability p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
         """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
+    def may_wait(self, seq_id: int, n_seqs: int) -> bool:
+        """Whether the head need not take in a sequence's prompt now: with n_seqs at once it is not asked lately.
+
+        Prompts of some texts do not wait even then: with those the head is probed.
+        """
     def draft_us(self, n_tokens: int) -> float:
         """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
     @property

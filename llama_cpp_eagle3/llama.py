@@ -29,6 +29,7 @@ from .guard import Guard, bury, closed_error
 from .head import Head
 from .loading import Loading
 from .model_file import check_file, file_errors, guard_tokenizer
+from .model_options import ModelOptions
 from .options import DraftOptions, cache_types, check_names, check_values, default_threads, draft_mode
 from .planning import have_planner, keep_corrections, load_costs, why_not
 from .state import Eagle3State, check_state
@@ -84,11 +85,16 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_type_k: int | str | None = None,
         draft_type_v: int | str | None = None,
         draft_target_layers: Sequence[int] | None = None,
+        draft_n_threads: int | None = None,
         n_parallel: int = 1,
         kv_unified: bool | None = None,
         n_prompt_rows: int | None = None,
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
+        devices: str | Sequence[str] | None = None,
+        override_tensor: Sequence[tuple[str, str]] = (),
+        lora: Sequence[str | tuple[str, float]] = (),
+        model_params: Mapping[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
         checked: bool = True,
         **options: Any,
@@ -118,6 +124,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_type_v: ggml type of the head's V cache (default "f16").
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
+            draft_n_threads: CPU threads of the head (default: n_threads).
             n_parallel: how many sequences the engine advances together.
             kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
                 trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
@@ -128,6 +135,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
+            devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
+                "none": the CPU.
+            override_tensor: (regular expression, buffer type) pairs: tensors whose name matches go there, such as
+                (r"\\.ffn_(up|down|gate)_exps", "CPU").
+            lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
+            model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
+                lazy_mode, load_mode, no_host, use_extra_bufts.
             progress: told how far loading the target is, 0 to 1.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
@@ -156,6 +170,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             type_k=type_id("draft_type_k", draft_type_k, CACHE_TYPES),
             type_v=type_id("draft_type_v", draft_type_v, CACHE_TYPES),
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
+            n_threads=draft_n_threads,
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
@@ -185,7 +200,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
         try:
             vocab_only = bool(options.get("vocab_only"))
-            self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            more = ModelOptions.of(devices, override_tensor, lora, model_params)
+            self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
             if rpc_servers:
                 options.setdefault("n_gpu_layers", -1)
@@ -374,22 +390,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._context.scores = scores
 
     @property
-    def model_params(self) -> Any:
-        """The model's parameters. Llama sets them in its constructor; devices go in on the way."""
-        return self._model_params
-
-    @model_params.setter
-    def model_params(self, params: Any) -> None:
-        self._loading.preset_model(params)
-        self._model_params = params
-
-    @property
     def context_params(self) -> Any:
-        """The context's parameters. Llama sets them in its constructor; the tap's callback goes in on the way."""
+        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
         return self._context_params
 
     @context_params.setter
     def context_params(self, params: Any) -> None:
+        self._loading.preset_model(self.model_params)
         self._loading.preset_context(params)
         self._context_params = params
 
@@ -402,6 +409,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _model(self, model: Any) -> None:
         self._llama_model = model
         guard_tokenizer(model)
+        self._loading.load_adapters(model.model)
         self._loading.fit_context(self._context_params, model.model)
 
     # planning
@@ -462,17 +470,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         grammar: LlamaGrammar | None = None,
         *,
         ignore_eos: bool = False,
+        sampling: Sampling | None = None,
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
         The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
         token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
-        token was drawn from. ignore_eos: never draw a token that ends the text.
+        token was drawn from. ignore_eos: never draw a token that ends the text. sampling: everything about drawing that
+        llama.cpp knows, instead of all these options.
 
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        sampling = self._sampling(
+        sampling = sampling or self._sampling(
             temperature=temp,
             top_k=top_k,
             top_p=top_p,
@@ -499,6 +509,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                     try:
                         if generation is None or run is None:
                             self._sampler = Chain(sampling, self.engine.vocab)
+                            self._sampler.see([int(t) for t in tokens])
                             settings = self._begin_text()
                             start = perf_counter_ns()
                             generation = Generation(self._sampler, settings, stopping_criteria)
@@ -1009,6 +1020,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "n_prompt_rows": self._n_prompt_rows,
             "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
+            "devices": self._loading.model.devices,
+            "override_tensor": self._loading.model.override_tensor,
+            "lora": self._loading.model.lora,
+            "model_params": self._loading.model.params,
             "checked": self._checked,
         }
 

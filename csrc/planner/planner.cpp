@@ -583,12 +583,21 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     n_emitted_ = 0;
 }
 
+bool planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
+    check(seq_id);
+    if (n_seqs < 1 || static_cast<size_t>(n_seqs) >= gates_.size()) {
+        throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", gates_.size() - 1, n_seqs));
+    }
+    return !worth_asking(n_seqs) && !(can_pay(n_seqs) && sequences_[static_cast<size_t>(seq_id)].is_probed);
+}
+
 void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
     acceptance_.reset(seq_id);
     sequence & seq = sequences_[static_cast<size_t>(seq_id)];
     seq.open       = false;
     seq.n_waiting  = -1;
+    seq.is_probed  = n_texts_++ % n_probed == 0;
     for (gate & g : gates_) {
         g.new_text();
     }

@@ -1,6 +1,7 @@
 """The command line: `llama-cpp-eagle3 COMMAND ...`, also `python -m llama_cpp_eagle3 COMMAND ...`.
 
 Each command is a module with `add_arguments(parser)` and `run(args) -> int`. It is imported only when it is called.
+What llama.cpp has flags for is in `flags`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .parser import Parser
 
 COMMANDS = {
     "batch": ("llama_cpp_eagle3.cli.batch", "complete the requests of a file"),
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting, and llama.cpp, on the same files"),
+    "chat": ("llama_cpp_eagle3.cli.chat", "talk to a model in the terminal"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
     "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
     "doctor": ("llama_cpp_eagle3.cli.doctor", "say what is well here, what is not, and what to do about it"),
@@ -42,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The program's parser; commands have their flags only if they are named."""
-    parser = argparse.ArgumentParser(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
+    parser = argparse.ArgumentParser(
+        _PROG, description="EAGLE-3 speculative decoding for GGUF models.", allow_abbrev=False
+    )
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -65,11 +70,10 @@ def _complete(typed: Sequence[str]) -> None:
 def _run(command: str, argv: Sequence[str]) -> int:
     module_name, help_text = COMMANDS[command]
     module = importlib.import_module(module_name)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         f"{_PROG} {command}",
         description=(module.__doc__ or help_text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     module.add_arguments(parser)
     args = parser.parse_args(argv)

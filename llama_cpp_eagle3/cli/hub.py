@@ -1,4 +1,4 @@
-"""Flags for models of the Hugging Face hub: llama.cpp's."""
+"""What the flags of the Hugging Face hub name, fetched."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ import argparse
 import sys
 
 from ..errors import Eagle3Error
-
-
-def add_hub_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name repositories."""
-    group = parser.add_argument_group("models of the Hugging Face hub")
-    name = "USER/REPO[:QUANT]"
-    group.add_argument(
-        "-hf", "-hfr", "--hf-repo", metavar=name, help="target (default type: Q4_K_M, else Q8_0, else the first)"
-    )
-    group.add_argument("-hff", "--hf-file", metavar="FILE", help="the target's file in it, instead of QUANT")
-    group.add_argument(
-        "-hfd",
-        "-hfrd",
-        "--hf-repo-draft",
-        "--spec-draft-hf",
-        metavar=name,
-        help="head: a GGUF, or a checkpoint that is converted and kept "
-        "(default: the eagle3-*.gguf in the target's repository, if there is one)",
-    )
-    group.add_argument("-hft", "--hf-token", metavar="TOKEN", help="access token (default: HF_TOKEN)")
-    group.add_argument("--offline", action="store_true", help="take what is on this machine already (HF_HUB_OFFLINE)")
 
 
 def fetch_files(args: argparse.Namespace) -> None:

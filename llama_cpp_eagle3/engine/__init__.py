@@ -7,13 +7,14 @@ from .engine import Engine, Output, check_prompt
 from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
-from .sampling import Chain, LogitsProcessor, Reasoning, Sampling
+from .sampling import SAMPLERS, Chain, LogitsProcessor, Reasoning, Sampling, samplers_of
 from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob
 from .text import Text
 from .vocab import Vocab
 
 __all__ = [
     "N_ROWS_ARGMAX",
+    "SAMPLERS",
     "Chain",
     "DraftSettings",
     "Engine",
@@ -36,4 +37,5 @@ __all__ = [
     "TokenLogprob",
     "Vocab",
     "check_prompt",
+    "samplers_of",
 ]

@@ -202,6 +202,12 @@ class Rounds:
         drafter = self.memory.drafter
         return drafter is not None and drafter.n_past(s.seq_id) != s.n_past
 
+    def _may_wait(self, s: Sequence, n_seqs: int) -> bool:
+        """Whether nobody is going to draft for a sequence soon, with so many at once."""
+        if self.proposer is not None or s.draft.mode not in ("auto", "off"):
+            return False
+        return s.draft.mode == "off" or (self._planned is not None and self._planned.planner.may_wait(s.seq_id, n_seqs))
+
     def verify(self, opened: Round) -> None:
         """The pass of the target."""
         start = perf_counter_ns()
@@ -334,7 +340,7 @@ class Rounds:
             if s.part is not part:
                 continue
             if part.tokens:
-                self.memory.keep(part, has_rows)
+                self.memory.keep(part, has_rows, self._may_wait(s, len(opened.parts)))
                 if has_rows:
                     s.rows = [part.first_row + row for row in part.path] if part.has_logits else []
                     if s.n_past == s.n_save:

@@ -81,7 +81,9 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
     if not tokens:
         raise invalid("the template makes nothing of these messages")
     rules = _rules(server, params, body)
-    generation = await server.generate([tokens], c, id=id, special=rules.special, **rules.options)
+    # without a grammar of its own it is the one that the server was started with, if any
+    options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
+    generation = await server.generate([tokens], c, id=id, special=rules.special, **options)
     return generation, params, c
 
 

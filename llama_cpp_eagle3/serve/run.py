@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +75,7 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
     draft = None if options.why_no_draft else args.model_draft
     llm = load_model(
-        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=max(0, args.cache_ram) << 20
+        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
     )
     try:
         if llm.draft == "auto" and draft is not None:
@@ -88,6 +89,11 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     drafts = f"drafts: {state['mode']}, n_max {state['n_max']}" if state["enabled"] else "no drafts"
     _log.info("loaded '%s': %s; %s%s", args.model, n_ctx, drafts, f" ({state['reason']})" if state["reason"] else "")
     return server
+
+
+def _host_bytes(n_mib: int) -> int:
+    """Of --cache-ram, where -1 is no limit."""
+    return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 
 def why_no_draft(args: argparse.Namespace) -> str:
