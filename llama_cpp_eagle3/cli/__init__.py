@@ -50,7 +50,7 @@ def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, add_help=False)
         if name in with_flags_of:

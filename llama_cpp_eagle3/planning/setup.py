@@ -27,7 +27,7 @@ _N_TOLD = 4
 
 def have_planner(
     engine: Engine,
-    head: Head,
+    head: Head | None,
     key: Callable[[], dict[str, Any]],
     log: Callable[[str], None],
     seconds: float = 2.0,
@@ -44,7 +44,7 @@ def have_planner(
     if engine.planner is not None:
         return
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
-    if costs is None or costs.draft_type != head.type:
+    if costs is None or (head is not None and costs.draft_type != head.type):
         return
     n_leaves = engine.target.n_leaves_max
     engine.planner = make_planner(
@@ -83,7 +83,7 @@ def costs_of(
     return costs
 
 
-def keep_corrections(engine: Engine, head: Head, key: Callable[[], dict[str, Any]]) -> None:
+def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
     """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
     planner = engine.planner
     if planner is None:
@@ -92,7 +92,7 @@ def keep_corrections(engine: Engine, head: Head, key: Callable[[], dict[str, Any
     stored = [curve.measured for curve in planner.costs]
     if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
         target, begin, step = curves
-        costs = Costs(target, begin, step, head.type)
+        costs = Costs(target, begin, step, head.type) if head is not None else Costs(target, {}, {})
         if not costs.doubt:
             save_costs(key(), costs)
 
@@ -146,6 +146,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
+    options.setdefault("text", engine.text)
     return Planner(
         drafter,
         CostCurve(costs.target),
