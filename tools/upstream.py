@@ -32,7 +32,7 @@ TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
     *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
     *("tests/chat/test_templates.py", "tests/chat/test_parser.py", "tests/engine/test_grammar.py"),
-    *("tests/engine/test_sampling.py", "tests/llama/test_lossless.py", "tests/llama/test_recurrent.py"),
+    "tests/engine/test_sampling.py",
 )
 """Those that depend on what llama.cpp does."""
 
