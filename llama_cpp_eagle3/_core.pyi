@@ -426,12 +426,23 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
+        may_wait: bool = False,
     ) -> None:
         """Take in rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones.
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody
+        is going to draft soon, so that a prompt's K/V is not made before that.
         """
-    def process_rows(self, rows: npt.NDArray[np.float32], tokens: Sequence[int], n_past: int, seq_id: int = 0) -> None:
+    def n_waiting(self, seq_id: int = 0) -> int:
+        """Rows whose K/V is made when somebody drafts for the sequence."""
+    def process_rows(
+        self,
+        rows: npt.NDArray[np.float32],
+        tokens: Sequence[int],
+        n_past: int,
+        seq_id: int = 0,
+        may_wait: bool = False,
+    ) -> None:
         """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
@@ -572,6 +583,43 @@ class _Source(Protocol):
     def expand(self, nodes: list[int], top_k: int, /) -> list[_Node]: ...
     def time_us(self) -> float: ...
 
+class TextStore:
+    """Texts that were written, for all sequences of a process to draft from. For any number of threads."""
+
+    def __init__(self, n_max: int = 1 << 20) -> None:
+        """n_max: tokens that it holds at most, at least half of them the latest ones."""
+    def add(self, tokens: Sequence[int]) -> None:
+        """Add a piece of a text."""
+    def clear(self) -> None:
+        """Forget all."""
+    def __len__(self) -> int:
+        """Tokens that it holds."""
+    @property
+    def n_bytes(self) -> int:
+        """Of memory."""
+
+class TextDrafter:
+    """Drafts without a model: what followed, the last times, where a text ended as it ends now."""
+
+    def __init__(self, n_seq_max: int = 1, store: TextStore | None = None) -> None:
+        """store: where to look besides the text itself, and where what is generated goes."""
+    def begin(self, seq_id: int = 0) -> None:
+        """A new text begins in this sequence."""
+    def update(self, tokens: list[int], n_prompt: int = 0, seq_id: int = 0) -> None:
+        """Have a sequence's text be these tokens, in time that depends only on what is new at its end.
+
+        n_prompt: how many of them were not generated. A text with another n_prompt is compared from its beginning.
+        """
+    def propose(self, n_max: int, n_nodes: int, top_k: int = 1, seq_id: int = 0) -> list[tuple[int, int, float, int]]:
+        """The likeliest n_nodes tokens that may follow, as (parent, token, p, depth), parents first.
+
+        n_max: length of a path. top_k: tokens behind each other one. p: how sure it is, to be calibrated.
+        """
+    def tokens(self, seq_id: int = 0) -> list[int]:
+        """A sequence's text."""
+    def n_bytes(self, seq_id: int = 0) -> int:
+        """Memory of a sequence's text."""
+
 class Planner:
     """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
 
@@ -592,12 +640,13 @@ class Planner:
         n_seq_max: int = 1,
         uniform: bool = False,
         replays: bool = False,
+        text: TextDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
         behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
         all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
-        accepted tokens again. Raises ValueError.
+        accepted tokens again. text: drafts too; it must be up to date in each round. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
         """Draft what may follow id_last, or nothing.
@@ -612,8 +661,12 @@ class Planner:
         n_rooms: Sequence[int],
         n_rows_extra: int = 0,
         n_max: Sequence[int] = (),
+        n_max_text: Sequence[int] = (),
     ) -> list[Draft]:
-        """Draft chains for sequences that share one pass of the target."""
+        """Draft for sequences that share one pass of the target.
+
+        n_max, n_max_text: tokens of the head's and of the text's that may follow each other; else the planner's n_max.
+        """
     def observe(
         self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0
     ) -> None:
@@ -633,10 +686,15 @@ class Planner:
         """The same for several sequences."""
     def reset(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
-    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0) -> float:
-        """How likely a node is accepted once its parent is, if the head gives it the probability p."""
+    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_text: bool = False) -> float:
+        """How likely a node is accepted once its parent is, if the head (or the text) gives it the probability p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
         """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
+    def may_wait(self, seq_id: int, n_seqs: int) -> bool:
+        """Whether the head need not take in a sequence's prompt now: with n_seqs at once it is not asked lately.
+
+        Prompts of some texts do not wait even then: with those the head is probed.
+        """
     def draft_us(self, n_tokens: int) -> float:
         """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
     @property
@@ -646,7 +704,8 @@ class Planner:
         """What happened so far.
 
         `rounds`, of which `drafted` asked the head, `probes` of them although it was not worth it, `trials` although
-        no head could pay; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+        no head could pay; `text`, rounds in which something was verified that the text
+        suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
         `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         """
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+BY_HEAD, BY_TEXT = 1, 2
+"""Who suggested a drafted token, as bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -12,16 +15,26 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i behind its parent; empty if nobody asked for them.
+    `sources[i]` says who suggested token i: BY_HEAD, BY_TEXT or both; empty: the head.
     """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Draft:
         """Make a draft in which each token follows the one before, without probabilities."""
         return cls(list(tokens), list(range(-1, len(tokens) - 1)), [])
+
+    def n_of(self, source: int) -> int:
+        """How many tokens somebody suggested."""
+        return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_HEAD)
+
+    def is_by(self, i: int, source: int) -> bool:
+        """Whether somebody suggested token i."""
+        return bool(self.sources[i] & source) if self.sources else source == BY_HEAD
 
     @property
     def is_chain(self) -> bool:

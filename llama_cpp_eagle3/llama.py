@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from ._core import Drafter, FeatureTap, Planner, Target
+from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
@@ -30,7 +30,15 @@ from .head import Head
 from .loading import Loading
 from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
-from .options import DraftOptions, cache_types, check_names, check_values, default_threads, draft_mode
+from .options import (
+    DraftOptions,
+    cache_types,
+    check_names,
+    check_values,
+    default_threads,
+    draft_mode,
+    draft_sources_of,
+)
 from .planning import have_planner, keep_corrections, load_costs, why_not
 from .state import Eagle3State, check_state
 from .stats import Stats
@@ -40,12 +48,15 @@ if TYPE_CHECKING:
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
 
+_N_MAX_TEXT = 32
+
 _N_ROUNDS_TOLD = 8  # of a shorter text nobody asks why nothing was drafted
 
 _log = logging.getLogger("llama_cpp_eagle3")
 
 DRAFT_SETTINGS = (
-    "draft", "draft_n_max", "draft_n_min", "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+    "draft", "draft_sources", "draft_n_max", "draft_text_n_max", "draft_n_min",
+    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
 """Attributes that may be changed between two generations."""
 
@@ -73,7 +84,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
+        draft_sources: Sequence[Literal["head", "text"]] | None = None,
         draft_n_max: int | None = None,
+        draft_text_n_max: int | None = None,
+        draft_text_store: TextStore | bool = False,
         draft_n_min: int = 0,
         draft_p_min: float = 0.0,
         draft_tree_depth: int | None = None,
@@ -107,7 +121,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
+            draft_sources: what may draft in "auto": "head", and "text", which suggests what followed before where the
+                text ended as it ends now, and costs nothing. Default: all that there is; without a head "text" if
+                draft="auto" is given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
+            draft_text_n_max: the same of what the text suggests (default: draft_n_max if given, else 32).
+            draft_text_store: look for the end of the text in what others wrote too: a TextStore, or True for one that
+                all objects of this process on the same model file share.
             draft_n_min: shorter chains are dropped.
             draft_p_min: a chain ends before a token that is less likely than this.
             draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
@@ -154,10 +174,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             RpcError: one of the rpc_servers cannot be used.
         """
         tree = (draft_tree_depth, draft_tree_topk, draft_tree_tokens)
+        sources = draft_sources_of(draft_sources, has_head=draft_model_path is not None, is_auto=draft == "auto")
         mode = draft_mode(draft, draft_n_max is not None or bool(draft_n_min or draft_p_min), tree != (None,) * 3)
         draft_options = DraftOptions(
             model_path=None if draft_model_path is None else os.path.expanduser(os.fspath(draft_model_path)),
             mode=mode,
+            sources=sources,
             n_max=(8 if mode == "auto" else 3) if draft_n_max is None else draft_n_max,
             n_min=draft_n_min,
             p_min=draft_p_min,
@@ -186,7 +208,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._info = partial(_tell, bool(options.get("verbose", True)))
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
-        self.draft = mode
+        self.draft, self.draft_sources = mode, sources
+        self.draft_text_n_max = (draft_n_max or _N_MAX_TEXT) if draft_text_n_max is None else draft_text_n_max
+        self._text_store = draft_text_store
         self.draft_n_max, self.draft_n_min, self.draft_p_min = draft_options.n_max, draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
@@ -242,6 +266,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             tap=loading.tap,
             draft=self.draft_settings,
             draft_model=self.draft_model,
+            text=loading.make_text_drafter(self._text_store),
             n_rs_seq=self.context_params.n_rs_seq,
             before_pass=loading.check_servers,
             log=self._info,
@@ -318,6 +343,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """What the attributes `draft`, `draft_n_max`, ... say now."""
         return DraftSettings(
             mode=self.draft,  # type: ignore[arg-type]
+            sources=tuple(self.draft_sources),
+            n_max_text=self.draft_text_n_max,
             n_max=self.draft_n_max,
             n_min=self.draft_n_min,
             p_min=self.draft_p_min,
@@ -432,7 +459,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
-        if self._head is not None and self.engine.planner is None:
+        if (self._head is not None or self.engine.text is not None) and self.engine.planner is None:
             start = perf_counter_ns()
             have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start
@@ -991,7 +1018,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             loading = self.__dict__.get("_loading")
             if loading is not None:
                 loading.prepare_free()
-            if self._head is not None and self._engine is not None:
+            if self._engine is not None:
                 keep_corrections(self._engine, self._head, self.costs_key)
             # the draft borrows the model's tables, the context calls the tap: free them in this order
             engine, head, self._engine, self._head = self._engine, self._head, None, None

@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import Drafter, FeatureTap, Target, local_accelerators
+from ._core import Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import N_ROWS_ARGMAX
 from .model_options import ModelOptions
@@ -17,6 +17,8 @@ from .planning import machine
 from .rpc import RpcServers, find_device
 
 _N_ROWS = 64  # passes of more rows than this are not measured
+
+_stores: dict[str, TextStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
 
 class Loading:
@@ -88,7 +90,7 @@ class Loading:
         """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
         draft = self.draft
         n_seq = draft.n_parallel
-        if draft.model_path is not None:
+        if draft.drafts:
             if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
                 params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
@@ -143,6 +145,14 @@ class Loading:
             n_threads=draft.n_threads or n_threads,
             n_batch=min(n_batch, 512),
         )
+
+    def make_text_drafter(self, store: TextStore | bool) -> TextDrafter | None:
+        """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
+        if "text" not in self.draft.sources:
+            return None
+        if store is True:
+            store = _stores.setdefault(fingerprint(self.model_path), TextStore())
+        return TextDrafter(self.draft.n_parallel, store if isinstance(store, TextStore) else None)
 
     def describe(self, drafter: Drafter, target: Target, n_state_bytes: int) -> str:
         """One line on what was loaded, with a head."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import llama_cpp
 from llama_cpp import Llama
 
+from .engine.sequence import DraftSource
 from .ggml_types import CACHE_TYPES, type_id
 
 _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
 
 
 MODES = ("auto", "chain", "tree")
+SOURCES = ("head", "text")
 _N_LEAVES_AUTO = 8
 _N_CTX_MAX = 2**31 - 1
 _N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
@@ -31,6 +33,7 @@ class DraftOptions:
 
     model_path: str | None
     mode: str
+    sources: tuple[DraftSource, ...]
     n_max: int
     n_min: int
     p_min: float
@@ -46,6 +49,11 @@ class DraftOptions:
     n_threads: int | None
     n_parallel: int
     kv_unified: bool | None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything may be drafted."""
+        return self.model_path is not None or bool(self.sources)
 
     @property
     def n_rows(self) -> int:
@@ -73,6 +81,17 @@ def draft_mode(mode: str | None, chain: bool, tree: bool) -> str:
     if mode is not None:
         return mode
     return "tree" if tree else "chain" if chain else "auto"
+
+
+def draft_sources_of(
+    sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool
+) -> tuple[DraftSource, ...]:
+    """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source."""
+    if sources is None:
+        return ("head", "text") if has_head else ("text",) if is_auto else ()
+    if isinstance(sources, str) or not set(sources) <= set(SOURCES):
+        raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
+    return tuple(source for source in sources if has_head or source != "head")
 
 
 def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:

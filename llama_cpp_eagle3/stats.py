@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .draft import Draft
+from .draft import BY_HEAD, BY_TEXT, Draft
 
 _NS = 1e-9
 
@@ -33,6 +33,14 @@ class Stats:
     accepted_per_position: list[int] = field(default_factory=list)
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
+    # by source: in whole drafts; what both suggested counts for both
+    head_drafted: int = 0
+    """Tokens that the head drafted and the target verified."""
+    head_accepted: int = 0
+    text_drafted: int = 0
+    """Tokens that followed the same words before, in the text or in others, and that the target verified."""
+    text_accepted: int = 0
+
     why_not_drafted: str = ""
     """Why there was no draft, if there was none."""
 
@@ -48,8 +56,10 @@ class Stats:
         """The counters of what was generated alone, but for the rounds, which sequences may share."""
         return replace(self, prompt_tokens=0, rounds=0)
 
-    def extend_positions(self, draft: Draft) -> None:
-        """Make room for a draft."""
+    def begin_draft(self, draft: Draft) -> None:
+        """A draft is verified."""
+        self.head_drafted += draft.n_of(BY_HEAD)
+        self.text_drafted += draft.n_of(BY_TEXT)
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
             self.accepted_per_position += [0] * (draft.depth - n)
@@ -64,6 +74,11 @@ class Stats:
         else:
             self.drafted += n_drafted - i
         return accepted
+
+    def accept(self, draft: Draft, i: int) -> None:
+        """Token i of a draft was accepted."""
+        self.head_accepted += draft.is_by(i, BY_HEAD)
+        self.text_accepted += draft.is_by(i, BY_TEXT)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -159,6 +174,10 @@ class Stats:
             "spec_decode_num_draft_tokens_total": self.drafted,
             "spec_decode_num_accepted_tokens_total": self.accepted,
             "spec_decode_num_accepted_tokens_per_pos_total": list(self.accepted_per_position),
+            "spec_decode_head_num_draft_tokens_total": self.head_drafted,
+            "spec_decode_head_num_accepted_tokens_total": self.head_accepted,
+            "spec_decode_text_num_draft_tokens_total": self.text_drafted,
+            "spec_decode_text_num_accepted_tokens_total": self.text_accepted,
         }
 
     def __repr__(self) -> str:
@@ -172,6 +191,9 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
+        if self.text_drafted:
+            parts.append(f"of the head {self.head_accepted}/{self.head_drafted}")
+            parts.append(f"from text {self.text_accepted}/{self.text_drafted}")
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")
         parts.append(

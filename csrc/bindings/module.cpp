@@ -67,6 +67,7 @@ PYBIND11_MODULE(_core, m) {
     register_head(m);
     register_model_files(m);
     register_drafter(m);
+    register_text(m);
     register_planner(m);
     register_sampler(m);
 }

@@ -15,5 +15,6 @@ void register_model_files(py::module_ & m);
 void register_drafter(py::module_ & m);
 void register_planner(py::module_ & m);
 void register_sampler(py::module_ & m);
+void register_text(py::module_ & m);
 
 } // namespace eagle3::python

@@ -35,6 +35,7 @@ class py_source : public draft_source {
     bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_waiting(llama_seq_id) const override { return 0; }
 
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
@@ -74,6 +75,7 @@ class drafter_source : public draft_source {
     bool    is_parallel() const override { return drafter_.impl().is_parallel(); }
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return drafter_.impl().n_waiting(seq_id); }
 
     double time_us() const override { return static_cast<double>(ggml_time_us()); }
 
@@ -83,9 +85,10 @@ class drafter_source : public draft_source {
 
 // a planner and the flag that keeps a second thread out
 struct py_planner {
-    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target,
-               std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params) :
-        impl(std::move(source), std::move(target), std::move(begin), std::move(step), params) {}
+    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text,
+               std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
+               const planner_params & params) :
+        impl(std::move(source), std::move(text), std::move(target), std::move(begin), std::move(step), params) {}
 
     planner   impl;
     busy_flag busy;
@@ -95,7 +98,11 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
-                                         bool uniform, bool replays) {
+                                         bool uniform, bool replays, std::shared_ptr<text_source> text) {
+    if (text != nullptr && text->n_seq_max() < n_seq_max) {
+        throw std::invalid_argument(
+            format("planner: expected a TextDrafter for %d sequences, found one for %d", n_seq_max, text->n_seq_max()));
+    }
     planner_params params;
     params.n_max        = n_max;
     params.top_k        = top_k;
@@ -110,23 +117,27 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
     } else if (!drafter.is_none()) {
         source = std::make_unique<py_source>(drafter);
     }
-    return std::make_unique<py_planner>(std::move(source), std::move(target), std::move(draft_begin),
+    return std::make_unique<py_planner>(std::move(source), std::move(text), std::move(target), std::move(draft_begin),
                                         std::move(draft_step), params);
+}
+
+py::object plan_to_draft(const draft_tree & plan) {
+    return to_draft(plan.tokens, plan.parents, plan.probs, plan.sources);
 }
 
 py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama_seq_id seq_id, int32_t n_rows_extra) {
     const busy_flag::scope scope(self.busy);
-    const draft_tree &     plan = self.impl.propose({ seq_id }, { id_last }, { n_room }, n_rows_extra).front();
-    return to_draft(plan.tokens, plan.parents, plan.probs);
+    return plan_to_draft(self.impl.propose({ seq_id }, { id_last }, { n_room }, n_rows_extra).front());
 }
 
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
-                                      int32_t n_rows_extra, const std::vector<int32_t> & n_max) {
+                                      int32_t n_rows_extra, const std::vector<int32_t> & n_max,
+                                      const std::vector<int32_t> & n_max_text) {
     const busy_flag::scope  scope(self.busy);
     std::vector<py::object> drafts;
-    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max)) {
-        drafts.push_back(to_draft(plan.tokens, plan.parents, plan.probs));
+    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_text)) {
+        drafts.push_back(plan_to_draft(plan));
     }
     return drafts;
 }
@@ -165,6 +176,7 @@ py::dict stats(py_planner & self) {
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
     result["trials"]            = p.stats.n_trials;
+    result["text"]              = p.stats.n_text;
     result["steps"]             = p.stats.n_steps;
     result["chosen"]            = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
@@ -205,14 +217,16 @@ void register_planner(py::module_ & m) {
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
         of all trees of a round, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
-        uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
+        uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass evaluates all accepted tokens again. text: a TextDrafter for the same sequences, which drafts too; it must be up to date in
+        each round.
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("uniform") = false, py::arg("replays") = false, py::keep_alive<1, 2>())
+             py::arg("uniform") = false, py::arg("replays") = false, py::arg("text").none(true) = py::none(),
+             py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft what may follow id_last, as a Draft, which may be empty.
@@ -222,9 +236,9 @@ void register_planner(py::module_ & m) {
         )pbdoc")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
-             "The same for sequences that share one pass of the target: one Draft for each. n_max: tokens that may "
-             "follow "
-             "each other, for each; else the planner's own n_max.")
+             py::arg("n_max_text") = std::vector<int32_t>(),
+             "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_text: tokens "
+             "of the head's and of the text's that may follow each other, for each; else the planner's own n_max.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
             After each round, those without a draft too: what the target said, and how long its pass took.
@@ -242,13 +256,21 @@ void register_planner(py::module_ & m) {
             },
             py::arg("seq_id") = 0, "A new text begins in this sequence.")
         .def(
-            "acceptance",
-            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id) {
+            "may_wait",
+            [](py_planner & self, llama_seq_id seq_id, int32_t n_seqs) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.accepted(p, depth, seq_id);
+                return self.impl.may_wait(seq_id, n_seqs);
             },
-            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0,
-            "How likely a node is accepted once its parent is, if the head gives it the probability p.")
+            py::arg("seq_id"), py::arg("n_seqs"),
+            "Whether the head need not take in a sequence's prompt now, since with n_seqs at once it is not asked.")
+        .def(
+            "acceptance",
+            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_text) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.accepted(p, depth, seq_id, by_text);
+            },
+            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_text") = false,
+            "How likely a node is accepted once its parent is, if the head (or the text) gives it the probability p.")
         .def(
             "can_pay",
             [](py_planner & self, int32_t n_seqs) {
@@ -272,7 +294,7 @@ void register_planner(py::module_ & m) {
             "The CostCurves that it refines: of the target, of the draft's first graph and of its levels.")
         .def("stats", &stats, R"pbdoc(
             What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
-            worth it, `trials` although no head could pay; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
+            worth it, `trials` although no head could pay; `text`, rounds in which something was verified that the text suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
             `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
         )pbdoc");
 }

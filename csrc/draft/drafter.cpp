@@ -119,7 +119,7 @@ void drafter::flush(llama_seq_id seq_id) {
 }
 
 void drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                      llama_seq_id seq_id, const int32_t * row_ids) {
+                      llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
     time_scope       t(stats.t_process_us);
     draft_sequence & seq = sequence(seq_id);
     if (n_tokens <= 0) {
@@ -139,6 +139,7 @@ void drafter::process(const float * rows, const llama_token * tokens, int32_t n_
     cache_.request(seq_id, n_past + n_tokens + draft_cache::n_scratch);
     cache_.provide();
     const size_t n_feat = hparams_.n_embd_feat();
+    const auto   n_wait = static_cast<int32_t>(n_wait_bytes / (n_feat * sizeof(float)));
     for (int32_t i = 0; i < n_tokens; ++i) {
         seq.append(rows + n_feat * (row_ids ? row_ids[i] : i), tokens[i]);
         if (seq.n_rows() > n_batch_) {
@@ -146,7 +147,7 @@ void drafter::process(const float * rows, const llama_token * tokens, int32_t n_
         }
     }
     // a prompt is written at once; what comes in small pieces waits, and is cheaper together
-    if (n_tokens > n_catch_up_max || seq.n_rows() > n_wait_max) {
+    if ((n_tokens > n_catch_up_max && !may_wait) || seq.n_rows() > std::max(n_wait_max, may_wait ? n_wait : 0)) {
         flush(seq_id);
     }
 }

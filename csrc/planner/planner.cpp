@@ -20,10 +20,6 @@ constexpr float q_best       = 0.995f;
 constexpr float replay_share = 0.5f;  // rows that are evaluated again often fill a step that the next draft pays for
 constexpr float cum_min      = 0.01f; // paths less likely than this are not followed in thought
 
-void insert_cum(std::vector<float> & cums, float cum) {
-    cums.insert(std::upper_bound(cums.begin(), cums.end(), cum, std::greater<float>()), cum);
-}
-
 double now_us() {
     const auto t = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration<double, std::micro>(t).count();
@@ -31,10 +27,12 @@ double now_us() {
 
 } // namespace
 
-planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target,
-                 std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params) :
+planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text,
+                 std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
+                 std::shared_ptr<cost_curve> step, const planner_params & params) :
     source_(std::move(source)), target_(std::move(target)), begin_(std::move(begin)), step_(std::move(step)),
-    params_(params), acceptance_(std::max(params.n_seq_max, 1)) {
+    params_(params), text_(std::move(text)), acceptance_(std::max(params.n_seq_max, 1)),
+    text_acceptance_(std::max(params.n_seq_max, 1)) {
     if (params.n_max < 0 || params.n_nodes_max < 0 || params.n_leaves_max < 1 || params.top_k < 1 ||
         params.n_seq_max < 1 || params.n_nodes_max >= cost_curve::n_max) {
         throw std::invalid_argument(format(
@@ -60,12 +58,12 @@ void planner::check(llama_seq_id seq_id) const {
     }
 }
 
-float planner::accepted(float p, int32_t depth, llama_seq_id seq_id) const {
+float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text) const {
     check(seq_id);
     if (!(p >= 0.0f && p <= 1.0f) || depth < 1) {
         throw std::invalid_argument(format("planner: expected p in 0..1 and depth >= 1, found %g and %d", p, depth));
     }
-    return acceptance_(p, depth, seq_id);
+    return by_text ? text_acceptance_(p, depth, seq_id) : acceptance_(p, depth, seq_id);
 }
 
 void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
@@ -128,20 +126,25 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
 const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id> & seq_ids,
                                                  const std::vector<llama_token> &  ids_last,
                                                  const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
-                                                 const std::vector<int32_t> & n_max) {
+                                                 const std::vector<int32_t> & n_max,
+                                                 const std::vector<int32_t> & n_max_text) {
     const double t_start = now_us();
     check(seq_ids, ids_last, n_rooms);
-    if (!n_max.empty() && n_max.size() != seq_ids.size()) {
-        throw std::invalid_argument(
-            format("planner: expected n_max for %zu sequences, found %zu", seq_ids.size(), n_max.size()));
+    for (const auto * limits : { &n_max, &n_max_text }) {
+        if (!limits->empty() && limits->size() != seq_ids.size()) {
+            throw std::invalid_argument(
+                format("planner: expected n_max for %zu sequences, found %zu", seq_ids.size(), limits->size()));
+        }
     }
     int32_t n_max_all = 0;
     n_emitted_ = n_best_ = 0;
+    value_ = t_expected_ = 0.0f;
     t_draft_us_ = t_source_us_ = 0.0;
     drafted_ = surprised_ = false;
     set_price(static_cast<int32_t>(seq_ids.size()), std::max(n_rows_extra, 0));
 
     requests_.clear();
+    n_drafting_ = 0;
     seq_ids_.clear();
     ids_last_.clear();
     plans_.resize(seq_ids.size());
@@ -149,12 +152,19 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
         plans_[i].tokens.clear();
         plans_[i].parents.clear();
         plans_[i].probs.clear();
-        const auto seq_id      = static_cast<size_t>(seq_ids[i]);
-        request_of_[seq_id]    = i;
-        const int32_t n_levels = std::min(params_.n_max, n_max.empty() ? params_.n_max : n_max[i]);
-        n_max_all              = std::max(n_max_all, n_levels);
-        requests_.push_back({ seq_ids[i], std::max(n_rooms[i], 0), std::max(0, std::min(n_rooms[i], n_levels)) });
-        if (requests_.back().n_levels > 0) {
+        plans_[i].sources.clear();
+        const auto seq_id   = static_cast<size_t>(seq_ids[i]);
+        request_of_[seq_id] = i;
+        const auto limit    = [&](const std::vector<int32_t> & limits, bool is_there) {
+            return is_there ? std::min(params_.n_max, limits.empty() ? params_.n_max : limits[i]) : 0;
+        };
+        const int32_t n_room = std::max(n_rooms[i], 0), n_head = limit(n_max, source_ != nullptr),
+                      n_text   = limit(n_max_text, text_ != nullptr);
+        const int32_t n_levels = std::clamp(n_head, 0, n_room);
+        n_max_all              = std::max(n_max_all, source_ != nullptr ? n_head : n_text);
+        requests_.push_back({ seq_ids[i], n_room, n_levels, std::clamp(n_text, 0, n_room) });
+        n_drafting_ += n_levels > 0 || requests_.back().n_text > 0;
+        if (n_levels > 0) {
             seq_ids_.push_back(seq_ids[i]);
             ids_last_.push_back(ids_last[i]);
         }
@@ -164,12 +174,24 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     }
     n_nodes_ = params_.n_nodes_max;
 
-    drafted_ = ask(n_max_all);
+    nodes_.clear();
+    of_head_.clear();
+    candidates_.clear();
+    n_candidates_ = params_.top_k;
+    add_text();
+    value_text_ = has_text_ ? choose() : 0.0f;
+    drafted_    = ask(n_max_all);
+    stats.n_trials += is_trial_;
     if (drafted_) {
         stats.n_drafted++;
         stats.n_probes += !is_trial_ && !gates_[seq_ids.size()].open();
-        stats.n_trials += is_trial_;
         draft();
+    }
+    if (is_trial_) {
+        const size_t n = std::min(chosen_.size(), static_cast<size_t>(n_trial) * n_drafting_);
+        n_best_        = static_cast<int32_t>(n - n % stride());
+    }
+    if (drafted_ || has_text_) {
         publish();
     }
     stats.n_rounds++;
@@ -181,20 +203,21 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
 
 // is the head asked in this round?
 bool planner::ask(int32_t n_max) {
-    is_trial_ = false;
-    if (!source_ || seq_ids_.empty() || n_nodes_ == 0) {
+    const bool has_head = !seq_ids_.empty();
+    is_trial_           = false;
+    if ((!has_head && !has_text_) || n_nodes_ == 0) {
         return false;
     }
     if (can_pay(n_seqs_, n_base_ - n_seqs_, n_max)) {
-        return gates_[static_cast<size_t>(n_seqs_)].ask();
+        return has_head && (value_text_ <= 0.0f || head_adds()) && gates_[static_cast<size_t>(n_seqs_)].ask();
     }
-    if (n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
+    if (value_text_ > 0.0f || n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
         return false;
     }
     is_trial_    = true;
     trial_waits_ = std::min(2 * trial_waits_, n_trial_wait_max);
     trial_wait_  = trial_waits_;
-    return true;
+    return has_head;
 }
 
 template <typename F>
@@ -219,7 +242,7 @@ void planner::draft() {
     for (int32_t width; (width = next()) > 0;) {
         expanded_.clear();
         for (int32_t i = 0; i < width; ++i) {
-            expanded_.push_back(level_[static_cast<size_t>(i)].node);
+            expanded_.push_back(nodes_[static_cast<size_t>(level_[static_cast<size_t>(i)].node)].in_head);
         }
         const size_t first  = source_->nodes().size();
         const double t_step = timed([&] { source_->expand(expanded_, n_candidates_); });
@@ -231,10 +254,6 @@ void planner::draft() {
         stats.n_steps++;
         add_nodes(first, ++depth);
         value = choose();
-    }
-    if (is_trial_) {
-        const size_t n = std::min(chosen_.size(), static_cast<size_t>(n_trial) * seq_ids_.size());
-        n_best_        = static_cast<int32_t>(n - n % stride());
     }
     value_ = value - static_cast<float>(price_) * t_expected_;
 }
@@ -250,11 +269,8 @@ int32_t planner::begin() {
         seq.n_waiting = 0;
         seq.open      = false;
     }
-    node_cum_.clear();
     node_place_.clear();
-    candidates_.clear();
-    n_candidates_ = params_.top_k;
-    n_expand_     = source_->n_expand();
+    n_expand_ = source_->n_expand();
 
     const bool    parallel = source_->is_parallel();
     const int32_t n_seqs   = static_cast<int32_t>(seq_ids_.size());
@@ -323,56 +339,66 @@ int32_t planner::n_steps_ahead() {
     return best_n;
 }
 
-// take in what was drafted from node `first` on; the last level is at this depth
+// take in what the head has drafted from node `first` on; the last level is at this depth
 void planner::add_nodes(size_t first, int32_t depth) {
-    const auto & nodes   = source_->nodes();
+    const auto & drafted = source_->nodes();
     // one level needs no more than this, and the best of all neither
     const size_t n_level = static_cast<size_t>(std::max(n_candidates_, n_seqs_));
     const size_t n_all   = static_cast<size_t>(n_nodes_) + n_level;
-    const auto   insert  = [](std::vector<candidate> & list, const candidate & c, size_t n_max) {
-        const auto at = std::upper_bound(list.begin(), list.end(), c,
-                                         [](const candidate & a, const candidate & b) { return a.cum > b.cum; });
-        if (at == list.end() && list.size() >= n_max) {
-            return;
-        }
-        list.insert(at, c);
-        if (list.size() > n_max) {
-            list.pop_back();
-        }
-    };
     level_.clear();
-    for (size_t i = first; i < nodes.size(); ++i) {
-        const draft_node & node     = nodes[i];
-        const float        place    = acceptance::place_of(node.p);
-        const float        above    = node.parent < 0 ? 1.0f : node_cum_[static_cast<size_t>(node.parent)];
-        const float        cum      = above * acceptance_.at(place, node.depth, node.seq_id);
-        const int32_t      n_levels = requests_[request_of_[static_cast<size_t>(node.seq_id)]].n_levels;
-        node_cum_.push_back(cum);
-        node_place_.push_back(place);
-        if (node.depth <= n_levels) {
-            insert(candidates_, { cum, static_cast<int32_t>(i) }, n_all);
+    if (has_text_) {
+        nodes_.resize(n_real_);
+    }
+    for (size_t i = first; i < drafted.size(); ++i) {
+        const draft_node & d      = drafted[i];
+        const int32_t      parent = d.parent < 0 ? -1 : of_head_[static_cast<size_t>(d.parent)];
+        int32_t            index  = has_text_ ? find_child(parent, d.token, d.seq_id) : -1;
+        if (index < 0) {
+            index = static_cast<int32_t>(nodes_.size());
+            nodes_.push_back({ parent, d.token, d.depth, d.seq_id });
         }
-        if (node.depth == depth && depth < n_levels) {
-            insert(level_, { cum, static_cast<int32_t>(i) }, n_level);
+        node & n  = nodes_[static_cast<size_t>(index)];
+        n.p_head  = d.p;
+        n.place   = acceptance::place_of(d.p);
+        n.in_head = static_cast<int32_t>(i);
+        of_head_.push_back(index);
+        node_place_.push_back(n.place);
+        if (!has_text_) {
+            n.q   = acceptance_.at(n.place, n.depth, n.seq_id);
+            n.cum = n.q * (parent < 0 ? 1.0f : nodes_[static_cast<size_t>(parent)].cum);
+            if (n.depth <= requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels) {
+                insert_candidate(candidates_, { n.cum, index }, n_all);
+            }
         }
     }
-    outlook_.observe(nodes, first, node_place_);
+    if (has_text_) {
+        rate();
+    }
+    for (size_t i = first; i < drafted.size(); ++i) {
+        const int32_t index = of_head_[i];
+        const node &  n     = nodes_[static_cast<size_t>(index)];
+        // where the text goes on with what the head said, the head need not
+        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left &&
+            (params_.uniform || n.p_text == 0.0f || find_child(index, -1, n.seq_id) < 0)) {
+            insert_candidate(level_, { n.cum, index }, n_level);
+        }
+    }
+    outlook_.observe(drafted, first, node_place_);
 }
 
 // list the candidates that may be verified together, best first; returns what verifying the best n_best_ is worth
 float planner::choose() {
-    const auto & nodes = source_->nodes();
     chosen_.clear();
     cums_.clear();
-    node_index_.assign(nodes.size(), -1); // children that are chosen, -1 = not chosen itself
-    int32_t n_leaves = 1;                 // the first one of each sequence is its own
+    node_index_.assign(nodes_.size(), -1); // children that are chosen, -1 = not chosen itself
+    int32_t n_leaves = 1;                  // the first one of each sequence is its own
     for (request & r : requests_) {
         r.n_chosen = r.n_first = 0;
     }
     for (const candidate & c : candidates_) {
-        const draft_node & node   = nodes[static_cast<size_t>(c.node)];
-        const int32_t      parent = node.parent;
-        request &          r      = requests_[request_of_[static_cast<size_t>(node.seq_id)]];
+        const node &  n      = nodes_[static_cast<size_t>(c.node)];
+        const int32_t parent = n.parent;
+        request &     r      = requests_[request_of_[static_cast<size_t>(n.seq_id)]];
         if (r.n_chosen >= r.n_room) {
             continue;
         }
@@ -401,9 +427,8 @@ float planner::choose() {
 
 // of chains that have one length: the chosen nodes of all sequences, level by level
 void planner::order_by_depth() {
-    const auto & nodes = source_->nodes();
-    const auto   depth = [&](int32_t i) {
-        return nodes[static_cast<size_t>(i)].depth;
+    const auto depth = [&](int32_t i) {
+        return nodes_[static_cast<size_t>(i)].depth;
     };
     std::stable_sort(chosen_.begin(), chosen_.end(), [&](int32_t a, int32_t b) { return depth(a) < depth(b); });
     size_t n_whole = 0;
@@ -413,7 +438,7 @@ void planner::order_by_depth() {
     chosen_.resize(n_whole);
     cums_.clear();
     for (const int32_t i : chosen_) {
-        cums_.push_back(node_cum_[static_cast<size_t>(i)]);
+        cums_.push_back(nodes_[static_cast<size_t>(i)].cum);
     }
 }
 
@@ -451,9 +476,8 @@ int32_t planner::next_width(float value, int32_t depth) {
         cums_ahead_            = cums_;
         tails_.clear();
         for (size_t i = 0; i < width; ++i) {
-            const auto node = static_cast<size_t>(level_[i].node);
-            tails_.push_back(
-                { level_[i].cum, node_place_[node], request_of_[static_cast<size_t>(source_->nodes()[node].seq_id)] });
+            const node & n = nodes_[static_cast<size_t>(level_[i].node)];
+            tails_.push_back({ level_[i].cum, n.place, request_of_[static_cast<size_t>(n.seq_id)] });
         }
         for (int32_t ahead = 1; ahead <= n_look_ahead && !tails_.empty(); ++ahead) {
             size_t       n_tails = 0;
@@ -467,10 +491,10 @@ int32_t planner::next_width(float value, int32_t depth) {
                 if (stride() > 1) {
                     cums_ahead_.push_back(cum);
                 } else {
-                    insert_cum(cums_ahead_, cum);
+                    insert_cum(cum);
                 }
                 if (n_candidates_ > 1) {
-                    insert_cum(cums_ahead_, t.cum * interpolate(r.ahead.q_second, t.place));
+                    insert_cum(t.cum * interpolate(r.ahead.q_second, t.place));
                 }
                 tails_[n_tails++] = { cum, interpolate(r.ahead.place, t.place), t.request };
             }
@@ -502,29 +526,35 @@ void planner::set_outlooks(int32_t depth) {
 
 // the plans, and what the sequences will be judged by
 void planner::publish() {
-    const auto & nodes = source_->nodes();
     chosen_.resize(static_cast<size_t>(n_best_));
     std::sort(chosen_.begin(), chosen_.end()); // parents first
+    bool has_text = false;
     for (const int32_t i : chosen_) {
-        const draft_node & node             = nodes[static_cast<size_t>(i)];
-        draft_tree &       plan             = plans_[request_of_[static_cast<size_t>(node.seq_id)]];
+        const node & n                      = nodes_[static_cast<size_t>(i)];
+        draft_tree & plan                   = plans_[request_of_[static_cast<size_t>(n.seq_id)]];
         node_index_[static_cast<size_t>(i)] = static_cast<int32_t>(plan.tokens.size());
-        plan.parents.push_back(node.parent < 0 ? -1 : node_index_[static_cast<size_t>(node.parent)]);
-        plan.tokens.push_back(node.token);
-        plan.probs.push_back(node.p);
+        plan.parents.push_back(n.parent < 0 ? -1 : node_index_[static_cast<size_t>(n.parent)]);
+        plan.tokens.push_back(n.token);
+        plan.probs.push_back(n.in_head >= 0 ? n.p_head : n.p_text);
+        plan.sources.push_back((n.in_head >= 0 ? draft_tree::by_head : 0) |
+                               (n.p_text > 0.0f ? draft_tree::by_text : 0));
+        has_text = has_text || n.p_text > 0.0f;
     }
-    for (const llama_seq_id seq_id : seq_ids_) {
-        sequence & seq = sequences_[static_cast<size_t>(seq_id)];
-        seq.nodes.clear();
-        seq.node = -1;
-        seq.open = true;
+    stats.n_text += has_text;
+    for (const request & r : requests_) {
+        if (r.n_text > 0 || (drafted_ && r.n_levels > 0)) {
+            sequence & seq = sequences_[static_cast<size_t>(r.seq_id)];
+            seq.nodes.clear();
+            seq.at   = -1;
+            seq.open = true;
+        }
     }
-    for (size_t i = 0; i < nodes.size(); ++i) {
-        sequence & seq = sequences_[static_cast<size_t>(nodes[i].seq_id)];
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+        sequence & seq = sequences_[static_cast<size_t>(nodes_[i].seq_id)];
         node_index_[i] = static_cast<int32_t>(seq.nodes.size());
-        seq.nodes.push_back(nodes[i]);
-        if (nodes[i].parent >= 0) {
-            seq.nodes.back().parent = node_index_[static_cast<size_t>(nodes[i].parent)];
+        seq.nodes.push_back(nodes_[i]);
+        if (nodes_[i].parent >= 0) {
+            seq.nodes.back().parent = node_index_[static_cast<size_t>(nodes_[i].parent)];
         }
     }
 }
@@ -537,21 +567,26 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
             break;
         }
         int32_t next  = -1;
-        bool    first = true; // the best child comes first
-        for (size_t i = static_cast<size_t>(seq.node + 1); i < seq.nodes.size(); ++i) {
-            const draft_node & node = seq.nodes[i];
-            if (node.parent != seq.node) {
+        bool    first = true; // the head's best child comes first
+        for (size_t i = static_cast<size_t>(seq.at + 1); i < seq.nodes.size(); ++i) {
+            const node & n = seq.nodes[i];
+            if (n.parent != seq.at) {
                 continue;
             }
-            const bool accepted = node.token == token;
+            const bool accepted = n.token == token;
             if (accepted) {
-                next       = static_cast<int32_t>(i);
-                surprised_ = surprised_ || (first && acceptance_(node.p, node.depth, seq_id) < q_surprise);
+                next = static_cast<int32_t>(i);
             }
-            acceptance_.observe(node.p, node.depth, seq_id, accepted);
-            first = false;
+            if (n.in_head >= 0) {
+                surprised_ = surprised_ || (accepted && first && acceptance_.at(n.place, n.depth, seq_id) < q_surprise);
+                acceptance_.observe(n.p_head, n.depth, seq_id, accepted);
+                first = false;
+            }
+            if (n.p_text > 0.0f) {
+                text_acceptance_.observe(n.p_text, n.depth, seq_id, accepted);
+            }
         }
-        seq.node = next;
+        seq.at   = next;
         seq.open = next >= 0;
     }
     if (!tokens.empty()) {
@@ -577,18 +612,29 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         // the extra rows too: plain decoding has none
         const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
-        gates_[static_cast<size_t>(n_seqs_)].update(value, value_, n_best_ > 0, surprised_);
+        // what the head adds to what the text gives anyway
+        gates_[static_cast<size_t>(n_seqs_)].update(value - value_text_, value_ - value_text_, n_best_ > 0, surprised_);
     }
     drafted_   = false;
     n_emitted_ = 0;
 }
 
+bool planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
+    check(seq_id);
+    if (n_seqs < 1 || static_cast<size_t>(n_seqs) >= gates_.size()) {
+        throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", gates_.size() - 1, n_seqs));
+    }
+    return !worth_asking(n_seqs) && !(can_pay(n_seqs) && sequences_[static_cast<size_t>(seq_id)].is_probed);
+}
+
 void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
     acceptance_.reset(seq_id);
+    text_acceptance_.reset(seq_id);
     sequence & seq = sequences_[static_cast<size_t>(seq_id)];
     seq.open       = false;
     seq.n_waiting  = -1;
+    seq.is_probed  = n_texts_++ % n_probed == 0;
     for (gate & g : gates_) {
         g.new_text();
     }

@@ -6,8 +6,10 @@
 #include "planner/draft_source.h"
 #include "planner/gate.h"
 #include "planner/outlook.h"
+#include "text/source.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +30,7 @@ struct planner_stats {
     int64_t              n_drafted = 0; // rounds in which the head was asked
     int64_t              n_probes  = 0; // of these: although it had not been worth it lately
     int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
+    int64_t              n_text    = 0; // rounds in which something was verified that the text suggested
     int64_t              n_steps   = 0; // levels drafted behind the first
     std::vector<int64_t> n_chosen;      // [i]: rounds in which i drafted tokens were verified
     double               t_draft_us = 0.0;
@@ -43,26 +46,33 @@ struct planner_stats {
 // drafted as long as the best outcome of the next ones, predicted from how confidence goes on along a path, exceeds
 // what is there by more than the steps cost.
 //
+// There are two sources: the head, and the text itself, which costs nothing. What both suggest is one tree, or, where
+// only chains can be verified, the better one of two. The head is asked only if that is expected to add to what the
+// text gives; meanwhile its rows wait. Each source is believed as far as it was right; a token of one that the other
+// does not suggest is less likely, one of both more.
+//
 // A head that is not worth asking is asked now and then only, see gate. What was drafted but not verified is judged by
 // the text just as well, so that such a probe costs a draft step and nothing more.
 class planner {
   public:
     // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes. Of a
     // parallel source instead of the last: the first graph over one row that waits and n nodes behind it.
-    // Throws std::invalid_argument.
-    planner(std::unique_ptr<draft_source> source, std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
-            std::shared_ptr<cost_curve> step, const planner_params & params);
+    // Without a source or a text nothing comes from there. Throws std::invalid_argument.
+    planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text, std::shared_ptr<cost_curve> target,
+            std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params);
 
     const planner_params & params() const { return params_; }
 
     // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
-    // n_max: tokens that may follow each other, for each; empty = params().n_max for all.
+    // n_max, n_max_text: tokens that may follow each other, of the head's and of the text's, for each; empty =
+    // params().n_max for all. The text must be up to date.
     // n_rows_extra: rows of the pass besides one per sequence and the drafts, which are there
     // because of earlier drafts. The result is valid until the next call.
     const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
                                             const std::vector<llama_token> &  ids_last,
                                             const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
-                                            const std::vector<int32_t> & n_max = {});
+                                            const std::vector<int32_t> & n_max      = {},
+                                            const std::vector<int32_t> & n_max_text = {});
 
     // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
@@ -82,6 +92,10 @@ class planner {
     // what drafting so many tokens takes, one row waiting
     float draft_us(int32_t n_tokens) const { return begin_->at(1) + levels_us(n_tokens - 1, 1); }
 
+    // Whether the head need not take in a sequence's prompt now, since with so many sequences it is not asked lately.
+    // Those of some texts do not wait even then: with these it is probed.
+    bool may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
+
     // of the target's passes, of the draft's first graph and of its levels
     const std::shared_ptr<cost_curve> & target_costs() const { return target_; }
     const std::shared_ptr<cost_curve> & begin_costs() const { return begin_; }
@@ -90,8 +104,9 @@ class planner {
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
 
-    // how likely a node is accepted once its parent is, if the head gives it p. Throws std::invalid_argument.
-    float accepted(float p, int32_t depth, llama_seq_id seq_id) const;
+    // how likely a node is accepted once its parent is, if the head (or the text) gives it p. Throws
+    // std::invalid_argument.
+    float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text = false) const;
 
     // whether the head is asked each round at the moment, with so many sequences at once
     bool worth_asking(int32_t n_seqs) const { return gates_[static_cast<size_t>(n_seqs)].open() && can_pay(n_seqs); }
@@ -100,15 +115,33 @@ class planner {
 
   private:
     static constexpr int32_t n_look_ahead  = 8;
-    static constexpr int32_t n_trial       = 3;  // tokens of a trial: four rows are where kernels get fast
-    static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
+    static constexpr int32_t n_trial       = 3;   // tokens of a trial: four rows are where kernels get fast
+    static constexpr int32_t n_waiting_max = 16;  // more rows than this are not left to the first graph of a draft
+    static constexpr int32_t n_ready_max   = 128; // a sequence with more rows that wait is not probed
+    static constexpr int32_t n_probed      = 4;   // of so many texts one does not wait for the gate to open
+
+    // a token that may be verified
+    struct node {
+        int32_t      parent;
+        llama_token  token;
+        int32_t      depth;
+        llama_seq_id seq_id;
+        float        p_head  = 0.0f;  // what the head says of it
+        float        p_text  = 0.0f;  // and the text; 0 = nothing
+        int32_t      in_head = -1;    // which of the head's nodes it is, -1 = none
+        float        place   = 0.0f;  // of p_head
+        float        q       = 0.0f;  // how likely it is accepted once its parent is
+        float        cum     = 0.0f;  // how likely the path up to it is
+        bool         is_left = false; // out: the other path is better
+    };
 
     struct sequence {
-        std::vector<draft_node> nodes;          // drafted last
-        int32_t                 node      = -1; // the text has come this far along them
-        bool                    open      = false;
-        llama_token             id_last   = -1;
-        int32_t                 n_waiting = -1; // rows that the drafter has not caught up with, -1 = not known
+        std::vector<node> nodes;          // drafted last
+        int32_t           at        = -1; // the text has come this far along them
+        bool              open      = false;
+        llama_token       id_last   = -1;
+        int32_t           n_waiting = -1;   // rows that the drafter has not caught up with, -1 = not known
+        bool              is_probed = true; // its prompt does not wait for the gate to open
     };
 
     // of a drafted node
@@ -138,10 +171,25 @@ class planner {
     float   choose();
     void    order_by_depth();
     float   best_of(const std::vector<float> & cums, int32_t & n_best) const;
-    size_t  stride() const { return params_.uniform ? std::max<size_t>(1, seq_ids_.size()) : 1; }
+    size_t  stride() const { return params_.uniform ? std::max<size_t>(1, n_drafting_) : 1; }
     int32_t next_width(float value, int32_t depth);
     void    set_outlooks(int32_t depth);
     void    publish();
+
+    // mix.cpp: the text beside the head
+    void    add_text();
+    int32_t find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const;
+    void    rate();
+    void    leave_paths();
+    void    fill_up();
+    bool    head_adds();
+
+    static void insert_candidate(std::vector<candidate> & list, const candidate & c, size_t n_max);
+
+    // keeps what is expected to come in order
+    void insert_cum(float cum) {
+        cums_ahead_.insert(std::upper_bound(cums_ahead_.begin(), cums_ahead_.end(), cum, std::greater<float>()), cum);
+    }
 
     // run a call of the source; returns its microseconds
     template <typename F>
@@ -150,7 +198,8 @@ class planner {
     std::unique_ptr<draft_source> source_;
     std::shared_ptr<cost_curve>   target_, begin_, step_;
     planner_params                params_;
-    acceptance                    acceptance_;
+    std::shared_ptr<text_source>  text_;
+    acceptance                    acceptance_, text_acceptance_;
     std::vector<gate>             gates_; // [number of sequences]
     std::vector<sequence>         sequences_;
 
@@ -167,40 +216,50 @@ class planner {
     struct request {
         llama_seq_id   seq_id;
         int32_t        n_room;       // tokens that fit
-        int32_t        n_levels;     // that fit, 0 = not drafted for
+        int32_t        n_levels;     // that fit, 0 = not drafted for by the head
+        int32_t        n_text;       // the same of the text
         int32_t        n_chosen = 0; // nodes
         int32_t        n_first  = 0; // of them, without a parent
         outlook::table ahead    = {};
     };
 
     std::vector<request>      requests_;
-    std::vector<llama_seq_id> seq_ids_; // those that are drafted for, and their last tokens
+    std::vector<llama_seq_id> seq_ids_; // those that the head drafts for, and their last tokens
     std::vector<llama_token>  ids_last_;
-    int32_t                   n_candidates_ = 1; // behind each node
-    int32_t                   n_expand_     = 0; // nodes that may still be expanded
-    std::vector<size_t>       request_of_;       // [seq_id]
+    size_t                    n_drafting_ = 0; // sequences that are drafted for
+    std::vector<node>         nodes_;
+    size_t                    n_real_ = 0; // of them, without those that only fill up
+    std::vector<int32_t>      of_head_;    // [the head's node]: which of nodes_ it is
+    bool                      has_text_ = false;
+    std::vector<text_node>    suggested_;
+    std::vector<float>        sum_head_, sum_text_; // of the children that only one of them suggests
+    float                     value_text_   = 0.0f; // of the best plan without the head
+    int32_t                   n_candidates_ = 1;    // behind each node
+    int32_t                   n_expand_     = 0;    // nodes that may still be expanded
+    std::vector<size_t>       request_of_;          // [seq_id]
     int32_t                   n_seqs_      = 1;
     int32_t                   n_base_      = 1; // rows of the pass without drafts
+    int32_t                   n_texts_     = 0; // that have begun
     int32_t                   n_nodes_     = 0; // that may be chosen
     int32_t                   n_best_      = 0; // that were
     int32_t                   n_emitted_   = 0;
     double                    t_draft_us_  = 0.0;
-    double                    t_source_us_ = 0.0; // the same on our own clock
-    bool                      drafted_     = false;
+    double                    t_source_us_ = 0.0;   // the same on our own clock
+    bool                      drafted_     = false; // the head was asked
     bool                      is_trial_    = false;
     int32_t                   trial_wait_  = 128; // rounds until the next trial
     int32_t                   trial_waits_ = 128;
-    bool                      surprised_   = false;   // something unlikely was accepted
-    float                     value_       = 0.0f;    // that is expected
-    float                     t_expected_  = 0.0f;    // of drafting
-    std::vector<float>        cost_;                  // [n]: price of n more rows
-    std::vector<float>        replay_;                // [n]: price of a chain that ends after n of its tokens
-    std::vector<float>        node_cum_, node_place_; // of each drafted node
-    std::vector<int32_t>      node_index_;            // of each drafted node: scratch
-    std::vector<candidate>    candidates_;            // best first
-    std::vector<candidate>    level_;                 // of the last level, best first
-    std::vector<int32_t>      chosen_;                // nodes that may be verified together, best first
-    std::vector<float>        cums_, cums_ahead_;     // of the chosen, and of what is expected to come
+    bool                      surprised_   = false; // something unlikely was accepted
+    float                     value_       = 0.0f;  // that is expected
+    float                     t_expected_  = 0.0f;  // of drafting
+    std::vector<float>        cost_;                // [n]: price of n more rows
+    std::vector<float>        replay_;              // [n]: price of a chain that ends after n of its tokens
+    std::vector<float>        node_place_;          // of each of the head's nodes
+    std::vector<int32_t>      node_index_;          // of each drafted node: scratch
+    std::vector<candidate>    candidates_;          // best first
+    std::vector<candidate>    level_;               // of the last level, best first
+    std::vector<int32_t>      chosen_;              // nodes that may be verified together, best first
+    std::vector<float>        cums_, cums_ahead_;   // of the chosen, and of what is expected to come
     std::vector<tail>         tails_;
     std::vector<int32_t>      expanded_;
     std::vector<draft_tree>   plans_;

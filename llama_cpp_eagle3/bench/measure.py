@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import Eagle3Llama
 from . import machine, peer
 from .figures import Spread
+from .replay import Recorded, Replay, tokens_of
 from .runs import N_CTX, Peer, Run, load, run_own, run_peer, total
 from .server import Server
 from .settings import Setting, own
@@ -36,6 +38,8 @@ class Config:
     """Folder of llama.cpp's programs."""
     synthetic: list[float] | None = None
     """Accept by these odds instead of by what the target says."""
+    replay: list[tuple[str, str]] = field(default_factory=list)
+    """Prompts and answers that the target says, in place of `texts`."""
 
 
 @dataclass
@@ -90,6 +94,8 @@ class Result:
     n_different: int
     """Prompts to which one of our sides wrote another text than plain decoding (or the first side)."""
     synthetic: list[float] | None
+    is_replay: bool = False
+    """Whether the target said recorded texts."""
     draft_type: int | None = None
     """The ggml type to which our sides converted the head's matrices; None = as in the file."""
 
@@ -109,6 +115,7 @@ class Result:
             "n_prompts": self.n_prompts,
             "n_predict": self.n_predict,
             "n_different": self.n_different,
+            "replay": self.is_replay,
             "draft_type": self.draft_type,
             "sides": [side.as_dict() for side in self.sides],
         }
@@ -123,6 +130,7 @@ class Result:
             data["n_predict"],
             data["n_different"],
             data["synthetic_acceptance"],
+            data.get("replay", False),
             data["draft_type"],
         )
 
@@ -143,6 +151,9 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     """
     if config.synthetic and any(s.kind == "simple" for s in config.settings):
         raise ValueError("llama-speculative-simple knows no synthetic acceptance: compare with llama-server")
+    if config.replay and any(s.kind == "simple" for s in config.settings):
+        raise ValueError("llama-speculative-simple cannot be made to say recorded texts: compare with llama-server")
+    n_prompts = len(config.replay or config.texts)
     found: dict[Setting, list[list[Run]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
     t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
     different = set()
@@ -150,7 +161,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         progress("loading")
         drafted = _load_drafted(config, stack)
         runners = _runners(config, drafted, stack, progress)
-        for j in range(len(config.texts)):
+        for j in range(n_prompts):
             if j == 0:
                 for s in config.settings:  # to warm up
                     runners[s](0, False)
@@ -158,7 +169,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
             for i in range(config.n_runs):
                 for k in range(len(config.settings)):
                     s = config.settings[(k + i) % len(config.settings)]
-                    progress(f"prompt {j + 1} of {len(config.texts)}, run {i + 1} of {config.n_runs}, {s.title}")
+                    progress(f"prompt {j + 1} of {n_prompts}, run {i + 1} of {config.n_runs}, {s.title}")
                     fresh = i == 0 and j < config.n_fresh
                     run, tokens = runners[s](j, fresh)
                     found[s][i].append(run)
@@ -170,7 +181,8 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
                             different.add(j)
     sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
     draft_type = None if drafted is None else drafted.draft_type
-    return Result(sides, len(config.texts), config.n_predict, len(different), config.synthetic, draft_type)
+    is_replay = bool(config.replay)
+    return Result(sides, n_prompts, config.n_predict, len(different), config.synthetic, is_replay, draft_type)
 
 
 def _runners(
@@ -182,22 +194,30 @@ def _runners(
     if drafted is None or any(s.kind == "plain" for s in config.settings):
         plain = stack.enter_context(closing(_load(config, None)))
     engines = [llm for llm in (plain, drafted) if llm is not None]
-    prompts = [engines[0].tokenize(text.encode(), special=True) for text in config.texts]
+    llm = engines[0]
+    prompts = [Recorded(llm.tokenize(text.encode(), special=True), []) for text in config.texts]
+    if config.replay:
+        tokenize = partial(_tokenize, llm)
+        prompts = [tokens_of(text, tokenize, config.n_predict) for text in config.replay]
     tools = peer.get_tools(config.tools) if any(s.is_peer for s in config.settings) else Path()
     for s in config.settings:
-        if s.kind in ("simple", "server"):
+        if s.is_peer:
             clock = peer.get_clock() if s.kind == "simple" else None
             other = Peer(tools, clock, config.model, config.draft, config.n_threads, config.n_gpu_layers, config.n_ctx)
             if s.kind == "simple":
                 runners[s] = _simple(config, other, s.n_max)
             else:
                 progress(f"starting {s.title}")
-                server = stack.enter_context(Server(other, s.n_max, config.synthetic))
-                runners[s] = _server(config, server, prompts)
+                replay = peer.get_replay() if config.replay else None
+                server = Server(other, s.n_max, config.synthetic, ngram=s.kind == "ngram", replay=replay)
+                runners[s] = _server(config, stack.enter_context(server), prompts)
         elif s.kind == "plain" and plain is not None:
             runners[s] = _own(config, plain, s, prompts)
         elif drafted is not None:
-            runners[s] = _own(config, drafted, s, prompts)
+            alone = drafted
+            if s.kind in ("head", "text"):  # a planner that learns from nothing else
+                alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options())))
+            runners[s] = _own(config, alone, s, prompts)
     return runners
 
 
@@ -219,17 +239,32 @@ def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
     sides = list(own(config.settings))
     if not sides:
         return None
-    largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.n_max))
+    largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
     llm = stack.enter_context(closing(_load(config, config.draft, **largest.load_options())))
-    if any(s.kind == "auto" for s in sides):
+    if any(s.is_auto for s in sides):
         llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
     return llm
 
 
-def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[list[int]]) -> Runner:
+def _tokenize(llm: Eagle3Llama, text: bytes, begins: bool) -> list[int]:
+    tokens: list[int] = llm.tokenize(text, add_bos=begins, special=True)
+    return tokens
+
+
+def _n_predict(config: Config, said: Recorded) -> int:
+    return len(said.answer) or config.n_predict
+
+
+def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[Recorded]) -> Runner:
+    replay = Replay()
+
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
         setting.apply(llm)
-        return run_own(llm, prompts[j], config.n_predict, fresh=fresh, stop=not config.synthetic)
+        if config.replay:
+            llm.engine.on_draw = replay
+            replay.answer = prompts[j].answer
+        n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
+        return run_own(llm, prompts[j].prompt, n_predict, fresh=fresh, stop=stop)
 
     return run
 
@@ -238,9 +273,12 @@ def _simple(config: Config, other: Peer, n_max: int) -> Runner:
     return lambda j, fresh: (run_peer(other, config.texts[j], config.n_predict, n_max)[0], None)
 
 
-def _server(config: Config, server: Server, prompts: Sequence[list[int]]) -> Runner:
+def _server(config: Config, server: Server, prompts: Sequence[Recorded]) -> Runner:
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
-        return server.run(prompts[j], config.n_predict, fresh=fresh, stop=not config.synthetic), None
+        if config.replay:
+            server.say([*prompts[j].prompt, *prompts[j].answer])
+        n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
+        return server.run(prompts[j].prompt, n_predict, fresh=fresh, stop=stop), None
 
     return run
 

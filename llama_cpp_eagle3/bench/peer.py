@@ -118,10 +118,26 @@ def get_source(folder: Path | None = None) -> Path:
 
 def get_clock() -> Path | None:
     """The library that times process() in llama-speculative-simple, see peer_clock.cpp; on Linux only."""
+    return _preload("peer_clock")
+
+
+def get_replay() -> Path:
+    """The library that has llama-server say recorded texts, see peer_replay.cpp.
+
+    Raises:
+        RuntimeError: this is not Linux.
+    """
+    library = _preload("peer_replay")
+    if library is None:
+        raise RuntimeError("llama-server can be made to say recorded texts on Linux only: leave --peer out")
+    return library
+
+
+def _preload(name: str) -> Path | None:
     if platform.system() != "Linux":
         return None
-    source = Path(__file__).with_name("peer_clock.cpp")
-    library = cache_dir() / f"peer_clock-{platform.machine()}.so"
+    source = Path(__file__).with_name(f"{name}.cpp")
+    library = cache_dir() / f"{name}-{platform.machine()}.so"
     if not library.is_file() or library.stat().st_mtime < source.stat().st_mtime:
         library.parent.mkdir(parents=True, exist_ok=True)
         part = library.with_suffix(f".{os.getpid()}")

@@ -14,12 +14,21 @@ from .figures import Spread, percent, table
 from .measure import Result, Side
 from .runs import total
 
-_COLORS = {"plain": "#888888", "chain": "#4c78a8", "auto": "#2ca02c", "tree": "#9467bd"}
+_COLORS = {
+    "plain": "#888888",
+    "chain": "#4c78a8",
+    "auto": "#2ca02c",
+    "head": "#98df8a",
+    "text": "#17becf",
+    "tree": "#9467bd",
+}
 _COLOR_PEER = "#e45756"
 
 
 def synthetic_line(result: Result) -> str:
     """What to say where acceptance is not real; empty where it is."""
+    if result.is_replay:
+        return "**REPLAY**: the target was made to say recorded texts; every pass was computed."
     if not result.synthetic:
         return ""
     rates = ", ".join(f"{rate:g}" for rate in result.synthetic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -39,23 +40,29 @@ class Server:
         *,
         n_parallel: int = 1,
         flash_attn: str = "off",
+        ngram: bool = False,
+        replay: Path | None = None,
     ):
         """Start it and wait until it has loaded.
 
         Args:
             peer: files and settings; n_ctx is of each slot.
-            n_max: --spec-draft-n-max of draft-eagle3; 0 = no head, plain decoding.
+            n_max: --spec-draft-n-max of draft-eagle3; 0 = no head.
             synthetic: accept by these odds.
             n_parallel: slots.
             flash_attn: on, off or auto.
+            ngram: draft with ngram-mod too.
+            replay: the library of `peer.get_replay`: then `say` is heard.
 
         Raises:
             Eagle3Error: it ended, or took too long.
         """
         self.port, self.n_parallel = _free_port(), n_parallel
         self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="llama-server-")  # noqa: SIM115
-        command = self.command(peer, n_max, self.port, synthetic, n_parallel, flash_attn)
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._said: IO[str] = tempfile.NamedTemporaryFile("w", prefix="llama-server-")  # noqa: SIM115
+        command = self.command(peer, n_max, self.port, synthetic, n_parallel, flash_attn, ngram)
+        env = None if replay is None else {**os.environ, "LD_PRELOAD": str(replay), "PEER_REPLAY": self._said.name}
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, env=env)
         end = time.monotonic() + _T_START
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -72,15 +79,18 @@ class Server:
         synthetic: Sequence[float] | None,
         n_parallel: int = 1,
         flash_attn: str = "off",
+        ngram: bool = False,
     ) -> list[str]:
         """The call."""
         n_threads, n_layers = str(peer.n_threads), str(peer.n_gpu_layers if peer.n_gpu_layers >= 0 else 999)
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
-        head = ["-md", peer.draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
+        types = ["ngram-mod"] * ngram + ["draft-eagle3"] * bool(n_max)
+        head = ["-md", peer.draft, "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
         return [
             *(str(peer.tools / "llama-server"), "-m", peer.model, *(head if n_max else [])),
+            *(["--spec-type", ",".join(types)] if types else []),
             *("-c", n_ctx, "-b", str(max(peer.n_ctx, N_BATCH)), "-ub", "512", "-t", n_threads, "-tb", n_threads),
             *("-ngl", n_layers, "-fa", flash_attn, "-np", str(n_parallel)),
             *("--host", "127.0.0.1", "--port", str(port), "--metrics", "--no-ui", "--cache-ram", "0", "--offline"),
@@ -105,6 +115,13 @@ class Server:
             t_decode=times["predicted_ms"] * 1e-3,
             t_prompt=times["prompt_ms"] * 1e-3,
         )
+
+    def say(self, tokens: Sequence[int]) -> None:
+        """Have the target say this from now on, wherever a text stands at its beginning. It must have `replay`."""
+        self._said.seek(0)
+        self._said.truncate()
+        self._said.write(" ".join(map(str, tokens)))
+        self._said.flush()
 
     def process_time(self) -> float:
         """Seconds that the server has had of the processor. On Linux only."""
@@ -187,6 +204,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         self._log.close()
+        self._said.close()
 
     def __enter__(self) -> Server:
         return self

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
+from ..engine.sequence import DraftSource
 
-OWN = ("plain", "chain", "auto", "tree")
-PEERS = ("simple", "server")
+OWN = ("plain", "chain", "auto", "head", "text", "tree")
+PEERS = ("simple", "server", "ngram")
+_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Setting:
     """One side of a comparison."""
 
     kind: str
-    """Of OWN, or of PEERS: llama-speculative-simple or llama-server with draft-eagle3."""
+    """Of OWN, where head and text are auto with that source alone; or of PEERS: llama-speculative-simple or
+    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max says so."""
     n_max: int = 0
     """Length of a chain, of ours or theirs; for auto the longest path, 0 = the default."""
     depth: int = 0
@@ -35,7 +38,8 @@ class Setting:
     @property
     def title(self) -> str:
         """What tables call it."""
-        programs = {"simple": "llama-speculative-simple", "server": "llama-server"}
+        programs = {"simple": "llama-speculative-simple", "server": "llama-server", "ngram": "llama-server ngram-mod"}
+        programs |= {"head": "auto, head alone", "text": "auto, text alone"}
         return self.name.replace(self.kind, programs.get(self.kind, self.kind), 1)
 
     @property
@@ -55,7 +59,9 @@ class Setting:
             return cls("tree", 0, *(int(n) for n in tree.groups()))
         kind, _, n_max = name.partition(" ")
         if kind not in (*OWN, *PEERS) or kind == "tree" or (n_max and not n_max.isdecimal()):
-            raise ValueError(f"expected plain, auto, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}")
+            raise ValueError(
+                "expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
+            )
         return cls(kind, int(n_max or 0))
 
     def load_options(self) -> dict[str, object]:
@@ -63,13 +69,23 @@ class Setting:
         if self.kind == "tree":
             trees = {"depth": self.depth, "topk": self.top_k, "tokens": self.n_tokens}
             return {"draft": "tree", **{f"draft_tree_{key}": value for key, value in trees.items()}}
-        return {"draft": self.kind, "draft_n_max": self.n_max} if self.n_max else {"draft": self.kind}
+        options: dict[str, object] = {"draft": "auto" if self.is_auto else self.kind}
+        if self.is_auto:
+            options["draft_sources"] = _SOURCES[self.kind]
+        return {**options, "draft_n_max": self.n_max} if self.n_max else options
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the planner decides."""
+        return self.kind in _SOURCES
 
     def apply(self, llm: Eagle3Llama) -> None:
         """Make an engine with a head draft like this from now on."""
         if self.kind == "plain":
             return
-        llm.draft = self.kind
+        llm.draft = "auto" if self.is_auto else self.kind
+        if self.is_auto:
+            llm.draft_sources = _SOURCES[self.kind]
         if self.kind == "tree":
             llm.draft_tree_depth, llm.draft_tree_topk, llm.draft_tree_tokens = self.depth, self.top_k, self.n_tokens
         elif self.n_max:
@@ -88,6 +104,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--no-plain", action="store_true", help="leave out plain decoding")
     group.add_argument("--no-auto", action="store_true", help='leave out draft="auto"')
+    group.add_argument(
+        "--source",
+        action="append",
+        choices=("head", "text"),
+        default=[],
+        help='also draft="auto" with this source alone',
+    )
     for flag, what in (
         ("--tree-depth", "levels of a tree, as SGLang's steps"),
         ("--tree-topk", "successors looked at behind a node, as SGLang's topk"),
@@ -99,7 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=PEERS,
         default=[],
-        help="also llama.cpp's llama-speculative-simple or llama-server, with each --n-max",
+        help="also llama.cpp's llama-speculative-simple or llama-server, with each --n-max; ngram: llama-server with "
+        "ngram-mod, alone and with draft-eagle3",
     )
 
 
@@ -114,9 +138,10 @@ def from_arguments(args: argparse.Namespace) -> list[Setting]:
         raise ValueError("give as many --tree-depth as --tree-topk and --tree-tokens")
     found = [] if args.no_plain else [Setting("plain")]
     found += [] if args.no_auto else [Setting("auto")]
+    found += [Setting(source) for source in args.source]
     found += [Setting("chain", n) for n in args.n_max]
     found += [Setting("tree", 0, *sizes) for sizes in zip(*trees, strict=True)]
-    found += [Setting(peer, n) for peer in args.peer for n in args.n_max]
+    found += [Setting(peer, n) for peer in args.peer for n in ([0] if peer == "ngram" else []) + args.n_max]
     if not found:
         raise ValueError("nothing to run: every side was left out")
     return found

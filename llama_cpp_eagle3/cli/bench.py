@@ -50,6 +50,11 @@ def add_arguments(parser: Parser) -> None:
         metavar="P,...",
         help="accept by fixed odds: entry i is the chance that the first i + 1 drafted tokens are all accepted",
     )
+    parser.add_argument(
+        "--replay",
+        metavar="FNAME",
+        help='have the target say recorded texts: lines of {"prompt": TEXT, "answer": TEXT}; -n tokens at most',
+    )
     parser.add_argument("--build-peer", action="store_true", help="build llama.cpp's programs first, a few minutes")
     parser.add_argument("--tools", metavar="DIR", help="a folder that has them (or LLAMA_CPP_TOOLS)")
     parser.add_argument("--json", metavar="FNAME", help="write all figures")
@@ -60,18 +65,21 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check_extra()
-    from ..bench import machine, measure, peer, report, settings
+    from ..bench import machine, measure, peer, replay, report, settings
 
     if args.build_peer:
         print(peer.get_tools(args.tools), file=sys.stderr)
     if min(args.predict, args.runs, args.threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
+    if args.replay is not None and (args.file or args.synthetic_acceptance):
+        raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
     model, draft = _pair(args)
     config = measure.Config(
         model=model,
         draft=draft,
         settings=settings.from_arguments(args),
-        texts=_texts(args.file)[: args.n_prompts],
+        texts=[] if args.replay is not None else _texts(args.file)[: args.n_prompts],
+        replay=[] if args.replay is None else replay.read(args.replay, args.n_prompts),
         n_predict=args.predict,
         n_runs=args.runs,
         n_fresh=args.fresh,

@@ -12,13 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
-from ..ggml_types import WEIGHT_TYPES
+from ..ggml_types import type_name
 from ..planning import Costs, measure_types, save_costs
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
-
-_NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(table(costs))
     if costs.draft_type is not None:
-        print(f"\nhead: converted to {_NAMES[costs.draft_type]}")
+        print(f"\nhead: converted to {type_name(costs.draft_type)}")
     if costs.doubt:
         print(f"\nnot kept, something else ran meanwhile: {costs.doubt}. Run it again when the machine is idle.")
         return 1

@@ -19,6 +19,7 @@ from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
+from .sources import head_of
 
 _CYAN, _GREY, _PLAIN = "\x1b[36m", "\x1b[90m", "\x1b[0m"
 _HELP = """\
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.single_turn and first is None:
         raise ValueError("--single-turn: say what with -p TEXT or -f FNAME")
     resolve_pair(args)
-    draft = args.model_draft if args.spec_type == "draft-eagle3" else None
+    draft = head_of(args)
     with load_model(args, draft) as llm:
         if llm.draft == "auto":
             llm.calibrate()

@@ -31,7 +31,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         from ..hub import Access, fetch_pair
     except ImportError as e:
         raise Eagle3Error(f"-hf and -hfd: {e}") from e
-    drafts = getattr(args, "spec_type", "") != "none"
+    drafts = getattr(args, "spec_type", None) != ()
     pair = fetch_pair(
         args.hf_repo,
         args.hf_repo_draft if drafts else None,

@@ -13,6 +13,7 @@ from ..models import bundled_pair
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
 from .hub import fetch_files
 from .log import log_to
+from .sources import source_options
 
 _N_CTX = 4096
 
@@ -91,7 +92,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "lora": [*args.lora, *args.lora_scaled],
         "no_perf": True,
         "verbose": args.verbose,
-        **(draft_options if draft is not None else {}),
+        **(draft_options if draft is not None or source_options(args).get("draft_sources") else {}),
+        **source_options(args),
         **more,
     }
     try:

@@ -19,6 +19,7 @@ from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import list_devices, load_model, progress_bar, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
+from .sources import head_of
 from .writer import Writer
 
 _DEMO_PROMPT = '''\
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         if args.repeat_penalty is None:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY
     prompt = read_prompt(args)
-    draft = args.model_draft if args.spec_type == "draft-eagle3" else None
+    draft = head_of(args)
     if args.baseline and draft is None:
         raise ValueError("--baseline compares with a run that drafts: give -md")
     if args.predict < -1:

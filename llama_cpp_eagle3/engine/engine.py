@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Literal
 
-from .._core import Drafter, FeatureTap, Planner, Target
+from .._core import Drafter, FeatureTap, Planner, Target, TextDrafter
 from ..errors import ContextFullError, Eagle3Error
 from ..guard import Guard
 from .memory import Memory
@@ -53,6 +53,7 @@ class Engine:
         tap: FeatureTap | None = None,
         draft: DraftSettings | None = None,
         draft_model: Callable[..., object] | None = None,
+        text: TextDrafter | None = None,
         n_prompt_rows: int | None = None,
         n_host_bytes: int = 0,
         n_rs_seq: int = 0,
@@ -69,6 +70,7 @@ class Engine:
             tap: what reads the target's hidden states.
             draft: what is drafted for sequences that do not say it.
             draft_model: a `llama_cpp.LlamaDraftModel`, in place of a drafter.
+            text: what drafts from the texts themselves, for as many sequences, once there is a planner.
             n_prompt_rows: rows of a prompt in a pass in which others generate; None = what takes as long again as
                 their rows alone.
             n_host_bytes: host memory for prefixes that fall out of the cache.
@@ -82,7 +84,12 @@ class Engine:
         self.memory = Memory(target, drafter, tap, n_host_bytes, log)
         self.draft = draft or DraftSettings()
         self._rounds = Rounds(
-            self.memory, n_batch=n_batch, n_rs_seq=n_rs_seq, n_prompt_rows=n_prompt_rows, draft_model=draft_model
+            self.memory,
+            n_batch=n_batch,
+            n_rs_seq=n_rs_seq,
+            n_prompt_rows=n_prompt_rows,
+            draft_model=draft_model,
+            text=text,
         )
         self._before_pass = before_pass
         self._guard = Guard(type(self).__name__)
@@ -116,6 +123,11 @@ class Engine:
     @planner.setter
     def planner(self, planner: Planner | None) -> None:
         self._rounds.planner = planner
+
+    @property
+    def text(self) -> TextDrafter | None:
+        """What drafts from the texts themselves; None without it."""
+        return self._rounds.text
 
     @property
     def proposer(self) -> Proposer | None:
@@ -272,7 +284,8 @@ class Engine:
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
         n_rs_seq = self._rounds.n_rs_seq
-        if self.drafter is not None and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
+        drafts = self.drafter is not None or (self.text is not None and draft.mode == "auto")
+        if drafts and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
             raise ValueError(
                 f"a draft of {draft.depth} tokens is longer than the target's snapshots allow: it keeps "
                 f"{n_rs_seq} per sequence. Draft less, or load the model with a larger draft_n_max or "

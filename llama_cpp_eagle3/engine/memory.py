@@ -482,10 +482,10 @@ class Memory:
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded behind the draft's back; it goes on without them")
 
-    def keep(self, part: Part, has_rows: bool) -> None:
+    def keep(self, part: Part, has_rows: bool, may_wait: bool) -> None:
         """After a pass: keep the accepted tokens of a part, and show their rows to the draft if they are still there.
 
-        Whoever comes back after an interrupt finds some of this done.
+        may_wait: nobody is going to draft soon. Whoever comes back after an interrupt finds some of this done.
         """
         sequence, target = part.sequence, self.target
         if target.holds_draft(sequence.seq_id):
@@ -500,7 +500,7 @@ class Memory:
         rows = [part.first_row + row for row in part.path[first:]]
         if rows:
             start = part.n_past + first
-            drafter.process(tap, sequence.tokens[start : start + len(rows)], start, sequence.seq_id, rows)
+            drafter.process(tap, sequence.tokens[start : start + len(rows)], start, sequence.seq_id, rows, may_wait)
 
     def save(self, sequence: Sequence) -> None:
         """Keep the present state of a sequence to go back to, if its memory needs that."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._core import Drafter, Planner
+from .._core import Drafter, Planner, TextDrafter
 from ..draft import Draft
 from .sequence import NO_DRAFT, DraftSettings, Part, Round, Sequence
 
@@ -102,14 +102,29 @@ class Fixed(Plain):
 class Planned:
     """What pays best, round by round."""
 
-    def __init__(self, planner: Planner):
-        self.planner = planner
+    def __init__(self, planner: Planner, drafter: Drafter | None, text: TextDrafter | None):
+        """drafter, text: what the planner was made with."""
+        self.planner, self.drafter, self.text = planner, drafter, text
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """One plan for all sequences, since they share the pass."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
-        n_max = [s.draft.n_max for s in sequences]
-        return self.planner.propose_batch(seq_ids, ids_last, n_rooms, n_max=n_max, n_rows_extra=n_rows_extra)
+        n_max, n_max_text = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
+        return self.planner.propose_batch(
+            seq_ids, ids_last, n_rooms, n_max=n_max, n_max_text=n_max_text, n_rows_extra=n_rows_extra
+        )
+
+    def _n_max(self, s: Sequence) -> int:
+        drafter = self.drafter
+        if drafter is None or "head" not in s.draft.sources or drafter.n_past(s.seq_id) != s.n_past:
+            return 0
+        return s.draft.n_max
+
+    def _n_max_text(self, s: Sequence) -> int:
+        if self.text is None or "text" not in s.draft.sources:
+            return 0
+        self.text.update(s.tokens, s.n_prompt, s.seq_id)
+        return s.draft.n_max_text
 
     def observe(self, ended: Round, parts: SequenceOf[Part], other_ns: int) -> None:
         """Tell the planner how the round went; what a pass costs that reads a prompt too is not compared."""
@@ -130,5 +145,6 @@ class Guess(Plain):
         for s, n_room in zip(sequences, n_rooms, strict=True):
             n_max = min(s.draft.n_max, n_room)
             guess = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
-            drafts.append(Draft.chain([int(t) for t in guess[:n_max]]))
+            tokens = [int(t) for t in guess[:n_max]]
+            drafts.append(Draft(tokens, list(range(-1, len(tokens) - 1)), sources=[0] * len(tokens)))
         return drafts

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from .._core import BatchPart, Drafter, Planner, Target
+from .._core import BatchPart, Drafter, Planner, Target, TextDrafter
 from ..errors import Eagle3Error
 from .memory import Memory
 from .pace import Pace
@@ -41,10 +41,11 @@ class Rounds:
         n_rs_seq: int,
         n_prompt_rows: int | None,
         draft_model: Callable[..., object] | None,
+        text: TextDrafter | None,
     ):
         """The arguments are those of `Engine`."""
         target = memory.target
-        self.memory, self.n_batch = memory, n_batch
+        self.memory, self.n_batch, self.text = memory, n_batch, text
         self.n_rs_seq = n_rs_seq
         self.pace = Pace(n_prompt_rows)
         self.on_draw: Callable[[Part, int], int] | None = None
@@ -83,12 +84,14 @@ class Rounds:
 
     @planner.setter
     def planner(self, planner: Planner | None) -> None:
-        self._planned = None if planner is None else Planned(planner)
+        self._planned = None if planner is None else Planned(planner, self.memory.drafter, self.text)
 
     def begin_text(self, sequence: Sequence) -> None:
         """A new text begins in this sequence's place."""
         if self._planned is not None:
             self._planned.planner.reset(sequence.seq_id)
+        if self.text is not None:
+            self.text.begin(sequence.seq_id)
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
         """Somebody else has decoded; the last row of that says what follows in this sequence."""
@@ -167,7 +170,7 @@ class Rounds:
             if self._n_replay(s) > N_REPLAY_MAX:
                 continue
             proposer = self.proposer or self._proposer_of(s)
-            if proposer is self._plain or (proposer is not self._guess and self._head_is_behind(s)):
+            if proposer is self._plain or (proposer is self._fixed and self._head_is_behind(s)):
                 continue
             if proposer in groups:
                 groups[proposer].append(part)
@@ -192,15 +195,21 @@ class Rounds:
         opened.draft_ns = perf_counter_ns() - start
 
     def _proposer_of(self, s: Sequence) -> Proposer:
-        if self.memory.drafter is None:
-            return self._guess or self._plain
+        if self._guess is not None and self.memory.drafter is None:
+            return self._guess
         if s.draft.mode == "auto" and self._planned is not None:
-            return self._planned
+            return self._planned if s.draft.sources else self._plain
         return self._fixed
 
     def _head_is_behind(self, s: Sequence) -> bool:
         drafter = self.memory.drafter
         return drafter is not None and drafter.n_past(s.seq_id) != s.n_past
+
+    def _may_wait(self, s: Sequence, n_seqs: int) -> bool:
+        """Whether nobody is going to draft for a sequence soon, with so many at once."""
+        if self.proposer is not None or s.draft.mode not in ("auto", "off"):
+            return False
+        return s.draft.mode == "off" or (self._planned is not None and self._planned.planner.may_wait(s.seq_id, n_seqs))
 
     def verify(self, opened: Round) -> None:
         """The pass of the target."""
@@ -259,7 +268,7 @@ class Rounds:
         stats.draft_ns += int(share * opened.draft_ns)
         if part.draft.tokens:
             stats.drafts += 1
-            stats.extend_positions(part.draft)
+            stats.begin_draft(part.draft)
 
     def take_argmax_on_device(self, sequences: SequenceOf[Sequence]) -> None:
         """All greedy, on an accelerator: have it take the argmax of each row, so that rows of logits never travel."""
@@ -307,7 +316,8 @@ class Rounds:
         sample_ns = perf_counter_ns() - start
         part.sample_ns += sample_ns
         s.stats.sample_ns += sample_ns
-        s.stats.judge(len(part.said), node >= 0, len(draft.tokens))
+        if s.stats.judge(len(part.said), node >= 0, len(draft.tokens)):
+            s.stats.accept(draft, node)
         part.node = node
         part.ended = node < 0
         part.said.append(token)
@@ -334,7 +344,7 @@ class Rounds:
             if s.part is not part:
                 continue
             if part.tokens:
-                self.memory.keep(part, has_rows)
+                self.memory.keep(part, has_rows, self._may_wait(s, len(opened.parts)))
                 if has_rows:
                     s.rows = [part.first_row + row for row in part.path] if part.has_logits else []
                     if s.n_past == s.n_save:

@@ -13,6 +13,7 @@ from .sampling import Chain
 from .text import Text
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
+DraftSource = Literal["head", "text"]
 NO_DRAFT = Draft()
 
 
@@ -24,6 +25,10 @@ class DraftSettings:
     """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
     n_max: int = 8
     """Drafted tokens that follow each other, at most."""
+    n_max_text: int = 32
+    """The same of what the text suggests."""
+    sources: tuple[DraftSource, ...] = ("head", "text")
+    """What may draft in mode "auto"; the other modes are the head's."""
     n_min: int = 0
     """Shorter chains are dropped."""
     p_min: float = 0.0

@@ -15,7 +15,7 @@ from ..errors import HubError
 
 try:
     import huggingface_hub
-    from huggingface_hub import constants, hf_hub_download, hf_hub_url, scan_cache_dir
+    from huggingface_hub import constants, get_token, hf_hub_download, hf_hub_url, scan_cache_dir
     from huggingface_hub.file_download import get_hf_file_metadata, http_get, repo_folder_name
     from huggingface_hub.utils import (
         EntryNotFoundError,
@@ -182,7 +182,7 @@ class Repository:
     def _errors(self, name: str = "") -> Iterator[None]:
         """Say what went wrong and what to do about it."""
         what = f"'{name}' of '{self.repo_id}'" if name else f"'{self.repo_id}'"
-        token = "with the token that was given" if self.access.token else "without a token of yours"
+        token = "with your token" if self.access.token or get_token() else "without a token"
         page = f"{constants.ENDPOINT}/{self.repo_id}"
         try:
             yield
@@ -203,7 +203,8 @@ class Repository:
         except _network_errors() as e:
             if isinstance(e, OSError) and e.errno is not None and not isinstance(e, ConnectionError):
                 raise  # the disk is full, a folder cannot be written
-            raise HubError(f"the hub did not answer for {what} ({constants.ENDPOINT}): {_line(e)}") from e
+            kept = "; what has arrived is kept, and the next run goes on from there" if name else ""
+            raise HubError(f"the hub did not answer for {what} ({constants.ENDPOINT}): {_line(e)}{kept}") from e
 
 
 def _line(error: BaseException) -> str:

@@ -129,16 +129,19 @@ def drafting(server: Server) -> dict[str, Any]:
     settings: DraftSettings = engine.draft
     planner = engine.planner if settings.mode == "auto" else None
     reason = ""
-    if engine.drafter is None:
+    can_draft = engine.drafter is not None or (engine.text is not None and bool(settings.sources))
+    if not can_draft:
         reason = server.options.why_no_draft
     elif settings.mode == "off":
         reason = "it was switched off"
     elif settings.mode == "auto" and planner is None:
         reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
     return {
-        "enabled": engine.drafter is not None and settings.mode != "off",
+        "enabled": can_draft and settings.mode != "off",
         "reason": reason,
         "mode": settings.mode,
+        "sources": list(settings.sources),
+        "n_max_text": settings.n_max_text,
         "n_max": settings.n_max,
         "n_min": settings.n_min,
         "p_min": settings.p_min,

@@ -80,6 +80,7 @@ class Metrics:
         self._n_running = self._n_waiting = 0
         self._usage = 0.0
         self._n_drafted = self._n_accepted = self._n_drafts = 0
+        self._by_source = {"head": (0, 0), "text": (0, 0)}
         self._per_position: list[int] = []
         self._ended: dict[str, int] = {}
         self._bucket = _Bucket()
@@ -135,6 +136,9 @@ class Metrics:
             self._n_drafted += stats.drafted
             self._n_accepted += stats.accepted
             self._n_drafts += stats.drafts
+            for source, (n_drafted, n_accepted) in self._by_source.items():
+                drafted, accepted = getattr(stats, f"{source}_drafted"), getattr(stats, f"{source}_accepted")
+                self._by_source[source] = n_drafted + drafted, n_accepted + accepted
             for i, n in enumerate(stats.accepted_per_position):
                 if i == len(self._per_position):
                     self._per_position.append(0)
@@ -178,6 +182,11 @@ class Metrics:
             for name, (text, value) in items.items():
                 full = f"llamacpp:{name}"
                 yield f"# HELP {full} {text}\n# TYPE {full} {kind}\n{full} {_number(value)}\n"
+        for i, what in enumerate(("draft", "accepted")):
+            name = f"llamacpp:spec_decode_source_num_{what}_tokens_total"
+            yield f"# HELP {name} The same of each source; what both suggested counts for both\n# TYPE {name} counter\n"
+            for source, counts in self._by_source.items():
+                yield f'{name}{{source="{source}"}} {counts[i]}\n'
         name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
         yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
         for i, n in enumerate(self._per_position):

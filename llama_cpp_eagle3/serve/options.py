@@ -123,7 +123,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         n_queue_max=args.max_queued_requests,
         n_body_max=args.max_body_size << 20,
         timeout_seconds=args.timeout,
-        ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e9,
+        ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e6,
         why_no_draft=why_no_draft,
         chat_template=_template(args),
         jinja=args.jinja,

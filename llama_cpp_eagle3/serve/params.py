@@ -101,9 +101,19 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
         return replace(base, mode="off")
     asked = {name: value for name, value in speculative.model_dump().items() if value is not None}
     draft = replace(base, **asked)
+    if "n_max" in asked:
+        draft = replace(draft, n_max_text=draft.n_max)
     if draft.n_min > draft.n_max:
         raise invalid(f"Field 'speculative': n_min {draft.n_min} is more than n_max {draft.n_max}")
     return draft
+
+
+def _types(draft: DraftSettings) -> str:
+    """What drafts, by llama.cpp's names."""
+    if draft.mode != "auto":
+        return "none" if draft.mode == "off" else "draft-eagle3"
+    names = {"head": "draft-eagle3", "text": "ngram-simple"}
+    return ",".join(names[source] for source in draft.sources) or "none"
 
 
 def stops_of(c: Completion) -> list[str]:
@@ -134,7 +144,7 @@ def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSe
         **{name: getattr(c, name) for name in names},
         "max_tokens": c.n_predict,
         "samplers": samplers_of(c.samplers),
-        "speculative.types": "none" if draft.mode == "off" else "draft-eagle3",
+        "speculative.types": _types(draft),
         "speculative.mode": draft.mode,
         "speculative.n_max": draft.n_max,
         "speculative.n_min": draft.n_min,

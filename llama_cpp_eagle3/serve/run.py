@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..cli.model import load_model, resolve_pair
+from ..cli.sources import head_of, source_options
 from .app import make_app
 from .info import drafting
 from .log import configure
@@ -73,12 +74,12 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     """Load the pair, and measure what drafts cost if that decides about them."""
     n_parallel = args.parallel if args.parallel > 0 else _N_SLOTS
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
-    draft = None if options.why_no_draft else args.model_draft
+    draft = head_of(args)
     llm = load_model(
         args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
     )
     try:
-        if llm.draft == "auto" and draft is not None:
+        if llm.draft == "auto":
             llm.calibrate()
         server = Server(llm, options)
     except BaseException:
@@ -98,9 +99,11 @@ def _host_bytes(n_mib: int) -> int:
 
 def why_no_draft(args: argparse.Namespace) -> str:
     """Why the flags say that nothing is drafted; empty if they do not."""
-    if args.model_draft is None:
-        return "no head was given: -md takes one"
-    return "--spec-type none" if args.spec_type == "none" else ""
+    if args.spec_type == ():
+        return "--spec-type none"
+    if head_of(args) is None and not source_options(args).get("draft_sources"):
+        return "no head was given: -md takes one, and --spec-type ngram-simple needs none"
+    return ""
 
 
 def _bind(hosts: str, port: int) -> list[socket.socket]:

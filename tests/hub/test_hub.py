@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -267,7 +268,7 @@ def test_local_dir(hub: HubServer, tmp_path: Path) -> None:
         (("Tiny",), "'Tiny' is not the name of a repository: expected USER/REPO"),
         (("me/Nobody",), r"the hub has no model 'me/Nobody', or it is private.*hf auth login"),
         (("me/Private",), "the hub has no model 'me/Private', or it is private"),
-        (("me/Gated",), r"'Tiny-Q4_K_M.gguf' of 'me/Gated' is gated.*accept its terms at http.*/me/Gated.*HF_TOKEN"),
+        (("me/Gated",), r"of 'me/Gated' is gated, and was refused without a token: .* at http.*/me/Gated.*HF_TOKEN"),
         (("me/Tiny-GGUF:Q5_K_M",), r"'me/Tiny-GGUF' has no Q5_K_M model: it has .*sub/Tiny-Q8_0.gguf"),
         (("me/Weights",), r"'me/Weights' has no GGUF file \(it has .*model.safetensors\).*convert_hf_to_gguf"),
         (("me/Tiny-GGUF", "me/Head-GGUF:Q5_0"), "'me/Head-GGUF' has no Q5_0 head: it has GGUF files head-F16.gguf"),
@@ -297,7 +298,7 @@ def test_file_names(hub: HubServer) -> None:
 def test_tokens(hub: HubServer, target: Target) -> None:
     for name in ("me/Gated", "me/Private"):
         assert greedy(Eagle3Llama.from_pretrained(name, token=TOKEN, **LOAD)) == text_of(target)
-        with pytest.raises(HubError, match="with the token that was given"):
+        with pytest.raises(HubError, match="refused with your token"):
             Eagle3Llama.from_pretrained("me/None", token=TOKEN, **LOAD)
 
 
@@ -393,3 +394,17 @@ def test_files_arrive_whole(hub: HubServer) -> None:
     for name, content in data.items():
         pair = fetch_pair(f"me/Random:{name[4:-5]}", None, Access())
         assert Path(path_of(pair.target)).read_bytes() == content
+
+
+def test_documented_pairs() -> None:
+    """What commands in docs/pairs.md and README.md name is in the table, and is the name of a repository."""
+    from llama_cpp_eagle3.hub import split_name
+
+    root = Path(__file__).parents[2]
+    text = (root / "docs/pairs.md").read_text(encoding="utf-8")
+    commands = text + (root / "README.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"-hfd? ([\w.-]+/[\w./:-]+)", commands))
+    assert len(names) >= 8
+    heads = set(re.findall(r"`([\w.-]+/[\w./:-]+)`", text))
+    for name in names - {"USER/REPO", "USER/HEAD"}:
+        assert {name, split_name(name)[0]} & heads, name

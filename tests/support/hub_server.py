@@ -94,7 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             if repo is not None:
                 siblings = [{"rfilename": name} for name in ["README.md", *repo.files]]
                 about = {"_id": "0", "id": found[1], "modelId": found[1], "sha": repo.commit, "siblings": siblings}
-                self._send(200, json.dumps(about | {"private": repo.private, "tags": [], "downloads": 0}).encode())
+                about |= {"private": repo.private, "tags": [], "downloads": 0, "likes": 0}
+                self._send(200, json.dumps(about).encode())
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             repo = self._repo(found[1])
             if repo is None:

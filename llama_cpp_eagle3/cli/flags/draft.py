@@ -8,15 +8,19 @@ from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
 
 _NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld say where it runs"
-_SPEC_TYPES = ("none", "draft-eagle3")
+TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+"""llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 
 
-def _spec_type(text: str) -> str:
-    kinds = [kind for kind in text.split(",") if kind != "none"] or ["none"]
+def _spec_types(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
+    known = ("draft-eagle3", *TEXT_TYPES)
     for kind in kinds:
-        if kind not in _SPEC_TYPES:
-            raise argparse.ArgumentTypeError(f"expected none or draft-eagle3, found {kind!r}: {NO_OTHER_DRAFTS}")
-    return kinds[0]
+        if kind not in known:
+            raise argparse.ArgumentTypeError(
+                f"expected none or some of {', '.join(known)}, found {kind!r}: {NO_OTHER_DRAFTS}"
+            )
+    return kinds
 
 
 HEAD = (
@@ -85,13 +89,14 @@ HEAD = (
 SPECULATIVE = (
     flag(
         "--spec-type",
-        "TYPE",
-        "draft-eagle3, or none: do not draft",
-        _spec_type,
-        default="draft-eagle3",
-        lacks="all but draft-eagle3 and none",
+        "TYPE,...",
+        "draft-eagle3: the head drafts; ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the text "
+        "does; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
+        "else none)",
+        _spec_types,
+        lacks="draft-simple, draft-mtp, draft-dflash and ngram-cache; the kinds of ngram search alike",
         env="LLAMA_ARG_SPEC_TYPE",
-        differs="draft-eagle3, llama.cpp none: a head that is given is used",
+        differs="draft-eagle3,ngram-simple with a head, llama.cpp none: a head that is given is used",
     ),
     flag(
         "--spec-draft-n-max",

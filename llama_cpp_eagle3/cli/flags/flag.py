@@ -13,7 +13,7 @@ FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
 
 NO_POOLS = "llama_cpp gives no access to ggml's thread pools; taskset and nice do it for the whole process"
-NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads here"
+NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads and from texts here"
 NO_IMAGES = "there are no images here"
 
 Reader = Callable[[str], Any]

@@ -1,0 +1,114 @@
+"""Drafts from text, alone and beside a head: the output is the target's own, whatever way rejected tokens go."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import TextStore
+from llama_cpp_eagle3.planning import Costs, make_planner
+from loading import is_tie, load, load_plain, take
+from recurrent_pairs import KINDS, write_pair
+
+N_TOKENS = 60
+
+
+def looping(n: int, seed: int) -> list[list[int]]:
+    """Prompts whose ends occurred before."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.integers(3, 100, 12).tolist() for _ in range(n)]
+    return [[*part, *part[:9], *part[3:10]] for part in parts]
+
+
+def cheap_rows(llm: Eagle3Llama) -> None:
+    """As if rows cost nothing, so that all that is suggested is verified."""
+    flat = dict.fromkeys((1, 8, 32, 64), 1e5)
+    step = {} if llm.head is None else {1: 1.0}
+    costs = Costs(flat, step, step, llm.draft_type)
+    engine = llm.engine
+    n_leaves = engine.target.n_leaves_max
+    engine.planner = make_planner(
+        engine,
+        costs,
+        n_max=16,
+        n_nodes_max=24,
+        top_k=3 if n_leaves > 1 else 1,
+        n_leaves_max=n_leaves,
+        n_seq_max=engine.target.n_seq,
+        uniform=not engine.target.is_pooled,
+    )
+
+
+@pytest.fixture(scope="module", params=["trim", "snapshots", "checkpoint"])
+def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any) -> tuple[str, Any, Any]:
+    if request.param == "trim":
+        return request.param, tiny_target, tiny_head
+    arch = next(arch for arch, kind in KINDS.items() if kind == request.param)
+    return request.param, *write_pair(tmp_path_factory.mktemp(arch), arch)
+
+
+@pytest.mark.parametrize("sources", [("text",), ("head", "text"), None], ids=["text", "both", "no head"])
+def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ...] | None) -> None:
+    kind, target, head = pair
+    options: dict[str, Any] = {"draft": "auto", "draft_text_store": TextStore()}
+    files = (target, head) if sources else (target, None)
+    with closing(load_plain(target)) as plain, closing(load(*files, draft_sources=sources, **options)) as llm:
+        assert llm.target.rollback_kind == kind
+        cheap_rows(llm)
+        texts = looping(3, 1) * 2  # the second time all is in the store
+        expected = [take(plain, text, N_TOKENS) for text in texts]
+        found = [take(llm, text, N_TOKENS) for text in texts]
+        assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
+        stats = llm.stats
+        assert stats.text_drafted > stats.text_accepted > 0
+        assert (stats.head_drafted > 0) == (sources == ("head", "text"))
+        assert stats.accepted <= stats.head_accepted + stats.text_accepted
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
+    _, target, head = pair
+    options: dict[str, Any] = {"n_parallel": 3, "kv_unified": unified, "n_ctx": 768}
+    texts = looping(5, 2)
+    with closing(load_plain(target)) as plain, closing(load(target, head, draft="auto", **options)) as llm:
+        cheap_rows(llm)
+        expected = [take(plain, text, N_TOKENS) for text in texts]
+        results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
+        found = [result.tokens[:N_TOKENS] for result in results]  # a character may have been completed
+        assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
+        assert llm.last_stats.text_drafted > 0
+
+
+def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
+    with closing(load(tiny_target, None)) as llm:
+        take(llm, looping(1, 3)[0], 20)
+        assert llm.planner is None
+        assert llm.engine.text is None
+        assert llm.draft_sources == ()
+    with closing(load(tiny_target, None, draft="auto")) as llm:
+        take(llm, looping(1, 3)[0], 20)
+        assert llm.planner is not None
+        assert llm.draft_sources == ("text",)
+
+
+def test_settings(tiny_target: Any, tiny_head: Any) -> None:
+    with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
+        cheap_rows(llm)
+        (text,) = looping(1, 4)
+        llm.draft_sources = ("head",)
+        take(llm, text, 40)
+        assert llm.last_stats.text_drafted == 0 < llm.last_stats.head_drafted
+        llm.draft_sources, llm.draft_text_n_max = ("text",), 2
+        take(llm, text, 40)
+        assert llm.last_stats.head_drafted == 0 < llm.last_stats.text_drafted
+        assert len(llm.last_stats.accepted_per_position) <= 2
+        llm.draft_sources = ()
+        take(llm, text, 40)
+        assert llm.last_stats.drafted == 0
+    for wrong in ("text", ("tex",)):
+        with pytest.raises(ValueError, match="expected draft_sources"):
+            load(tiny_target, tiny_head, draft_sources=wrong)
