@@ -282,8 +282,8 @@ def main() -> int:
         print(f"{n_left} turns of servers are left: call it again", file=sys.stderr)
     about = (
         f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each behind the "
-        f"first {args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - highest), "
-        f"percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server plain "
+        f"first {args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - "
+        f"highest), percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server plain "
         "answers in the closed loop. "
         "Gaps are those between two events of a stream: tokens of one round come at once."
     )
