@@ -341,10 +341,10 @@ void planner::add_nodes(size_t first, int32_t depth) {
     for (size_t i = first; i < drafted.size(); ++i) {
         const int32_t index = of_head_[i];
         const node &  n     = nodes_[static_cast<size_t>(index)];
-        // where the text goes on with what the head said, the head need not
-        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left &&
-            (params_.uniform || n.p_text == 0.0f || find_child(index, -1, n.seq_id) < 0)) {
-            insert_candidate(level_, { n.cum, index }, n_level);
+        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left) {
+            // what the text says behind it is there already
+            const float left = n.p_text > 0.0f && n_candidates_ > 1 ? 1.0f - text_behind(index) : 1.0f;
+            insert_candidate(level_, { left * n.cum, index }, n_level);
         }
     }
     outlook_.observe(drafted, first, node_place_);
