@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -238,6 +239,9 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest
     with pytest.raises(HubError, match=r"cached part of 'me/Tiny-GGUF' \(offline\) has no Q8_0 model.*Tiny-Q4_K_M"):
         Eagle3Llama.from_pretrained("me/Tiny-GGUF:Q8_0", **LOAD)
     assert hub.requests == []
+    # the checkpoint is no longer needed
+    shutil.rmtree(next(Path(constants.HF_HUB_CACHE).glob("*Bin")))
+    assert greedy(load()) == expected
     # a hub that does not answer
     monkeypatch.delenv("HF_HUB_OFFLINE")
     importlib.reload(constants)
@@ -339,6 +343,11 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     hub.requests.clear()
     simple("-hf", "me/Both", "--offline")
     assert hub.requests == []
+    pair = ["-hf", "me/Tiny-GGUF", "-hfd", "me/Bin", "-t", "1", "-c", "128"]
+    assert main(["calibrate", *pair, "--seconds", "0.2"]) in (0, 1)
+    assert "to accept" in capsys.readouterr().out
+    assert main(["doctor", *pair]) in (0, 1)
+    assert "they fit" in capsys.readouterr().out
     # tokens are not written down
     simple("-hf", "me/Gated", "-hft", TOKEN, "--json", tmp_path / "report.json")
     assert TOKEN not in (tmp_path / "report.json").read_text()
