@@ -430,8 +430,8 @@ class Drafter:
     ) -> None:
         """Take in rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody is
-        going to draft soon, so that a prompt's K/V is not made before that.
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody
+        is going to draft soon, so that a prompt's K/V is not made before that.
         """
     def n_waiting(self, seq_id: int = 0) -> int:
         """Rows whose K/V is made when somebody drafts for the sequence."""

@@ -32,7 +32,7 @@ TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
     *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
     *("tests/chat/test_templates.py", "tests/chat/test_parser.py", "tests/engine/test_grammar.py"),
-    *("tests/engine/test_sampling.py", "tests/llama/test_lossless.py", "tests/llama/test_recurrent.py"),
+    "tests/engine/test_sampling.py",
 )
 """Those that depend on what llama.cpp does."""
 
@@ -59,6 +59,7 @@ class Trial:
         self.is_pinned = version == PIN.read_text().strip()
         self.source = ROOT if self.is_pinned else folder / "source"
         self.python = self.source / ".venv" / "bin" / "python"
+        self.stand_in = self.source / "llama_cpp_eagle3" / "_chat.py"  # if the chat code does not compile
 
     def build(self) -> None:
         """Install the release and, against it, a copy of this source, as the Makefile does it.
@@ -69,7 +70,12 @@ class Trial:
         if not self.is_pinned:
             self._copy()
         say(f"building llama-cpp-python {self.version}, unless pip has a wheel of it, and this package: some minutes")
-        self._run("build", ["make", "-C", str(self.source), ".venv/stamps/cli"])
+        make = ["make", "-C", str(self.source), ".venv/stamps/cli"]
+        if not self._run("build", make):
+            say("once more without llama.cpp's chat code")
+            self.stand_in.write_text('def __getattr__(name):\n    raise ImportError("built without _chat")\n')
+            if not self._run("build-without-chat", make, "-DEAGLE3_CHAT=OFF"):
+                raise SystemExit(f"llama-cpp-eagle3 cannot be built against llama-cpp-python {self.version}")
         self._run("tools", [str(self.python), "-m", "pip", "install", "--quiet", *_TEST_NEEDS])
 
     def _copy(self) -> None:
@@ -162,12 +168,18 @@ class Trial:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": str(self.folder / "cache"), "PYTHONPATH": ""}
 
-    def _run(self, what: str, command: list[str]) -> None:
+    def _run(self, what: str, command: list[str], *options: str) -> bool:
+        """Run a command, its output in a log; options: for CMake. If it fails, show what it says about errors."""
         log = self.folder / f"{what}.log"
+        environment = {**os.environ, "CMAKE_ARGS": " ".join([os.environ.get("CMAKE_ARGS", ""), *options]).strip()}
         with log.open("w") as file:
-            if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode != 0:
-                errors = [line for line in log.read_text().splitlines() if "error" in line.lower()]
-                raise SystemExit("\n".join([*errors[:20], f"{what} {self.version} cannot be built, see {log}"]))
+            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
+        if status:
+            lines = log.read_text(errors="replace").splitlines()
+            at = [i for i, line in enumerate(lines) if re.search(r"\berror\b:|CMake Error", line, re.IGNORECASE)][:10]
+            print("\n".join(line for i in at for line in lines[i : i + 4]), file=sys.stderr)
+            print(f"{what} failed for {self.version}, see {log}", file=sys.stderr)
+        return status == 0
 
 
 def say(text: str) -> None:
@@ -223,6 +235,7 @@ def main() -> int:
     result = json.loads(path.read_text()) if args.part and path.exists() else {"version": args.version}
     for part in args.part or PARTS:
         result[part] = trial.probe(part, args.cases)
+        result["chat code compiles"] = not trial.stand_in.exists()
         path.write_text(json.dumps(result, indent=1) + "\n")
     if args.record:
         shutil.copy(path, RECORDED)
