@@ -335,13 +335,13 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     assert "target: me/Tiny-GGUF, Tiny-Q4_K_M.gguf\n" in said
     assert "head: me/Bin, pytorch_model.bin, converted for this target\n" in said
     assert "n_draft   = 2" in said
-    assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin")
+    assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin", "--spec-draft-n-max", 2)
     # the head beside the target, unless nothing shall be drafted
-    assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both")
+    assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both", "--spec-draft-n-max", 2)
     assert "head" not in simple("-hf", "me/Both", "--spec-type", "none")
     assert "head" not in simple("-hf", "me/Tiny-GGUF", "-hff", "sub/Tiny-Q8_0.gguf")
     hub.requests.clear()
-    simple("-hf", "me/Both", "--offline")
+    simple("-hf", "me/Both", "--offline", "--spec-draft-n-max", 2)
     assert hub.requests == []
     pair = ["-hf", "me/Tiny-GGUF", "-hfd", "me/Bin", "-t", "1", "-c", "128"]
     assert main(["calibrate", *pair, "--seconds", "0.2"]) in (0, 1)
