@@ -338,7 +338,8 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin", "--spec-draft-n-max", 2)
     # the head beside the target, unless nothing shall be drafted
     assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both", "--spec-draft-n-max", 2)
-    assert "head" not in simple("-hf", "me/Both", "--spec-type", "none")
+    for kind in ("none", "ngram-simple"):
+        assert "head:" not in simple("-hf", "me/Both", "--spec-type", kind)
     assert "head" not in simple("-hf", "me/Tiny-GGUF", "-hff", "sub/Tiny-Q8_0.gguf")
     hub.requests.clear()
     simple("-hf", "me/Both", "--offline", "--spec-draft-n-max", 2)
