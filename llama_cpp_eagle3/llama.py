@@ -273,8 +273,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             n_prompt_rows=self._n_prompt_rows,
             n_host_bytes=self._n_host_bytes,
         )
-        drafter = self.drafter
-        self._info(loading.where(self.model_params, model, drafter, self.n_threads, self.n_threads_batch))
+        self._info(self.where)
         if loading.leaves_gpu_idle(self.model_params):
             _log.warning(
                 "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
@@ -362,6 +361,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head; both empty without a head."""
         return self._loading.pair_id
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        model = self._model.model
+        return self._loading.where(self.model_params, model, self.drafter, self.n_threads, self.n_threads_batch)
 
     @property
     def n_state_bytes(self) -> int:

@@ -134,8 +134,14 @@ class Repository:
                 if file.tell():
                     _log.info("going on with '%s' at %d of %d bytes", name, file.tell(), about.size)
                 if file.tell() < about.size:
-                    headers = build_hf_headers(token=access.token)
-                    http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=about.size)
+                    http_get(
+                        url,
+                        file,
+                        resume_size=file.tell(),
+                        headers=build_hf_headers(token=access.token),
+                        expected_size=about.size,
+                        displayed_filename=name,
+                    )
             os.replace(part, blob)
         Path(f"{part}.lock").unlink(missing_ok=True)
 

@@ -73,6 +73,7 @@ def hub(repos: dict[str, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "ours"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with HubServer(dict(repos)) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         importlib.reload(constants)
