@@ -54,8 +54,8 @@ _TABLE = re.compile(r"^\| (\S+) \| (.*) \|$", re.MULTILINE)
 class Trial:
     """One release, in its folder."""
 
-    def __init__(self, version: str, folder: Path):
-        self.version, self.folder = version, folder
+    def __init__(self, version: str, folder: Path, patch: Path | None = None):
+        self.version, self.folder, self.patch = version, folder, patch
         self.is_pinned = version == PIN.read_text().strip()
         self.source = ROOT if self.is_pinned else folder / "source"
         self.python = self.source / ".venv" / "bin" / "python"
@@ -69,6 +69,10 @@ class Trial:
         """
         if not self.is_pinned:
             self._copy()
+        if self.patch is not None and not self._run(
+            "patch", ["patch", "-p1", "-d", str(self.source), "-i", str(self.patch)]
+        ):
+            raise SystemExit(f"'{self.patch}' does not fit this source")
         say(f"building llama-cpp-python {self.version}, unless pip has a wheel of it, and this package: some minutes")
         make = ["make", "-C", str(self.source), ".venv/stamps/cli"]
         if not self._run("build", make):
@@ -176,7 +180,7 @@ class Trial:
             status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
         if status:
             lines = log.read_text(errors="replace").splitlines()
-            at = [i for i, line in enumerate(lines) if re.search(r"\berror\b:|CMake Error", line, re.IGNORECASE)][:10]
+            at = [i for i, line in enumerate(lines) if re.search(r": error:|CMake Error", line)][:10]
             print("\n".join(line for i in at for line in lines[i : i + 4]), file=sys.stderr)
             print(f"{what} failed for {self.version}, see {log}", file=sys.stderr)
         return status == 0
@@ -218,6 +222,7 @@ def main() -> int:
     parser.add_argument("version", help="of llama-cpp-python")
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="spoilt files (default: 300)")
     parser.add_argument("--folder", type=Path, help="(default: a folder of the version in the user's cache)")
+    parser.add_argument("--patch", type=Path, help="what the source needs for that release, as a diff")
     parser.add_argument("--no-build", action="store_true", help="it is built; run the probes alone")
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="look at this alone; the others as they were seen"
@@ -225,7 +230,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help=f"write {RECORDED.relative_to(ROOT)}")
     args = parser.parse_args()
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "llama-cpp-eagle3"
-    trial = Trial(args.version, (args.folder or cache / "upstream" / args.version).absolute())
+    folder = (args.folder or cache / "upstream" / args.version).absolute()
+    trial = Trial(args.version, folder, None if args.patch is None else args.patch.absolute())
     if args.record and not trial.is_pinned:
         parser.error("--record is for the pinned release: see docs/upgrading.md")
     trial.folder.mkdir(parents=True, exist_ok=True)
