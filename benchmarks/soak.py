@@ -229,7 +229,7 @@ def main() -> int:
         command += ["-ctk", "f32", "-ctv", "f32", "-ctkd", "f32", "-ctvd", "f32", "--slot-save-path", folder]
         start = time.monotonic()
         with log.open("wb") as file:
-            process = subprocess.Popen([*command, "--cache-ram", "64"], stderr=file)
+            process = subprocess.Popen([*command, "--cache-ram", "8"], stderr=file)
             try:
                 soak, sizes = asyncio.run(run(args, f"http://127.0.0.1:{port}", process))
             finally:
