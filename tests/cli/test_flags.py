@@ -156,7 +156,7 @@ def test_server_flags(capsys: Any) -> None:
     args = parse("-np", 2, "-no-kvu", "--no-webui", "-cram", 7, "-to", 5, "-rea", "off", "--top-k", 4, server=True)
     assert (args.parallel, args.kv_unified, args.ui, args.cache_ram, args.timeout) == (2, False, False, 7, 5.0)
     assert (args.reasoning, args.top_k) == ("off", 4)
-    assert "--mmproj is not possible here: there are no images" in fails(capsys, "--mmproj", "x", server=True)
+    assert "--mmproj-url is not possible here" in fails(capsys, "--mmproj-url", "x", server=True)
     assert "-nocb is not possible here" in fails(capsys, "-nocb", server=True)
     args = parse("--mirostat-lr", 0.3, "-l", "5-1", "--samplers", "temp;top-k", "--ignore-eos", server=True)
     assert defaults_of(args) == {
