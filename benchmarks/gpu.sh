@@ -3,7 +3,7 @@
 #
 #   sh benchmarks/gpu.sh prepare     with a network: fill benchmarks/gpu/ with sources and wheels (git ignores it)
 #   sh benchmarks/gpu.sh             there, beside that folder: all parts in one go, under ten minutes on 16 cores
-#   sh benchmarks/gpu.sh PART ...    some parts, where the first ones were done: build files tests one profile many
+#   sh benchmarks/gpu.sh PART ...    some parts, where the first ones were done: build files tests one profile heads many
 #   sh benchmarks/gpu.sh dry         all parts without CUDA at tiny sizes; with LLAMA_CPP_TOOLS and PYTHON of an
 #                                    environment that has us, also without prepare and without building
 #
@@ -14,6 +14,7 @@
 #   one       one sequence: plain, chains of 1 3 5 7, trees, auto, llama-server with draft-eagle3 at the same lengths;
 #             acceptance is drawn by fixed odds on both sides (SpecForge's 2.90 tokens at 3 and 3.86 at 7 steps)
 #   profile   where a round goes: our own clocks, and nsys's launches and copies where nsys is there
+#   heads     drafting step by step, in one pass (P-EAGLE) and with latent attention, at the first shape of PAIRS
 #   many      1 to 32 sequences: auto and plain against llama-server plain and with draft-eagle3
 #
 # Environment: PYTHON (python3), CUDA_ARCH (90), GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (where the figures
@@ -148,6 +149,14 @@ profile() {
     done
 }
 
+heads() {
+    pair=${PAIRS%% *}
+    has_time 20 "kinds of heads, ${pair%:*}" || return 0
+    within 60 python benchmarks/heads.py -m "$(model "$pair")" --shape "${pair%:*}" --types "$HEAD_TYPE" -ngl "$NGL" --runs 10 \
+        > "$out/heads.md"
+    sed -n '3,9p' "$out/heads.md"
+}
+
 many() {
     n=0
     for pair in $PAIRS; do
@@ -188,6 +197,7 @@ everything() {
     tests
     one
     profile
+    heads
     many
     echo "== done, figures in $out, $(left) of $BUDGET seconds left"
 }
@@ -205,13 +215,13 @@ case ${1:-all} in
         if [ -n "${LLAMA_CPP_TOOLS:-}" ]; then
             defaults
             files
-            for part in tests one profile many; do $part; done
+            for part in tests one profile heads many; do $part; done
         else
             defaults
             everything
         fi
         ;;
-    build | files | tests | one | profile | many)
+    build | files | tests | one | profile | heads | many)
         defaults
         for part in "$@"; do $part; done
         ;;

@@ -14,6 +14,9 @@ $python benchmarks/speed.py --publish
 for head in Q8_0 Q4_0 random; do
     $python benchmarks/load.py --head "$head" --publish
 done
+$python benchmarks/serve.py --publish
+$python benchmarks/serve_cost.py --publish
+$python benchmarks/soak.py --publish
 $python benchmarks/pair.py --publish
 $python benchmarks/peer.py --publish
 $python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish

@@ -18,6 +18,10 @@ class IncompatibleDraftError(Eagle3Error, ValueError):
     """Draft and target do not fit together; the message names both files, both numbers and what to do."""
 
 
+class HubError(Eagle3Error, ValueError):
+    """The Hugging Face hub does not have what was named, does not give it, or does not answer."""
+
+
 class ContextFullError(Eagle3Error):
     """The context has no room for the tokens that were to be evaluated."""
 

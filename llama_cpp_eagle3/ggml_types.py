@@ -47,3 +47,8 @@ def type_id(option: str, value: int | str | None, types: Mapping[str, int]) -> i
         names = ", ".join(f"{name} ({number})" for name, number in types.items())
         raise ValueError(f"{option}: expected one of {names}, found {value!r}")
     return None if found is None else int(found)
+
+
+def type_name(ggml_type: int) -> str:
+    """The name of one of `WEIGHT_TYPES`."""
+    return next((name for name, value in WEIGHT_TYPES.items() if value == ggml_type), str(ggml_type))

@@ -13,23 +13,32 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
+from llama_cpp import (
+    LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    Llama,
+    LlamaGrammar,
+    LlamaState,
+    LlamaTokenizer,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
 from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Context, Generation
-from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
+from .engine import Chain, DraftSettings, Engine, Media, Sampling, Vocab
 from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 from .guard import Guard, bury, closed_error
 from .head import Head
-from .hub import download
 from .loading import Loading
+from .media import Projector, hook_handler, read_media, take_media
 from .model_file import check_file, file_errors, guard_tokenizer
+from .model_options import ModelOptions
 from .options import (
     DraftOptions,
     cache_types,
@@ -99,12 +108,20 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_type_k: int | str | None = None,
         draft_type_v: int | str | None = None,
         draft_target_layers: Sequence[int] | None = None,
+        draft_n_threads: int | None = None,
         n_parallel: int = 1,
         kv_unified: bool | None = None,
         n_prompt_rows: int | None = None,
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
+        devices: str | Sequence[str] | None = None,
+        override_tensor: Sequence[tuple[str, str]] = (),
+        lora: Sequence[str | tuple[str, float]] = (),
+        model_params: Mapping[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
+        mmproj_path: str | os.PathLike[str] | None = None,
+        media_placeholder: int | str | None = None,
+        media_http: bool = False,
         checked: bool = True,
         **options: Any,
     ):
@@ -139,6 +156,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft_type_v: ggml type of the head's V cache (default "f16").
             draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
                 the head's file says. Without a head: which ones `features` gives.
+            draft_n_threads: CPU threads of the head (default: n_threads).
             n_parallel: how many sequences the engine advances together.
             kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
                 trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
@@ -149,7 +167,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
+            devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
+                "none": the CPU.
+            override_tensor: (regular expression, buffer type) pairs: tensors whose name matches go there, such as
+                (r"\\.ffn_(up|down|gate)_exps", "CPU").
+            lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
+            model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
+                lazy_mode, load_mode, no_host, use_extra_bufts.
             progress: told how far loading the target is, 0 to 1.
+            mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
+                messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
+            media_placeholder: token, or its text, that the head sees in place of each row of an image. Default: what
+                the projector's type and the vocabulary say.
+            media_http: fetch http addresses that messages name, too.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number of
@@ -179,6 +209,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             type_k=type_id("draft_type_k", draft_type_k, CACHE_TYPES),
             type_v=type_id("draft_type_v", draft_type_v, CACHE_TYPES),
             target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
+            n_threads=draft_n_threads,
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
@@ -201,6 +232,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
+        if mmproj_path is not None:
+            options.setdefault("chat_format", "auto")
+        self._media_placeholder, self._media_http = media_placeholder, media_http
+        self._projector: Projector | None = None
         self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
@@ -210,7 +246,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
         try:
             vocab_only = bool(options.get("vocab_only"))
-            self._loading = Loading(path, draft_options, rpc_servers, vocab_only=vocab_only, progress=progress)
+            more = ModelOptions.of(devices, override_tensor, lora, model_params)
+            self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
             if rpc_servers:
                 options.setdefault("n_gpu_layers", -1)
@@ -258,13 +295,23 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             n_prompt_rows=self._n_prompt_rows,
             n_host_bytes=self._n_host_bytes,
         )
-        drafter = self.drafter
-        self._info(loading.where(self.model_params, model, drafter, self.n_threads, self.n_threads_batch))
+        self._info(self.where)
         if loading.leaves_gpu_idle(self.model_params):
             _log.warning(
                 "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
                 " and ".join(loading.accelerators),
             )
+        hook_handler(self.chat_handler, self, int(self._ctx.ctx))
+        if self._mmproj_path is not None:
+            self._projector = Projector(
+                self._mmproj_path,
+                self.model_address,
+                n_threads=self.n_threads_batch,
+                use_gpu=self.model_params.n_gpu_layers != 0,
+                flash_attn=self.context_params.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED,
+                placeholder=self._media_placeholder,
+            )
+            self._info(self._projector.describe())
         if self._head is None:
             return
         self._n_state_bytes = self._measure_state()
@@ -302,6 +349,22 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def head(self) -> Head | None:
         """The head as it is loaded; None without one."""
         return self._head
+
+    @property
+    def projector(self) -> Projector | None:
+        """What makes embeddings of images and sounds; None without an mmproj_path."""
+        return self._projector
+
+    @property
+    def chat_handler(self) -> Any:
+        """What answers conversations in place of a chat format. Multimodal ones decode through the engine."""
+        return self._chat_handler
+
+    @chat_handler.setter
+    def chat_handler(self, handler: Any) -> None:
+        self._chat_handler = handler
+        if self._engine is not None:
+            hook_handler(handler, self, int(self._ctx.ctx))
 
     @property
     def planner(self) -> Planner | None:
@@ -347,6 +410,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head; both empty without a head."""
         return self._loading.pair_id
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        model = self._model.model
+        return self._loading.where(self.model_params, model, self.drafter, self.n_threads, self.n_threads_batch)
 
     @property
     def n_state_bytes(self) -> int:
@@ -402,22 +471,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._context.scores = scores
 
     @property
-    def model_params(self) -> Any:
-        """The model's parameters. Llama sets them in its constructor; devices go in on the way."""
-        return self._model_params
-
-    @model_params.setter
-    def model_params(self, params: Any) -> None:
-        self._loading.preset_model(params)
-        self._model_params = params
-
-    @property
     def context_params(self) -> Any:
-        """The context's parameters. Llama sets them in its constructor; the tap's callback goes in on the way."""
+        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
         return self._context_params
 
     @context_params.setter
     def context_params(self, params: Any) -> None:
+        self._loading.preset_model(self.model_params)
         self._loading.preset_context(params)
         self._context_params = params
 
@@ -430,6 +490,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _model(self, model: Any) -> None:
         self._llama_model = model
         guard_tokenizer(model)
+        self._loading.load_adapters(model.model)
         self._loading.fit_context(self._context_params, model.model)
 
     # planning
@@ -490,17 +551,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         grammar: LlamaGrammar | None = None,
         *,
         ignore_eos: bool = False,
+        sampling: Sampling | None = None,
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
         The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
         token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
-        token was drawn from. ignore_eos: never draw a token that ends the text.
+        token was drawn from. ignore_eos: never draw a token that ends the text. sampling: everything about drawing that
+        llama.cpp knows, instead of all these options.
 
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        sampling = self._sampling(
+        sampling = sampling or self._sampling(
             temperature=temp,
             top_k=top_k,
             top_p=top_p,
@@ -527,6 +590,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                     try:
                         if generation is None or run is None:
                             self._sampler = Chain(sampling, self.engine.vocab)
+                            self._sampler.see([int(t) for t in tokens])
                             settings = self._begin_text()
                             start = perf_counter_ns()
                             generation = Generation(self._sampler, settings, stopping_criteria)
@@ -743,16 +807,24 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
+        projector, files, prompt = self._projector, [], None
+        if projector is not None:
+            messages, files = take_media(messages, projector.marker, self._read_media)
         arguments = chat_arguments((messages, *args), options)
         with self._guard:
-            params = apply_request(
-                self.chat_templates, request_body(arguments), enable_thinking=arguments.get("enable_thinking")
-            )
-            request = chat_request(params, arguments, self.engine, self.tokenize, self._sampling)
+            body, thinking = request_body(arguments), arguments.get("enable_thinking")
+            params = apply_request(self.chat_templates, body, enable_thinking=thinking, has_markers=bool(files))
+            if projector is not None and files:
+                made = projector.prompt(params.prompt, files)
+                prompt = made.tokens, made.media
+            request = chat_request(params, arguments, self.engine, self.tokenize, self._sampling, prompt)
         completion = ChatCompletion(
             params, arguments["model"] or self.model_path, self.engine.vocab, lambda: self._begin_chat(request)
         )
         return completion.stream() if arguments["stream"] else completion.whole()
+
+    def _read_media(self, source: Any) -> bytes:
+        return read_media(source, allow_http=self._media_http)
 
     def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
         with self._guard:
@@ -773,6 +845,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
+
+    def eval_media(self, media: Media) -> None:
+        """Evaluate an image behind what is there; the draft takes in the hidden states of its rows."""
+        with self._guard:
+            start = perf_counter_ns()
+            self._begin_stats()
+            self._context.eval_media(media)
+            self._context.stats.total_ns += perf_counter_ns() - start
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens behind those that are there; the draft takes in their hidden states."""
@@ -842,7 +922,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._loading.check_servers()
             self.engine.flush()
             draft_state = b"" if self.drafter is None else self.drafter.state_get()
-            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id)
+            spans = self.target.spans()
+            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id, spans)
 
     def load_state(self, state: LlamaState) -> None:
         """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
@@ -858,6 +939,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             try:
                 with self._context.being_filled():
                     super().load_state(state)
+                self.target.set_spans(getattr(state, "spans", []))
                 self._context.adopt(int(state.n_tokens))
                 draft_state = getattr(state, "draft_state", b"")
                 if self.drafter is not None and draft_state:
@@ -900,7 +982,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
         if type(self.tokenizer_) is not LlamaTokenizer:
             return bytes(super().detokenize(tokens, prev_tokens, special))
-        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens])
+        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens if token >= 0])
         return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
 
     @property
@@ -944,7 +1026,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str | None,
+        filename: str | None = None,
         additional_files: list[str] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
         local_dir_use_symlinks: bool | str = "auto",
@@ -952,27 +1034,51 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         *,
         draft_repo_id: str | None = None,
         draft_filename: str | None = None,
+        token: str | None = None,
+        offline: bool = False,
         **kwargs: Any,
     ) -> Eagle3Llama:
-        """Load a target, and a head if one is named, from the Hugging Face hub (needs `huggingface-hub`).
+        """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 
         Args:
-            repo_id: the target's repository.
-            filename: the target's file in it, or a glob pattern that matches one file.
-            additional_files: more files of the target's repository, such as shards.
-            local_dir: where to put the files, instead of the hub's cache.
-            local_dir_use_symlinks: passed on to the hub.
+            repo_id: the target's repository, USER/REPO or USER/REPO:QUANT.
+            filename: the target's file in it, or a glob pattern that matches one file, instead of QUANT. Without both
+                it is the Q4_K_M one, else Q8_0, else the first. Shards come all.
+            additional_files: more files of the target's repository, or patterns.
+            local_dir: where to put GGUF files, instead of the hub's cache.
+            local_dir_use_symlinks: taken for Llama's sake; huggingface_hub decides that itself now.
             cache_dir: the hub's cache.
-            draft_repo_id: the head's repository (default: the target's, if `draft_filename` is given).
-            draft_filename: the head's file, or a pattern (default: the one GGUF file of `draft_repo_id`).
+            draft_repo_id: the head's repository, USER/REPO or USER/REPO:QUANT (default: the target's, if
+                `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
+                once per revision.
+            draft_filename: the head's file, or a pattern.
+            token: for what is gated or private; default: HF_TOKEN, or what `hf auth login` left.
+            offline: take what is on this machine already, and ask nobody. HF_HUB_OFFLINE=1 says so too.
             **kwargs: what the constructor takes.
+
+        Raises:
+            HubError: the hub has no such thing, does not give it, or does not answer.
+            ImportError: something of the extra is missing.
         """
-        where = {"local_dir": local_dir, "local_dir_use_symlinks": local_dir_use_symlinks, "cache_dir": cache_dir}
-        if draft_repo_id is not None or draft_filename is not None:
-            if "draft_model_path" in kwargs:
-                raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
-            kwargs["draft_model_path"] = download(draft_repo_id or repo_id, draft_filename or "*.gguf", **where)
-        return cls(download(repo_id, filename, additional_files=additional_files, **where), **kwargs)
+        from .hub import Access, fetch_pair, split_name
+
+        if draft_filename is not None and draft_repo_id is None:
+            draft_repo_id = split_name(repo_id)[0]
+        if draft_repo_id is not None and "draft_model_path" in kwargs:
+            raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
+        pair = fetch_pair(
+            repo_id,
+            draft_repo_id,
+            Access(cache_dir, local_dir, token, offline),
+            target_file=filename,
+            more_files=tuple(additional_files or ()),
+            head_file=draft_filename,
+            log=partial(_tell, bool(kwargs.get("verbose", True))),
+        )
+        if pair.head is not None:
+            kwargs["draft_model_path"] = pair.head
+        assert pair.target is not None
+        return cls(pair.target, **kwargs)
 
     def close(self) -> None:
         """Free everything. Happens by itself when the object goes."""
@@ -994,6 +1100,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 engine.close()
             if head is not None:
                 head.drafter.close()
+            if self._projector is not None:
+                self._projector.close()
             if "_stack" in self.__dict__:
                 super().close()
             if loading is not None:
@@ -1013,7 +1121,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "n_prompt_rows": self._n_prompt_rows,
             "prefix_cache_bytes": self._n_host_bytes,
             "rpc_servers": self._loading.rpc_servers,
+            "devices": self._loading.model.devices,
+            "override_tensor": self._loading.model.override_tensor,
+            "lora": self._loading.model.lora,
+            "model_params": self._loading.model.params,
             "checked": self._checked,
+            "mmproj_path": self._mmproj_path,
+            "media_placeholder": self._media_placeholder,
+            "media_http": self._media_http,
         }
 
 

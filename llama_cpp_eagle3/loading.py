@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import llama_cpp.llama_cpp as lib
 from ._core import Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import N_ROWS_ARGMAX
+from .model_options import ModelOptions
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .planning import machine
@@ -29,6 +29,7 @@ class Loading:
         model_path: str,
         draft: DraftOptions,
         rpc_servers: str | Sequence[str] | None,
+        model: ModelOptions,
         *,
         vocab_only: bool = False,
         progress: Callable[[float], None] | None = None,
@@ -38,7 +39,7 @@ class Loading:
         Raises:
             ModelFileError, IncompatibleDraftError, RpcError: see `Eagle3Llama`.
         """
-        self.model_path, self.draft, self.rpc_servers = model_path, draft, rpc_servers
+        self.model_path, self.draft, self.rpc_servers, self.model = model_path, draft, rpc_servers, model
         self.pair: Pair | None = None
         self.tap: FeatureTap | None = None
         self.servers: RpcServers | None = None
@@ -49,10 +50,11 @@ class Loading:
                 self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, info.n_embd, info.arch)
         if rpc_servers:
             self.servers = RpcServers(rpc_servers)
-        self.draft_device = None if draft.device is None else find_device(draft.device, self.servers)
+        self.draft_device = None if draft.device is None else find_device(draft.device, self.servers, "draft_device")
         self._progress = progress
         self._on_progress: Any = None
-        self._model_devices: Any = None
+        self._kept: list[Any] = []
+        self._adapters: list[Any] = []
 
     @property
     def has_head(self) -> bool:
@@ -68,9 +70,7 @@ class Loading:
 
     def preset_model(self, params: Any) -> None:
         """Set what Llama has no argument for in a llama_model_params."""
-        if self.servers is not None:
-            self._model_devices = self.servers.model_devices()
-            params.devices = ctypes.cast(self._model_devices, ctypes.c_void_p)
+        self._kept = self.model.preset(params, self.servers)
         if self._progress is not None:
             progress = self._progress
 
@@ -102,6 +102,10 @@ class Loading:
             params.kv_unified = draft.is_pooled
         params.n_outputs_max_per_seq = min(N_ROWS_ARGMAX, params.n_batch)
 
+    def load_adapters(self, model: Any) -> None:
+        """Load the LoRA adapters of a llama_model that has no context yet."""
+        self._adapters = self.model.load_adapters(model)
+
     def check_servers(self) -> None:
         """Raise RpcError if an rpc server has gone: llama.cpp would end the process."""
         if self.servers is not None:
@@ -120,6 +124,7 @@ class Loading:
 
     def make_target(self, ctx: Any, model: Any) -> Target:
         """The target's verbs on a context that llama_cpp made."""
+        self.model.set_adapters(ctx, self._adapters)
         return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
 
     def make_drafter(self, model: Any, n_ctx: int, n_threads: int, n_batch: int, draft_type: int | None) -> Drafter:
@@ -137,7 +142,7 @@ class Loading:
             type=draft_type,
             type_k=draft.type_k,
             type_v=draft.type_v,
-            n_threads=n_threads,
+            n_threads=draft.n_threads or n_threads,
             n_batch=min(n_batch, 512),
         )
 
@@ -170,14 +175,16 @@ class Loading:
 
     def leaves_gpu_idle(self, params: Any) -> bool:
         """Whether nobody said that the model shall run on this machine's accelerators."""
-        return params.n_gpu_layers == 0 and bool(self.accelerators)
+        return self.model.leaves_gpu_idle(params.n_gpu_layers)
 
     def where(self, params: Any, model: Any, drafter: Drafter | None, n_threads: int, n_threads_batch: int) -> str:
         """One line on what runs where."""
         n_layer = int(lib.llama_model_n_layer(model))
         devices = [device.name for device in local_accelerators()]
+        if self.model.devices is not None:
+            devices = [name for name in self.model.devices if name not in ("none", "CPU")]
         n_on = min(params.n_gpu_layers, n_layer + 1) if devices or self.servers is not None else 0
-        if self.servers is not None:
+        if self.servers is not None and self.model.devices is None:
             devices.append("rpc servers")
         layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
         threads = f"{n_threads} CPU threads"
@@ -194,7 +201,7 @@ class Loading:
         return {
             "target": fingerprint(self.model_path),
             "draft": None if draft.model_path is None else fingerprint(draft.model_path),
-            "lora": lora_path and fingerprint(lora_path),
+            "lora_path": lora_path and fingerprint(lora_path),
             "boundaries": None if self.tap is None else self.tap.boundaries,
             "tap": None if self.tap is None else self.tap.kind,
             "n_gpu_layers": model_params.n_gpu_layers if self.accelerators or self.servers is not None else 0,
@@ -202,10 +209,11 @@ class Loading:
             "rpc_servers": self.rpc_servers,
             "draft_device": None if drafter is None else drafter.device,
             "machine": machine(),
-            "n_threads": [context_params.n_threads, context_params.n_threads_batch],
+            "n_threads": [context_params.n_threads, context_params.n_threads_batch, *filter(None, [draft.n_threads])],
             "n_ubatch": min(context_params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(context_params.offload_kqv),
             "draft_type": draft.type,
             "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+            **self.model.costs_key(),
         }

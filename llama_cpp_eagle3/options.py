@@ -46,6 +46,7 @@ class DraftOptions:
     type_k: int | None
     type_v: int | None
     target_layers: list[int] | None
+    n_threads: int | None
     n_parallel: int
     kv_unified: bool | None
 
@@ -149,8 +150,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"expected n_ctx in 0..{_N_CTX_MAX}, n_batch >= 1 and n_ubatch >= 1, found "
             f"n_ctx={n_ctx}, n_batch={n_batch}, n_ubatch={n_ubatch}"
         )
-    for name in ("n_threads", "n_threads_batch"):
-        n_threads = options.get(name) or 0
+    given = {"draft_n_threads": draft.n_threads} | {
+        name: options.get(name) for name in ("n_threads", "n_threads_batch")
+    }
+    for name, n_threads in given.items():
+        n_threads = n_threads or 0
         if not 0 <= n_threads <= _N_THREADS_MAX:
             raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
     if options.get("type_v") not in (None, *_FLOAT_TYPES) and not options.get("flash_attn"):

@@ -115,7 +115,7 @@ class RpcServers:
             self._links.pop().release()
 
 
-def find_device(name: str, servers: RpcServers | None) -> Device:
+def find_device(name: str, servers: RpcServers | None, option: str) -> Device:
     """A device by ggml's name for it (CPU, CUDA0, RPC0), or by its server's endpoint (the server's first one).
 
     Raises:
@@ -128,7 +128,7 @@ def find_device(name: str, servers: RpcServers | None) -> Device:
     device = by_name.get(name) or local_device(name)
     if device is None:
         known = ["CPU", *(d.name for d in local_accelerators()), *by_name]
-        raise ValueError(f"draft_device: there is no device {name!r}, there are {', '.join(known)}")
+        raise ValueError(f"{option}: there is no device {name!r}, there are {', '.join(known)}")
     return device
 
 

@@ -41,6 +41,24 @@ void register_devices(py::module_ & m) {
         .def_property_readonly(
             "address", [](const py_device & self) { return reinterpret_cast<uintptr_t>(self.dev); },
             "of the ggml_backend_dev_t")
+        .def_property_readonly(
+            "memory",
+            [](const py_device & self) {
+                size_t free = 0, total = 0;
+                ggml_backend_dev_memory(self.dev, &free, &total);
+                return std::make_pair(free, total);
+            },
+            "bytes that are free, and all")
+        .def_property_readonly(
+            "buffer_type",
+            [](const py_device & self) -> std::optional<std::pair<std::string, uintptr_t>> {
+                ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(self.dev);
+                if (!type) {
+                    return std::nullopt;
+                }
+                return std::make_pair(std::string(ggml_backend_buft_name(type)), reinterpret_cast<uintptr_t>(type));
+            },
+            "name and address of the ggml_backend_buffer_type_t that tensors on it usually have")
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 
@@ -57,6 +75,16 @@ void register_devices(py::module_ & m) {
     m.def(
         "local_accelerators", [] { return wrap(local_accelerators()); },
         "GPUs of this machine, or its integrated ones if it has no other.");
+    m.def(
+        "local_devices",
+        [] {
+            std::vector<py_device> all;
+            for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+                all.emplace_back(ggml_backend_dev_get(i));
+            }
+            return all;
+        },
+        "All devices that ggml knows on this machine.");
     m.def(
         "local_device",
         [](const std::string & name) -> std::optional<py_device> {

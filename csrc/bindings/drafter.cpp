@@ -61,7 +61,7 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
 
 // rows of the tap's last decode, without a copy
 void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows) {
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool may_wait) {
     const busy_flag::scope scope(self.busy);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows ? rows->size() != tokens.size() : n_tokens > tap.n_rows()) {
@@ -78,11 +78,11 @@ void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & to
                                               self.impl().head().path.c_str(), self.impl().head().n_embd_feat(),
                                               static_cast<size_t>(tap.n_row_floats())));
     }
-    self.impl().process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr);
+    self.impl().process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, may_wait);
 }
 
-void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past,
-                  llama_seq_id seq_id) {
+void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
+                  bool may_wait) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
         rows.size() != rows.shape(0) * self.impl().head().n_embd_feat()) {
         throw std::invalid_argument(
@@ -91,7 +91,7 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
     const float *          data = rows.data();
     const nogil            release;
     const busy_flag::scope scope(self.busy);
-    self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id);
+    self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id, nullptr, may_wait);
 }
 
 tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
@@ -153,11 +153,13 @@ void register_drafter(py::module_ & m) {
             "as they are. type_k, type_v: ggml types of the cache.\n"
             "Raises ModelFileError, IncompatibleDraftError.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
-             py::arg("rows") = py::none(), without_gil,
+             py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
-             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning.")
+             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. "
+             "may_wait: nobody is going to draft soon, so that a prompt's K/V is not made before that.")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
-             py::arg("seq_id") = 0, "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
+             py::arg("seq_id") = 0, py::arg("may_wait") = false,
+             "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
@@ -205,14 +207,14 @@ void register_drafter(py::module_ & m) {
             "again.")
         .def(
             "copy",
-            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl().copy(src, dst, n_past);
+                return self.impl().copy(src, dst, n_past, same_next);
             },
-            py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil,
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
             "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
-            "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
-            "is.")
+            "position from which rows of dst must be processed, as truncate(n_past, same_next) would for src, which "
+            "stays as it is.")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
@@ -221,6 +223,21 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
             "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
+        .def(
+            "add_image",
+            [](py_drafter & self, int32_t first,
+               const py::array_t<int32_t, py::array::c_style | py::array::forcecast> & pos, int32_t n_pos,
+               llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().add_image(first, n_pos, { pos.data(), pos.data() + pos.size() }, seq_id);
+            },
+            py::arg("first"), py::arg("pos"), py::arg("n_pos"), py::arg("seq_id") = 0,
+            "Rows of an image come next, from position `first` on: their positions, int32 (4, n), and how many what "
+            "comes "
+            "behind counts on. For heads with sections (n_pos_per_row 4).")
+        .def_property_readonly(
+            "n_pos_per_row", [](const py_drafter & self) { return self.impl().head().n_pos(); },
+            "positions of a row: 4 for a head with sections (M-RoPE), else 1")
         .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {
@@ -269,6 +286,9 @@ void register_drafter(py::module_ & m) {
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
             py::arg("seq_id") = 0, "Positions whose rows were taken in.")
+        .def(
+            "n_waiting", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_waiting(seq_id); },
+            py::arg("seq_id") = 0, "Rows whose K/V is made when somebody drafts for the sequence.")
         .def_property_readonly("n_vocab_dft", [](const py_drafter & self) { return self.impl().weights().n_vocab_dft; })
         .def_property_readonly(
             "n_bytes_own", [](const py_drafter & self) { return self.impl().weights().n_bytes_own; },

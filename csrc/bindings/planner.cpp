@@ -35,6 +35,7 @@ class py_source : public draft_source {
     bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_waiting(llama_seq_id) const override { return 0; }
 
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
@@ -74,6 +75,7 @@ class drafter_source : public draft_source {
     bool    is_parallel() const override { return drafter_.impl().is_parallel(); }
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return drafter_.impl().n_waiting(seq_id); }
 
     double time_us() const override { return static_cast<double>(ggml_time_us()); }
 
@@ -253,6 +255,14 @@ void register_planner(py::module_ & m) {
                 self.impl.reset(seq_id);
             },
             py::arg("seq_id") = 0, "A new text begins in this sequence.")
+        .def(
+            "may_wait",
+            [](py_planner & self, llama_seq_id seq_id, int32_t n_seqs) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.may_wait(seq_id, n_seqs);
+            },
+            py::arg("seq_id"), py::arg("n_seqs"),
+            "Whether the head need not take in a sequence's prompt now, since with n_seqs at once it is not asked.")
         .def(
             "acceptance",
             [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_text) {

@@ -63,9 +63,13 @@ class drafter {
     int32_t n_past(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_past(); }
 
     // Take rows of the target in: those of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i]
-    // of `rows` [n, n_embd_feat], or row i without row_ids.
+    // of `rows` [n, n_embd_feat], or row i without row_ids. may_wait: nobody is going to ask soon, so that prompts wait
+    // for a proposal too, as far as they take no more memory than is given to that.
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                 llama_seq_id seq_id = 0, const int32_t * row_ids = nullptr);
+                 llama_seq_id seq_id = 0, const int32_t * row_ids = nullptr, bool may_wait = false);
+
+    // rows that wait for a proposal
+    int32_t n_waiting(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_rows(); }
 
     // Draft up to n_max tokens that may follow id_last, the token at position n_past(). Stops before a token whose
     // probability among the ten best is below p_min, as llama.cpp does. Empty without a waiting row or room.
@@ -97,8 +101,12 @@ class drafter {
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
 
     // Make positions < n_past of one sequence those of another one too, which forgets its own before. Returns the
-    // position from which rows of dst must come: what truncate(n_past) would return for src, which stays as it is.
-    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+    // position from which rows of dst must come: what truncate(n_past, same_next) would return for src, which stays.
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next = false);
+
+    // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and how many
+    // what comes behind counts on. For heads with sections; others count rows
+    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id = 0);
 
     // forget everything; rows come from n_past on, and what lies before is not attended to
     void restart(int32_t n_past, llama_seq_id seq_id = 0);
@@ -118,8 +126,9 @@ class drafter {
     drafter_stats stats;
 
   private:
-    static constexpr int32_t n_catch_up_max = 16;  // more waiting rows than this are written K/V-only
-    static constexpr int32_t n_wait_max     = 128; // rows wait for a proposal; more than this are written without
+    static constexpr int32_t n_catch_up_max = 16;      // more waiting rows than this are written K/V-only
+    static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
+    static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
 
     // a sequence in a round
     struct participant {
@@ -156,7 +165,10 @@ class drafter {
     device        dev_;
     head_weights  weights_;
     draft_cache   cache_;
-    draft_runner  runner_;
+
+    std::vector<rope_positions> positions_; // by sequence
+
+    draft_runner runner_;
 
     std::vector<int32_t> boundaries_;
     int32_t              n_batch_;

@@ -23,7 +23,8 @@ class draft_source {
     // begin() drafts all n_steps levels in one graph and shows the first, expand() the others at no cost (P-EAGLE)
     virtual bool is_parallel() const { return false; }
 
-    virtual int32_t n_unroll() const = 0; // most steps of begin()
+    virtual int32_t n_unroll() const                     = 0; // most steps of begin()
+    virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() would have to take in first
     virtual int32_t n_expand() const = 0; // most nodes of a sequence that may be expanded in a round
 
     virtual double time_us() const = 0;

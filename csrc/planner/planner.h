@@ -92,6 +92,10 @@ class planner {
     // what drafting so many tokens takes, one row waiting
     float draft_us(int32_t n_tokens) const { return begin_->at(1) + levels_us(n_tokens - 1, 1); }
 
+    // Whether the head need not take in a sequence's prompt now, since with so many sequences it is not asked lately.
+    // Those of some texts do not wait even then: with these it is probed.
+    bool may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
+
     // of the target's passes, of the draft's first graph and of its levels
     const std::shared_ptr<cost_curve> & target_costs() const { return target_; }
     const std::shared_ptr<cost_curve> & begin_costs() const { return begin_; }
@@ -111,8 +115,10 @@ class planner {
 
   private:
     static constexpr int32_t n_look_ahead  = 8;
-    static constexpr int32_t n_trial       = 3;  // tokens of a trial: four rows are where kernels get fast
-    static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
+    static constexpr int32_t n_trial       = 3;   // tokens of a trial: four rows are where kernels get fast
+    static constexpr int32_t n_waiting_max = 16;  // more rows than this are not left to the first graph of a draft
+    static constexpr int32_t n_ready_max   = 128; // a sequence with more rows that wait is not probed
+    static constexpr int32_t n_probed      = 4;   // of so many texts one does not wait for the gate to open
 
     // a token that may be verified
     struct node {
@@ -134,7 +140,8 @@ class planner {
         int32_t           at        = -1; // the text has come this far along them
         bool              open      = false;
         llama_token       id_last   = -1;
-        int32_t           n_waiting = -1; // rows that the drafter has not caught up with, -1 = not known
+        int32_t           n_waiting = -1;   // rows that the drafter has not caught up with, -1 = not known
+        bool              is_probed = true; // its prompt does not wait for the gate to open
     };
 
     // of a drafted node
@@ -157,6 +164,8 @@ class planner {
     void    set_price(int32_t n_seqs, int32_t n_rows_extra);
     bool    ask(int32_t n_max);
     void    draft();
+    bool    leave_waiting();
+    float   value_for_all() const;
     int32_t begin();
     int32_t n_steps_ahead();
     float   levels_us(int32_t n_levels, int32_t n_seqs) const;
@@ -233,6 +242,7 @@ class planner {
     std::vector<size_t>       request_of_;          // [seq_id]
     int32_t                   n_seqs_      = 1;
     int32_t                   n_base_      = 1; // rows of the pass without drafts
+    int32_t                   n_texts_     = 0; // that have begun
     int32_t                   n_nodes_     = 0; // that may be chosen
     int32_t                   n_best_      = 0; // that were
     int32_t                   n_emitted_   = 0;
@@ -240,7 +250,9 @@ class planner {
     double                    t_source_us_ = 0.0;   // the same on our own clock
     bool                      drafted_     = false; // the head was asked
     bool                      is_trial_    = false;
-    int32_t                   trial_wait_  = 128; // rounds until the next trial
+    bool                      is_partial_  = false; // a probe without the sequences whose prompts wait
+    bool                      asks_all_    = false; // the last one found that these are worth reading
+    int32_t                   trial_wait_  = 128;   // rounds until the next trial
     int32_t                   trial_waits_ = 128;
     bool                      surprised_   = false; // something unlikely was accepted
     float                     value_       = 0.0f;  // that is expected

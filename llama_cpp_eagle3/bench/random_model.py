@@ -168,7 +168,8 @@ class _File:
         kind = self.kind_of(name)
         n_block = max(_N_BLOCK, gguf.GGML_QUANT_SIZES[kind][0])
         deal = self.rng.integers(0, _N_BLOCKS, int(np.prod(shape)) // n_block, dtype=np.int32)
-        return self._blocks(shape[-1] ** -0.5, kind)[deal].reshape(*shape[:-1], -1)
+        dealt: npt.NDArray[np.generic] = self._blocks(shape[-1] ** -0.5, kind)[deal]
+        return dealt.reshape(*shape[:-1], -1)
 
     def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
         """Blocks whose values have about this root mean square."""

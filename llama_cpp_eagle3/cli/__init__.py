@@ -1,22 +1,28 @@
 """The command line: `llama-cpp-eagle3 COMMAND ...`, also `python -m llama_cpp_eagle3 COMMAND ...`.
 
 Each command is a module with `add_arguments(parser)` and `run(args) -> int`. It is imported only when it is called.
+What llama.cpp has flags for is in `flags`.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .parser import Parser
 
 COMMANDS = {
     "batch": ("llama_cpp_eagle3.cli.batch", "complete the requests of a file"),
     "bench": ("llama_cpp_eagle3.cli.bench", "compare ways of drafting, and llama.cpp, on the same files"),
+    "chat": ("llama_cpp_eagle3.cli.chat", "talk to a model in the terminal"),
     "calibrate": ("llama_cpp_eagle3.cli.calibrate", "measure what passes cost on this machine"),
     "convert": ("llama_cpp_eagle3.cli.convert", "turn a Hugging Face head into a GGUF"),
+    "doctor": ("llama_cpp_eagle3.cli.doctor", "say what is well here, what is not, and what to do about it"),
     "inspect": ("llama_cpp_eagle3.cli.inspect", "say what a head is"),
     "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
     "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
@@ -30,26 +36,53 @@ _PROG = "llama-cpp-eagle3"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 or 2 after a one-line error, 130 after Ctrl-C."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(os.environ.get("COMP_LINE", "").split()[1:2])
     if argv and argv[0] in COMMANDS:
         return _run(argv[0], argv[1:])
-    parser = argparse.ArgumentParser(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
+    _parser().parse_args(argv)  # shows help, the version, or what is wrong
+    return 2
+
+
+class _Unfinished(Parser):
+    """A parser for a line that is being typed: a flag may still lack its value, or its end."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does."""
+        return argparse.ArgumentParser.parse_known_args(self, args, namespace)
+
+
+def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The program's parser; commands have their flags only if they are named."""
+    parser = argparse.ArgumentParser(
+        _PROG, description="EAGLE-3 speculative decoding for GGUF models.", allow_abbrev=False
+    )
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, (_, help_text) in COMMANDS.items():
-        commands.add_parser(name, help=help_text, add_help=False)
-    parser.parse_args(argv)  # shows help, the version, or what is wrong
-    return 2
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Unfinished)
+    for name, (module, help_text) in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, add_help=False)
+        if name in with_flags_of:
+            importlib.import_module(module).add_arguments(command)
+    return parser
+
+
+def _complete(typed: Sequence[str]) -> None:
+    """Answer a shell that asks, by argcomplete (docs/api.md, Command line), what may follow; does not return then."""
+    try:
+        from argcomplete import autocomplete
+    except ModuleNotFoundError:
+        return
+    autocomplete(_parser(typed))
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
     module_name, help_text = COMMANDS[command]
     module = importlib.import_module(module_name)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         f"{_PROG} {command}",
         description=(module.__doc__ or help_text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     module.add_arguments(parser)
     args = parser.parse_args(argv)

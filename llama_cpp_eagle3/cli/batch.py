@@ -10,9 +10,11 @@ import argparse
 from pathlib import Path
 
 from ..errors import Eagle3Error
+from .model import list_devices
+from .parser import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     try:
         from ..serve.options import add_arguments as add
@@ -33,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.list_devices:
+        return list_devices()
     from ..serve.batch import run_batch
 
     return run_batch(args)

@@ -13,28 +13,33 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
-from ..options import default_threads
-from .model import fill_in_bundled_pair
+from .flags import HUB, PROMPT, changed, pick
+from .model import resolve_pair
+from .parser import Parser
 
 _N_CTX = 512
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     from ..bench import settings, synthetic
 
-    files = parser.add_argument_group("files and prompts")
-    files.add_argument("-m", "--model", metavar="FNAME", help="target, a GGUF file (default: the bundled pair)")
-    files.add_argument("-md", "--model-draft", metavar="FNAME", help="EAGLE-3 head, a GGUF file")
+    pair = changed(
+        pick("model", "model_draft", "ctx_size", "threads", "gpu_layers"),
+        "ctx_size",
+        default=_N_CTX,
+        help=f"(default: {_N_CTX})",
+    )
+    predict = next(flag for flag in PROMPT if flag.attribute == "predict")
+    parser.add_flags(
+        "pair", (*HUB, *changed(pair, "gpu_layers", default=0, help="of the target (default: 0)"), predict)
+    )
+    files = parser.add_argument_group("prompts")
     files.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"
     )
     files.add_argument("--n-prompts", type=int, metavar="N", help="use only the first ones")
-    files.add_argument("-n", "--predict", "--n-predict", type=int, default=128, metavar="N", help="tokens per prompt")
     files.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="(default: 5)")
-    files.add_argument("-c", "--ctx-size", type=int, default=_N_CTX, metavar="N", help=f"(default: {_N_CTX})")
-    files.add_argument("-t", "--threads", type=int, default=default_threads(), metavar="N", help="CPU threads")
-    files.add_argument("-ngl", "--gpu-layers", type=int, default=0, metavar="N", help="of the target (default: 0)")
     files.add_argument(
         "--fresh", type=int, default=4, metavar="N", help="prompts that time the first token of each side (default: 4)"
     )
@@ -102,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pair(args: argparse.Namespace) -> tuple[str, str]:
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if args.model_draft is None:
-        raise ValueError("give both -m and -md, or neither for the bundled pair")
+        raise ValueError("give both a target and a head (-m and -md, -hf and -hfd), or neither for the bundled pair")
     return args.model, args.model_draft
 
 

@@ -12,33 +12,33 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import CostCurve
-from ..ggml_types import WEIGHT_TYPES
+from ..ggml_types import type_name
 from ..planning import Costs, measure_types, save_costs
-from .model import fill_in_bundled_pair, load_model
-from .options import add_draft_flags, add_model_flags
+from .flags import LOAD, LOG
+from .model import list_devices, load_model, resolve_pair
+from .parser import Parser
 
-_NAMES = {value: name for name, value in WEIGHT_TYPES.items()}
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     parser.add_argument("target", metavar="MODEL", nargs="?", help="target, a GGUF file (default: the bundled pair)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="time to spend (default: 10)")
     parser.add_argument("--json", action="store_true", help="print the costs as JSON instead of a table")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show llama.cpp's own messages")
-    add_model_flags(parser)
-    add_draft_flags(parser)
+    for title, flags in {**LOAD, "log": LOG}.items():
+        parser.add_flags(title, flags)
     parser.set_defaults(seed=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, keep and print."""
+    if args.list_devices:
+        return list_devices()
     if args.target is not None and args.model is not None:
         raise ValueError("give the target once: as MODEL or with -m")
     if not args.seconds > 0:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     llm = load_model(args, args.model_draft)
     try:
         key = llm.costs_key()
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(table(costs))
     if costs.draft_type is not None:
-        print(f"\nhead: converted to {_NAMES[costs.draft_type]}")
+        print(f"\nhead: converted to {type_name(costs.draft_type)}")
     if costs.doubt:
         print(f"\nnot kept, something else ran meanwhile: {costs.doubt}. Run it again when the machine is idle.")
         return 1

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Any
 
-from .._core import local_accelerators, read_target
+from .._core import local_accelerators, local_devices, read_target
 from ..llama import Eagle3Llama
 from ..models import bundled_pair
-from .options import source_options
+from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
+from .hub import fetch_files
+from .log import log_to
+from .sources import source_options
 
 _N_CTX = 4096
+
+# llama.cpp's patterns for -cmoe, -ncmoe and -ncffn
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_DENSE = r"\.ffn_(up|down|gate)\."
 
 
 def progress_bar(total: float, desc: str, unit: str = "") -> Any:
@@ -25,8 +33,14 @@ def progress_bar(total: float, desc: str, unit: str = "") -> Any:
     return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
 
 
-def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
-    """Take the bundled pair if no target was named; returns whether it was."""
+def resolve_pair(args: argparse.Namespace) -> bool:
+    """Set `model` and `model_draft`: files as named, from the hub, or the bundled pair; returns whether it is that.
+
+    Raises:
+        ValueError: flags contradict each other.
+        HubError: see `fetch_pair`.
+    """
+    fetch_files(args)
     if args.model is not None:
         return False
     if args.model_draft is not None:
@@ -35,8 +49,19 @@ def fill_in_bundled_pair(args: argparse.Namespace) -> bool:
     return True
 
 
+def list_devices() -> int:
+    """Print the devices for -dev, as llama.cpp does; an exit code."""
+    print("Available devices:")
+    for device in local_devices():
+        free, total = (n >> 20 for n in device.memory)
+        print(f"  {device.name}: {device.description} ({total} MiB, {free} MiB free)")
+    return 0
+
+
 def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagle3Llama:
     """Load target and head (None: the target alone); more: options of `Eagle3Llama` that have no flag."""
+    if args.log_file is not None:
+        log_to(args.log_file)
     draft_options = {
         "draft_model_path": draft,
         "draft_n_max": args.spec_draft_n_max,
@@ -47,31 +72,26 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "draft_tree_tokens": args.tree_tokens,
         "draft_n_gpu_layers": args.gpu_layers_draft,
         "draft_device": args.device_draft,
+        "draft_n_threads": args.threads_draft,
         "draft_type": args.spec_draft_type,
         "draft_type_k": args.cache_type_k_draft,
         "draft_type_v": args.cache_type_v_draft,
     }
     # on a CPU it brings nothing, and logits would differ from those of plain llama_cpp in their third digit
-    is_remote = bool(local_accelerators() or args.rpc)
+    is_remote = bool((local_accelerators() and args.device != ["none"]) or args.rpc)
     flash_attn = is_remote if args.flash_attn == "auto" else args.flash_attn == "on"
     # the V cache can be quantized under flash attention only
     flash_attn = flash_attn or (args.flash_attn == "auto" and args.cache_type_v not in (None, "f32", "f16", "bf16"))
     bar = progress_bar(1.0, "loading")
     options = {
-        "n_gpu_layers": args.gpu_layers,
-        "rpc_servers": args.rpc,
-        "use_mmap": not args.no_mmap,
-        "use_mlock": args.mlock,
+        **_placement(args),
+        **_context(args),
         "seed": (-1 if args.seed is None else args.seed) & 0xFFFFFFFF,
-        "n_ctx": _ctx_size(args),
-        "n_batch": args.batch_size,
-        "n_ubatch": args.ubatch_size,
-        "n_threads": args.threads,
-        "n_threads_batch": args.threads_batch or args.threads,
         "flash_attn": bool(flash_attn),
-        "type_k": args.cache_type_k,
-        "type_v": args.cache_type_v,
-        "lora_path": args.lora,
+        "kv_overrides": args.override_kv,
+        "lora": [*args.lora, *args.lora_scaled],
+        "no_perf": True,
+        "mmproj_path": getattr(args, "mmproj", None),
         "verbose": args.verbose,
         **(draft_options if draft is not None or source_options(args).get("draft_sources") else {}),
         **source_options(args),
@@ -83,6 +103,79 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     finally:
         if bar is not None:
             bar.close()
+
+
+def _placement(args: argparse.Namespace) -> dict[str, Any]:
+    """Where the target's weights go, and how they get there."""
+    load_mode = args.load_mode
+    if args.no_mmap or args.mlock:  # flags of older versions of llama.cpp
+        load_mode = {(True, False): "none", (False, True): "mmap+mlock", (True, True): "mlock"}[
+            args.no_mmap, args.mlock
+        ]
+    params = {
+        "load_mode": LOAD_MODES.index(load_mode) - 1,
+        "lazy_mode": {"off": 0, "auto": 1, "on": 2}[args.lazy_mode],
+        "use_extra_bufts": args.repack,
+        "no_host": args.no_host,
+        "check_tensors": args.check_tensors,
+    }
+    return {
+        "n_gpu_layers": args.gpu_layers,
+        "devices": args.device,
+        "rpc_servers": args.rpc,
+        "override_tensor": _overrides(args),
+        "split_mode": SPLIT_MODES.index(args.split_mode),
+        "tensor_split": args.tensor_split,
+        "main_gpu": args.main_gpu,
+        "numa": 0 if args.numa is None else NUMA.index(args.numa) + 1,
+        "offload_kqv": args.kv_offload,
+        "op_offload": args.op_offload,
+        "model_params": params,
+        "n_threads": args.threads,
+        "n_threads_batch": args.threads_batch or args.threads,
+    }
+
+
+def _context(args: argparse.Namespace) -> dict[str, Any]:
+    rope_freq_scale = args.rope_freq_scale
+    if args.rope_scale is not None:
+        if not args.rope_scale > 0:
+            raise ValueError(f"expected --rope-scale > 0, found {args.rope_scale:g}")
+        rope_freq_scale = 1 / args.rope_scale
+    return {
+        "n_ctx": _ctx_size(args),
+        "n_batch": args.batch_size,
+        "n_ubatch": args.ubatch_size,
+        "swa_full": args.swa_full,
+        "type_k": args.cache_type_k,
+        "type_v": args.cache_type_v,
+        "rope_scaling_type": -1 if args.rope_scaling is None else ROPE_SCALING.index(args.rope_scaling),
+        "rope_freq_base": args.rope_freq_base,
+        "rope_freq_scale": rope_freq_scale,
+        "yarn_orig_ctx": args.yarn_orig_ctx,
+        "yarn_ext_factor": args.yarn_ext_factor,
+        "yarn_attn_factor": args.yarn_attn_factor,
+        "yarn_beta_slow": args.yarn_beta_slow,
+        "yarn_beta_fast": args.yarn_beta_fast,
+    }
+
+
+def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """(pattern, buffer type) of tensors that do not go where their layer goes."""
+    for name in ("n_cpu_moe", "n_cpu_ffn"):
+        if getattr(args, name) < 0:
+            raise ValueError(f"expected --{name.replace('_', '-')} >= 0, found {getattr(args, name)}")
+    found = list(args.override_tensor)
+    for pattern, _ in found:
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise ValueError(f"-ot: {pattern!r} is no regular expression: {e}") from None
+    if args.cpu_moe:
+        found.append((_EXPERTS, "CPU"))
+    for n, pattern in ((args.n_cpu_moe, _EXPERTS), (args.n_cpu_ffn, _DENSE)):
+        found += [(rf"blk\.{i}{pattern}", "CPU") for i in range(n)]
+    return found
 
 
 def _ctx_size(args: argparse.Namespace) -> int:

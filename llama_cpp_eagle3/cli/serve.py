@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 
 from ..errors import Eagle3Error
+from .model import list_devices
+from .parser import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     try:
         from ..serve.options import add_arguments as add
@@ -21,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.list_devices:
+        return list_devices()
     try:
         from ..serve.run import serve
     except ModuleNotFoundError as e:

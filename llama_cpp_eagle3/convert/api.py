@@ -40,6 +40,7 @@ def convert(
     probe_prompts: Sequence[str] | None = None,
     probe_target: str | Path | None = None,
     progress: bool = False,
+    name: str | None = None,
 ) -> Conversion:
     """Convert a Hugging Face EAGLE-3 head to a GGUF that `Eagle3Llama` loads.
 
@@ -56,6 +57,7 @@ def convert(
         probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
         probe_target: the target's GGUF for that, if `target` is a folder.
         progress: show a bar.
+        name: what the head is called in the file; without it, as the folder is.
 
     Returns:
         The path and the description of the head.
@@ -73,18 +75,19 @@ def convert(
         checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
     )
     outtype = _outtype(checkpoint, outtype)
-    path = Path(output) if output is not None else Path(f"{Path(draft).resolve().name}-{outtype}.gguf")
+    folder = Path(draft).resolve().name
+    path = Path(output) if output is not None else Path(f"{folder}-{outtype}.gguf")
 
     measurements: tuple[Measurement, ...] = ()
     with temporary(path) as part:
-        write_head(part, spec, checkpoint, target_model, outtype, progress)
+        write_head(part, spec, checkpoint, target_model, outtype, progress, name or folder)
         if probe_prompts is not None:
             gguf_target = _probe_target(target_model, probe_target)
             measurements = probe_head(part, spec, gguf_target, list(probe_prompts), progress)
             best = measurements[0].candidate
             how = f"measured: {measurements[0].n_accepted:.2f} tokens accepted per draft, best of {len(measurements)}"
             spec = spec.settled(best.boundaries, best.norm_output, best.norm_before_residual, how)
-            write_head(part, spec, checkpoint, target_model, outtype, progress)
+            write_head(part, spec, checkpoint, target_model, outtype, progress, name or folder)
     return Conversion(path, spec, outtype, measurements)
 
 

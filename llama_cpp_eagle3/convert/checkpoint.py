@@ -99,22 +99,33 @@ def read_tensors(path: Path) -> dict[str, LazyTensor]:
     )
 
 
-def _read_shards(path: Path, index: Path, reader: Callable[[Path], dict[str, LazyTensor]]) -> dict[str, LazyTensor]:
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names."""
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> shard."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise ModelFileError(f"'{index}': key 'weight_map' is missing or broken")
-    shards: dict[str, dict[str, LazyTensor]] = {}
-    names = sorted(set(weight_map.values()))
-    for shard in names:
+    for shard in sorted(set(weight_map.values())):
         # a shard is a plain file name beside the index, never a path that leads elsewhere
         if not shard or shard in (".", "..") or re.search(r"[/\\:\0]", shard):
             raise ModelFileError(f"'{index}': refused: shard '{shard}' is not a plain file name")
+    return weight_map
+
+
+def _read_shards(path: Path, index: Path, reader: Callable[[Path], dict[str, LazyTensor]]) -> dict[str, LazyTensor]:
+    shards: dict[str, dict[str, LazyTensor]] = {}
+    names = shard_names(index)
+    for shard in names:
         if not (path / shard).is_file():
             missing = sum(not (path / other).is_file() for other in names)
             raise ModelFileError(f"'{index}': shard '{shard}' is missing ({missing} of {len(names)} are)")
         shards[shard] = reader(path / shard)
     tensors = {}
-    for name, shard in weight_map.items():
+    for name, shard in _weight_map(index).items():
         if name not in shards[shard]:
             raise ModelFileError(f"'{path / shard}': tensor '{name}' is missing, which '{index.name}' says is here")
         tensors[name] = shards[shard][name]

@@ -138,7 +138,7 @@ def read_mla(checkpoint: Checkpoint, config: Config) -> Mla | None:
 
 def attention_scale(mla: Mla, scaling: dict[str, Any], config: Config) -> float:
     """What scores are multiplied by: DeepSeek's YaRN also sharpens the softmax. `scaling`: the config's rotation."""
-    scale = mla.head_dim**-0.5
+    scale = 1.0 / math.sqrt(mla.head_dim)
     if (scaling.get("rope_type") or scaling.get("type")) == "yarn" and scaling.get("mscale_all_dim"):
         factor = config.check_number("factor", scaling.get("factor"), 1e-6, 1e12)
         weight = config.check_number("mscale_all_dim", scaling["mscale_all_dim"], 0.0, 1e6)

@@ -50,11 +50,11 @@ FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
 def write_head(
-    path: Path, spec: HeadSpec, checkpoint: Checkpoint, target: TargetModel, outtype: str, progress: bool
+    path: Path, spec: HeadSpec, checkpoint: Checkpoint, target: TargetModel, outtype: str, progress: bool, name: str
 ) -> None:
-    """Write the GGUF to `path`."""
+    """Write the GGUF of a head called `name` to `path`."""
     writer = gguf.GGUFWriter(path, spec.arch)
-    _add_keys(writer, spec, target, outtype)
+    _add_keys(writer, spec, target, outtype, name)
     write(writer, list(_tensors(spec, checkpoint, outtype)), progress)
 
 
@@ -135,9 +135,9 @@ def _reader(spec: HeadSpec, name: str, tensor: LazyTensor, n_rows: int) -> Calla
     return read
 
 
-def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outtype: str) -> None:
+def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outtype: str, name: str) -> None:
     s = spec.sizes
-    writer.add_name(f"{spec.path.resolve().name} (EAGLE-3)")
+    writer.add_name(f"{name} (EAGLE-3)")
     writer.add_file_type(FILE_TYPES[outtype])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     if spec.use_aux_hidden_state:
@@ -176,6 +176,10 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
         writer.add_uint32(f"eagle3.{key}", number)
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", spec.rms_eps)
     writer.add_float32("eagle3.rope.freq_base", spec.rope.theta)
+    if spec.rope.sections:
+        writer.add_array("eagle3.rope.dimension_sections", [*spec.rope.sections, *[0] * (4 - len(spec.rope.sections))])
+        if spec.rope.interleaved:
+            writer.add_bool("eagle3.rope.mrope_interleaved", True)
     if spec.rope.kind in ("linear", "yarn"):
         writer.add_string("eagle3.rope.scaling.type", spec.rope.kind)
         for key, scale in spec.rope.keys.items():

@@ -4,22 +4,25 @@
 """
 
 from .engine import Engine, Output, check_prompt
+from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
-from .sampling import Chain, LogitsProcessor, Reasoning, Sampling
+from .sampling import SAMPLERS, Chain, LogitsProcessor, Reasoning, Sampling, samplers_of
 from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob
 from .text import Text
 from .vocab import Vocab
 
 __all__ = [
     "N_ROWS_ARGMAX",
+    "SAMPLERS",
     "Chain",
     "DraftSettings",
     "Engine",
     "Fixed",
     "Guess",
     "LogitsProcessor",
+    "Media",
     "Memory",
     "Output",
     "Part",
@@ -35,5 +38,8 @@ __all__ = [
     "Text",
     "TokenLogprob",
     "Vocab",
+    "check_media",
     "check_prompt",
+    "media_tokens",
+    "samplers_of",
 ]

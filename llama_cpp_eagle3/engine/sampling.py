@@ -22,7 +22,36 @@ LogitsProcessor = Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.N
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama.cpp's samplers in llama-server's order; there are also "infill" and "adaptive_p"."""
 
+_SAMPLER_CHARS = {
+    "d": "dry",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "s": "top_n_sigma",
+    "m": "min_p",
+    "t": "temperature",
+    "x": "xtc",
+    "i": "infill",
+    "e": "penalties",
+    "a": "adaptive_p",
+}
+_SAMPLER_NAMES = {
+    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
+    "typicalp": "typ_p",
+    "typical": "typ_p",
+    "typ": "typ_p",
+    "nucleus": "top_p",
+    "temp": "temperature",
+}
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
+
+
+def samplers_of(value: list[str] | str) -> list[str]:
+    """llama-server's names or letters of samplers as llama.cpp's names; what it does not know it leaves out, too."""
+    if isinstance(value, str):
+        return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
+    names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
+    return [name for name in names if name is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +349,8 @@ class Chain:
         lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
         n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
-            lib.llama_sampler_accept(self._chain, token)
+            if token >= 0:  # an image says nothing twice
+                lib.llama_sampler_accept(self._chain, token)
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
         """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""

@@ -6,11 +6,13 @@
 
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, machine
+from .outlook import Outlook, outlook
 from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
     "Costs",
+    "Outlook",
     "cache_dir",
     "costs_of",
     "have_planner",
@@ -21,6 +23,7 @@ __all__ = [
     "make_planner",
     "measure",
     "measure_types",
+    "outlook",
     "save_costs",
     "why_not",
 ]

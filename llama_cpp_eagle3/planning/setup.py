@@ -11,13 +11,13 @@ from ..engine import Engine
 from ..head import Head
 from .cache import load_costs, save_costs
 from .costs import GGML_TYPE_NARROW, Costs
+from .outlook import outlook
 from .timing import is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
 _GAIN_MIN = 1.02
 _ACCEPTANCE = 0.7  # per position, to compare heads before any text is known
-_N_MAX = 8
 _N_BYTES_MIN = 16 << 20  # of smaller heads it is not the reading that takes time
 _NARROW_SHARE = 0.2
 _N_NODES = 32  # drafted tokens of a round
@@ -134,23 +134,12 @@ def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: 
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
         is_parallel = head.drafter.is_parallel
-        gain = _best_speed(narrow, is_parallel) / _best_speed(as_is, is_parallel)
+        gain = outlook(narrow, _ACCEPTANCE, is_parallel).speed / outlook(as_is, _ACCEPTANCE, is_parallel).speed
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow
     head.convert(None, engine.set_drafter)
     return as_is
-
-
-def _best_speed(costs: Costs, is_parallel: bool) -> float:
-    """Tokens per microsecond with the best length of a chain, at a usual acceptance."""
-    target = CostCurve(costs.target)
-    speeds = [1.0 / target.at(1)]
-    for n in range(1, _N_MAX + 1):
-        n_tokens = sum(_ACCEPTANCE**k for k in range(n + 1))
-        n_waiting = max(1, round(n_tokens))
-        speeds.append(n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel)))
-    return max(speeds)
 
 
 def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:

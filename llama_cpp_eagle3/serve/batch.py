@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cli.model import fill_in_bundled_pair, progress_bar
+from ..cli.model import progress_bar, resolve_pair
 from .chat import ChatShape, begin
 from .completions import OpenAIShape, parse_completion
 from .errors import ApiError, invalid
@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace, requests: Sequence[BatchRequest], keep: Keep)
 def load_server(args: argparse.Namespace) -> Server:
     """The pair that the flags name, or the bundled one, to be started."""
     configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     return load(args, serve_options(args, why_no_draft(args)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from ..engine import TokenLogprob
 from .errors import ApiError, invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
-from .http import DONE, Events, Json, event, read_json, until_gone
+from .http import DONE, PING, Events, Json, event, read_json, until_gone
 from .params import generation_settings
 from .schema import Completion, parse
 from .server import Server
@@ -49,16 +49,16 @@ async def respond(server: Server, request: Request, generation: Generation, shap
     if not stream:
         await until_gone(request.receive, generation.run())
         return Json(shape.whole())
-    batches = generation.batches()
+    batches = generation.batches(server.options.ping_seconds)
     first = await until_gone(request.receive, _next(batches))
 
-    async def parts() -> AsyncIterator[bytes]:
+    async def parts() -> AsyncGenerator[bytes, None]:
         heard = first
         try:
             while True:
                 data = b"".join(shape.encode(part) for answer, came in heard for part in shape.part(answer, came))
-                if data:
-                    yield data
+                if data or not heard:
+                    yield data or PING
                 try:
                     heard = await batches.__anext__()
                 except StopAsyncIteration:
@@ -67,9 +67,9 @@ async def respond(server: Server, request: Request, generation: Generation, shap
         except ApiError as e:
             yield event(e.body)
         finally:
-            await batches.aclose()  # type: ignore[attr-defined]
+            await batches.aclose()
 
-    return Events(parts(), server.options.ping_seconds)
+    return Events(parts())
 
 
 async def _next(batches: AsyncIterator[Any]) -> Any:

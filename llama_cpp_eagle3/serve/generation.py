@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from .errors import ApiError, failed, invalid, too_long
 from .figures import Figures
 from .schema import Completion
 from .worker import End, Event, Job, Token, Worker
+
+_LONG = 1e6  # seconds
 
 
 @dataclass(slots=True)
@@ -92,8 +94,11 @@ class Generation:
         self._heard += [(answer, event) for event in events]
         self._wake.set()
 
-    async def batches(self) -> AsyncIterator[list[tuple[Answer, Event]]]:
+    async def batches(self, idle_seconds: float = _LONG) -> AsyncGenerator[list[tuple[Answer, Event]], None]:
         """What came, all that came at once together; answers have taken it in.
+
+        Args:
+            idle_seconds: silence after which nothing is told to have come.
 
         Raises:
             ApiError: a sequence ended with an error.
@@ -101,7 +106,12 @@ class Generation:
         n_left = len(self.answers)
         try:
             while n_left:
-                await self._wake.wait()
+                # a timer and not a timeout, which would make a task of every wait
+                timer = asyncio.get_running_loop().call_later(idle_seconds, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    timer.cancel()
                 self._wake.clear()
                 heard, self._heard = self._heard, []
                 for answer, event in heard:

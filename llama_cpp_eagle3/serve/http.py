@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -53,17 +53,17 @@ def named_event(name: str, data: Any) -> bytes:
 
 
 DONE = b"data: [DONE]\n\n"
-_PING = b":\n\n"
+PING = b":\n\n"
 
 
 class Events(Response):
     """A stream of server-sent events; whoever makes them is told when the client leaves."""
 
-    def __init__(self, parts: AsyncIterator[bytes], ping_seconds: float = 30.0):
-        """parts: whole events, any number of them together. ping_seconds: silence after which a comment is sent."""
+    def __init__(self, parts: AsyncGenerator[bytes, None]):
+        """parts: whole events, any number of them together."""
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._parts, self._ping_seconds = parts, ping_seconds
+        self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""
@@ -71,32 +71,11 @@ class Events(Response):
             await until_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        part: asyncio.Task[bytes] | None = None
-        try:
-            while True:
-                part = part or asyncio.ensure_future(_next(self._parts))
-                done, _ = await asyncio.wait([part], timeout=self._ping_seconds)
-                if not done:
-                    await send({"type": "http.response.body", "body": _PING, "more_body": True})
-                    continue
-                try:
-                    body = part.result()
-                except StopAsyncIteration:
-                    break
-                finally:
-                    part = None
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+        async with aclosing(self._parts) as parts:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            if part is not None:
-                part.cancel()
-                await asyncio.wait([part])
-            await self._parts.aclose()  # type: ignore[attr-defined]
-
-
-async def _next(parts: AsyncIterator[bytes]) -> bytes:
-    return await parts.__anext__()
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 from typing import Any
 
 from .errors import invalid
 
+orjson: Any
 try:
-    import orjson
+    orjson = import_module("orjson")
 except ImportError:
     orjson = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Awaitable
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,10 +48,7 @@ class Gate:
                 if allowed:
                     added += [(b"access-control-allow-origin", allowed.encode()), (b"vary", b"Origin")]
                 message = {**message, "headers": [*message.get("headers", []), *added]}
-            try:
-                await asyncio.wait_for(send(message), self.options.timeout_seconds)
-            except asyncio.TimeoutError:
-                raise ClientDisconnect from None
+            await _in_time(send(message), self.options.timeout_seconds)
 
         try:
             if scope["method"] == "OPTIONS":
@@ -122,6 +120,31 @@ class Gate:
         if generation is not None:
             fields |= generation.log_fields()
         ACCESS.info("request", extra={"fields": fields})
+
+
+async def _in_time(work: Awaitable[None], seconds: float) -> None:
+    """Wait for something that mostly is done at once. `asyncio.wait_for` would make a task of it.
+
+    Raises:
+        ClientDisconnect: it is not done in time.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    is_late = False
+
+    def give_up() -> None:
+        nonlocal is_late
+        is_late = task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, give_up)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if is_late:
+            raise ClientDisconnect from None
+        raise
+    finally:
+        timer.cancel()
 
 
 class _Body:

@@ -7,41 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
-from ..engine import DraftSettings, Sampling
+from ..engine import DraftSettings, Sampling, samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .text import Tokenizer
 
-_SAMPLER_CHARS = {
-    "d": "dry",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "s": "top_n_sigma",
-    "m": "min_p",
-    "t": "temperature",
-    "x": "xtc",
-    "i": "infill",
-    "e": "penalties",
-    "a": "adaptive_p",
-}
-_SAMPLER_NAMES = {
-    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
-    "typicalp": "typ_p",
-    "typical": "typ_p",
-    "typ": "typ_p",
-    "nucleus": "top_p",
-    "temp": "temperature",
-}
 SEED_RANDOM = 0xFFFFFFFF
-
-
-def samplers_of(value: list[str] | str) -> list[str]:
-    """llama-server's names or letters of samplers as llama.cpp's names; what it does not know it leaves out, too."""
-    if isinstance(value, str):
-        return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
-    names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
-    return [name for name in names if name is not None]
 
 
 def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:

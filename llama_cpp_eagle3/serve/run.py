@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..cli.model import fill_in_bundled_pair, load_model
-from ..cli.options import head_of, source_options
+from ..cli.model import load_model, resolve_pair
+from ..cli.sources import head_of, source_options
 from .app import make_app
 from .info import drafting
 from .log import configure
@@ -36,7 +37,7 @@ def serve(args: argparse.Namespace) -> int:
         ValueError, OSError, RuntimeError: it cannot be started; no port was open.
     """
     configure(args.log_format, args.verbose)
-    fill_in_bundled_pair(args)
+    resolve_pair(args)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     why = why_no_draft(args)
@@ -75,7 +76,7 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
     draft = head_of(args)
     llm = load_model(
-        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=max(0, args.cache_ram) << 20
+        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
     )
     try:
         if llm.draft == "auto":
@@ -89,6 +90,11 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     drafts = f"drafts: {state['mode']}, n_max {state['n_max']}" if state["enabled"] else "no drafts"
     _log.info("loaded '%s': %s; %s%s", args.model, n_ctx, drafts, f" ({state['reason']})" if state["reason"] else "")
     return server
+
+
+def _host_bytes(n_mib: int) -> int:
+    """Of --cache-ram, where -1 is no limit."""
+    return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 
 def why_no_draft(args: argparse.Namespace) -> str:

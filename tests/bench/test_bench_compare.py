@@ -327,7 +327,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-m", "a.gguf"], "give both -m and -md"),
+        (["-m", "a.gguf"], "give both a target and a head"),
         (["-m", "a.gguf", "-md", "b.gguf", "-r", "1"], "a.gguf"),
         (["-r", "0"], "at least 1"),
         (["--tree-depth", "2"], "as many"),

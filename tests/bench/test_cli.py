@@ -16,7 +16,8 @@ import pytest
 
 from llama_cpp_eagle3 import __version__
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.cli.speculative_simple import _Writer, unescape
+from llama_cpp_eagle3.cli.speculative_simple import unescape
+from llama_cpp_eagle3.cli.writer import Writer
 from loading import load_plain, path_of, take
 
 COMMAND = "speculative-simple"
@@ -123,7 +124,7 @@ def test_colours(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_characters_cut_by_tokens() -> None:
     out = io.StringIO()
-    writer = _Writer(out, "off")
+    writer = Writer(out, "off")
     for i in range(len("aé€😀".encode())):
         writer.write_piece("aé€😀".encode()[i : i + 1], False)
     writer.write_piece("€".encode()[:2], False)
@@ -202,8 +203,8 @@ def test_errors_are_one_readable_line(
         ([COMMAND, "--help"], 0, "--spec-draft-n-max"),
         ([], 2, "required"),
         (["nonsense"], 2, "invalid choice"),
-        ([COMMAND, "--nonsense"], 2, "unrecognized"),
-        ([COMMAND, "--draft-max", "4"], 2, "--draft-max is called --spec-draft-n-max now"),
+        ([COMMAND, "--nonsense"], 2, "unknown flag --nonsense"),
+        ([COMMAND, "--draft-max", "4"], 2, "--draft-max is not possible here: it is called --spec-draft-n-max now"),
         ([COMMAND, "-ngl", "many"], 2, "expected a number, auto or all"),
     ],
     ids=str,

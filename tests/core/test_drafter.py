@@ -70,6 +70,27 @@ def test_prompts_of_any_length_in_one_piece(tiny_target, tiny_head, model_addres
     assert side.worst.agrees(TOLERANCE)
 
 
+@pytest.mark.parametrize("n_batch", [16, 512])
+@pytest.mark.parametrize("n_keep", [None, 30])
+def test_prompts_that_wait(tiny_target, tiny_head, model_address, n_batch, n_keep):
+    """Until somebody drafts; whatever comes behind them meanwhile waits as well."""
+    drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_batch=n_batch)
+    side = SideBySide(drafter, ReferenceHead(tiny_head))
+    side.process(150, may_wait=True)
+    side.process(1, may_wait=True)
+    assert drafter.n_waiting() == (151 if n_batch == 512 else 151 % 16)  # longer pieces than a batch do not
+    if n_keep is not None:
+        side.truncate(n_keep)
+    copy = drafter.state_get()
+    side.propose(side.token())
+    assert drafter.n_waiting() == 1
+    drafter.state_set(copy)
+    side.propose(side.token())
+    side.process(1)
+    side.propose(side.token())
+    assert side.worst.agrees(TOLERANCE)
+
+
 @pytest.mark.parametrize("n_layer", [1, 2])
 def test_long_contexts_cross_the_padding(tiny_target, model_address, tmp_path, n_layer):
     head = write_head(tmp_path / "head.gguf", tiny_target, n_layer=n_layer)

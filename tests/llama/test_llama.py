@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import gguf
 import llama_cpp
 import numpy as np
 import pytest
 
+from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
 from loading import Drafts, load, load_plain, path_of, prompts, take
@@ -285,24 +285,6 @@ def test_caches(both: Any, cache: Any, tmp_path: Any) -> None:
     assert texts[0] == texts[1]
 
 
-def write_lora(path: Any, target: Any, scale: float = 8.0) -> str:
-    """A LoRA adapter for all output projections."""
-    rng, rank = np.random.default_rng(0), 2
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", scale)
-    for il in range(target.n_layer):
-        name = f"blk.{il}.attn_output.weight"
-        writer.add_tensor(f"{name}.lora_a", rng.normal(0, 0.3, (rank, target.n_embd)).astype(np.float32))
-        writer.add_tensor(f"{name}.lora_b", rng.normal(0, 0.3, (target.n_embd, rank)).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return str(path)
-
-
 def test_lora(tiny_target: Any, tiny_head: Any, tmp_path: Any) -> None:
     lora = write_lora(tmp_path / "lora.gguf", tiny_target)
     plain, llm = load_plain(tiny_target, lora_path=lora), load(tiny_target, tiny_head, lora_path=lora)
@@ -357,38 +339,6 @@ def test_long_pieces_are_not_lost(tiny_dir: Any, monkeypatch: pytest.MonkeyPatch
     target = write_target(tiny_dir / "long.gguf")
     with closing(load(target, vocab_only=True)) as llm:
         assert llm.detokenize([65, last_merge]) == llm.detokenize([65]) + b"\n" + 44 * b" "
-
-
-def test_from_pretrained(tiny_target: Any, tiny_head: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    files = {
-        "me/target": {"target-q4.gguf": path_of(tiny_target), "target-q8.gguf": path_of(tiny_target)},
-        "me/head": {"sub/head.gguf": path_of(tiny_head), "README.md": ""},
-    }
-
-    class FileSystem:
-        def ls(self, repo_id: str, recursive: bool) -> list[str]:
-            return [f"{repo_id}/{name}" for name in files[repo_id]]
-
-    def download(repo_id: str, filename: str, subfolder: str, **_: Any) -> str:
-        return files[repo_id][filename if subfolder == "." else f"{subfolder}/{filename}"]
-
-    monkeypatch.setattr(hub, "HfFileSystem", FileSystem)
-    monkeypatch.setattr(hub, "hf_hub_download", download)
-    options = {"verbose": False, "n_threads": 1}
-    llm = Eagle3Llama.from_pretrained("me/target", "*q4*", draft_repo_id="me/head", **options)
-    assert llm.draft_model_path == path_of(tiny_head)
-    assert len(take(llm, [1, 2], 5)) == 5
-    llm.close()
-    with pytest.raises(ValueError, match="Multiple files"):
-        Eagle3Llama.from_pretrained("me/target", "*.gguf", draft_repo_id="me/head", **options)
-    with pytest.raises(ValueError, match="No file found"):
-        Eagle3Llama.from_pretrained("me/target", "*q4*", draft_filename="*eagle3*", **options)
-    with pytest.raises(TypeError, match="either"):
-        Eagle3Llama.from_pretrained("me/target", "*q4*", draft_repo_id="me/head", draft_model_path="x", **options)
-    plain = Eagle3Llama.from_pretrained("me/target", "*q4*", **options)
-    assert plain.draft_model_path is None
-    plain.close()
 
 
 @pytest.mark.parametrize("logits_all", [False, True])

@@ -11,17 +11,15 @@ import os
 import sys
 
 _DROPPED = {"--offline": 0, "--hf-repo": 1, "--hf-file": 1}
-_MEANINGLESS_HERE = {"--cont-batching": 0}  # it always is so
 
 
 def main() -> None:
     peer = os.environ.get("PARITY_SERVER", "")
-    dropped = _DROPPED if peer else _DROPPED | _MEANINGLESS_HERE
     flags, given = [], sys.argv[1:]
     while given:
         flag = given.pop(0)
-        if flag in dropped:
-            del given[: dropped[flag]]
+        if flag in _DROPPED:
+            del given[: _DROPPED[flag]]
         else:
             flags.append(flag)
     if "--model" not in flags and "--models-dir" not in flags:

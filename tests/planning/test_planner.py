@@ -133,10 +133,16 @@ def test_a_head_that_becomes_good_is_found() -> None:
     run_auto(machine, planner, 6000, text=10_000)
     stats = planner.stats()
     assert not stats["worth_asking"]
+    waiting = []
+    for _ in range(8):
+        planner.reset()
+        waiting.append(planner.may_wait(0, 1))
+    assert sum(waiting) == 6  # with the others' prompts it is probed
     assert stats["probes"] < 50
     assert stats["chosen"][0] > 0.99 * stats["rounds"]
     run_auto(machine, planner, 256 + 64, text=10_000)
     assert planner.stats()["worth_asking"]
+    assert not planner.may_wait(0, 1)
     plain = run_plain(costs, 10)
     assert run_auto(machine, planner, 1000) > 1.3 * plain
 

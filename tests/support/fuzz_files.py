@@ -1,6 +1,7 @@
 """Load spoilt model files, thousands of them: each loads and decodes, or raises an error of ours; no process ends.
 
     python tests/support/fuzz_files.py --cases 20000              (all of them, and what became of them)
+    python tests/support/fuzz_files.py --cases 500 --add FILE     (those behind the ones that FILE has, added to it)
     python tests/support/fuzz_files.py --case 1234                (one of them, in this process)
 
 A case is a number: the same one makes the same file. Workers load many files each and say which one they are at, so
@@ -332,6 +333,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--archs", type=lambda s: tuple(s.split(",")), default=ARCHS, help="rows of arch_keys.py, or all"
     )
     parser.add_argument("--options", type=json.loads, default={}, help="keyword arguments of Eagle3Llama, as JSON")
+    parser.add_argument(
+        "--add", type=Path, metavar="FILE", help="go on behind the cases of FILE, and add to its figures"
+    )
     parser.add_argument("--out", type=Path, help="where to write the failures, as JSON")
     parser.add_argument("--folder", type=Path, help="where to put a case's file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -341,6 +345,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
         args.archs = tuple(ROWS)
     return args
+
+
+def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """The sums of figures."""
+    return {k: added(a.get(k, {}), v) if isinstance(v, dict) else a.get(k, 0) + v for k, v in b.items()} | {
+        k: v for k, v in a.items() if k not in b
+    }
 
 
 def main() -> int:
@@ -354,8 +365,13 @@ def main() -> int:
         print(*Fuzzer(folder, args.archs, args.options).try_case(args.seed, args.case, folder / "case.gguf"), sep="\n")
         return 0
     start = time.monotonic()
+    before = json.loads(args.add.read_text()) if args.add and args.add.exists() else {}
+    args.first += before.get("cases", 0)
     record = run(args)
-    print(json.dumps(record.summary() | {"seconds": round(time.monotonic() - start)}, indent=1))
+    summary = record.summary() | {"seconds": round(time.monotonic() - start)}
+    print(json.dumps(summary, indent=1))
+    if args.add:
+        args.add.write_text(json.dumps(added(before, summary), indent=1) + "\n")
     if args.out:
         args.out.write_text(json.dumps(record.failures, indent=1))
     return 1 if record.failures else 0

@@ -1,0 +1,218 @@
+"""Talk to a model in the terminal, as with `llama-cli -cnv`. Accepted drafted tokens are coloured.
+
+A line that ends with \\ goes on with the next one. Ctrl-C stops an answer, Ctrl-D ends. /help shows the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import Eagle3Error
+from ..llama import Eagle3Llama
+from ..serve.templates import Templates
+from .conversation import Conversation, Piece
+from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
+from .model import list_devices, load_model, resolve_pair
+from .parser import Parser
+from .sampling import sampling_of
+from .sources import head_of
+
+_CYAN, _GREY, _PLAIN = "\x1b[36m", "\x1b[90m", "\x1b[0m"
+_HELP = """\
+/regen   another answer instead of the last one
+/clear   begin anew
+/stats   figures of the last answer
+/exit    end, as Ctrl-D does
+A line that ends with \\ goes on with the next one."""
+
+FLAGS = {
+    "conversation": CONVERSATION,
+    "template": TEMPLATE,
+    **LOAD,
+    "sampling": SAMPLING,
+    "log": LOG,
+}
+"""Title -> flags."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add this command's flags."""
+    for title, flags in FLAGS.items():
+        parser.add_flags(title, flags)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.list_devices:
+        return list_devices()
+    if not args.conversation:
+        raise ValueError("a chat is a conversation: `speculative-simple` goes on with a text")
+    first = _first(args)
+    if args.single_turn and first is None:
+        raise ValueError("--single-turn: say what with -p TEXT or -f FNAME")
+    resolve_pair(args)
+    draft = head_of(args)
+    with load_model(args, draft) as llm:
+        if llm.draft == "auto":
+            llm.calibrate()
+        return _Chat(args, llm).run(first)
+
+
+def _first(args: argparse.Namespace) -> str | None:
+    if args.prompt is not None and args.file is not None:
+        raise ValueError("-p and -f exclude each other")
+    if args.file is not None:
+        return Path(args.file).expanduser().read_text(encoding="utf-8").removesuffix("\n")
+    return None if args.prompt is None else str(args.prompt)
+
+
+class _Chat:
+    """The terminal's side."""
+
+    def __init__(self, args: argparse.Namespace, llm: Eagle3Llama):
+        self._llm, self._is_multiline = llm, args.multiline_input
+        self._is_terminal = sys.stdin.isatty()
+        self._color = args.color == "on" or (args.color == "auto" and sys.stdout.isatty())
+        if self._is_terminal and not args.simple_io:
+            with contextlib.suppress(ImportError):  # Windows
+                import readline  # noqa: F401  # it is enough that it is there
+        templates = _templates(args, llm)
+        if not templates.is_explicit:
+            print("the model has no chat template: ChatML is used", file=sys.stderr)
+        sampling = sampling_of(args)
+        self._conversation = Conversation(
+            llm,
+            templates,
+            sampling,
+            system=_system(args),
+            n_predict=args.predict,
+            stop=args.reverse_prompt or (),
+            template_options={
+                "grammar": sampling.grammar or "",
+                "enable_thinking": {"on": True, "off": False, "auto": None}[args.reasoning],
+                "reasoning_format": args.reasoning_format,
+                "chat_template_kwargs": args.chat_template_kwargs,
+            },
+            reasoning_budget=args.reasoning_budget,
+            reasoning_message=args.reasoning_budget_message,
+        )
+        self._is_single = args.single_turn
+
+    def run(self, first: str | None) -> int:
+        """Take turns until the end of the input; an exit code."""
+        if first is not None:
+            self._write(f"> {first}\n")
+            self._show(self._conversation.say(first))
+            if self._is_single:
+                return 130 if self._conversation.finish_reason == "interrupted" else 0
+        elif self._is_terminal:
+            print("/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends", file=sys.stderr)
+        n_interrupts = 0
+        while True:
+            try:
+                text = self._read()
+            except EOFError:
+                if self._is_terminal:
+                    self._write("\n")
+                return 0
+            except KeyboardInterrupt:
+                n_interrupts += 1
+                if n_interrupts > 1:
+                    self._write("\n")
+                    return 0
+                self._write("\n(Ctrl-C once more, or Ctrl-D, ends)\n")
+                continue
+            n_interrupts = 0
+            if text in ("/exit", "/quit"):
+                return 0
+            self._do(text)
+
+    def _do(self, text: str) -> None:
+        """What was said, or a command."""
+        if text == "/regen":
+            self._show(self._conversation.say_again())
+        elif text == "/clear":
+            self._conversation.clear()
+            self._write("(cleared)\n")
+        elif text == "/stats":
+            self._write(self._stats())
+        elif text == "/help":
+            self._write(_HELP + "\n")
+        elif text.startswith("/") and text[1:].isalpha() and "\n" not in text:
+            self._write(f"there is no command {text}; /help shows them\n")
+        elif text.strip():
+            self._show(self._conversation.say(text))
+
+    def _read(self) -> str:
+        """What the user says: a line, and those that it goes on with."""
+        lines: list[str] = []
+        while True:
+            line = input(("... " if lines else "> ") if self._is_terminal else "")
+            if not lines and line.startswith("/"):
+                return line.strip()
+            goes_on = line.endswith("\\") != self._is_multiline
+            lines.append(line.removesuffix("\\"))
+            if not goes_on:
+                return "\n".join(lines).removesuffix("\n") if self._is_multiline else "\n".join(lines)
+
+    def _show(self, pieces: Iterator[Piece]) -> None:
+        """Write an answer as it comes; Ctrl-C stops it."""
+        was_reasoning = False
+        try:
+            for piece in pieces:
+                if was_reasoning and not piece.is_reasoning:
+                    self._write("\n\n")
+                was_reasoning = piece.is_reasoning
+                color = _CYAN if piece.is_drafted else _GREY if piece.is_reasoning else ""
+                self._write(f"{color}{piece.text}{_PLAIN}" if color and self._color else piece.text)
+        except KeyboardInterrupt:
+            self._write("\n(stopped)")
+        except (ValueError, Eagle3Error) as e:
+            print(f"error: {e}", file=sys.stderr)
+        self._write("\n\n")
+
+    def _stats(self) -> str:
+        stats, conversation = self._llm.last_stats, self._conversation
+        if not conversation.finish_reason:
+            return "nothing was answered yet\n"
+        n = conversation.n_prompt
+        lines = [
+            f"{stats.tokens} tokens ({conversation.finish_reason}), {stats.tokens_per_second or 0.0:.1f} tokens/s",
+            f"prompt: {n} tokens, {stats.prompt_tokens} of them new, {stats.prefill_seconds:.2f} s",
+            f"context: {min(n + stats.tokens, self._llm.n_ctx())} of {self._llm.n_ctx()} tokens",
+        ]
+        if stats.drafted:
+            lines.append(
+                f"drafted: {stats.accepted} of {stats.drafted} tokens accepted, mean acceptance length "
+                f"{stats.mean_acceptance_length:.2f} tokens a round, {stats.rounds} rounds"
+            )
+        elif self._llm.drafter is None:
+            lines.append("drafted: nothing, there is no head (-md)")
+        else:
+            lines.append(f"drafted: nothing{': ' if stats.why_not_drafted else ''}{stats.why_not_drafted}")
+        return "\n".join(lines) + "\n"
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _templates(args: argparse.Namespace, llm: Eagle3Llama) -> Templates:
+    if args.chat_template and args.chat_template_file is not None:
+        raise ValueError("--chat-template and --chat-template-file exclude each other")
+    source = args.chat_template
+    if args.chat_template_file is not None:
+        source = args.chat_template_file.expanduser().read_text(encoding="utf-8")
+    return Templates(llm.model_address, source)
+
+
+def _system(args: argparse.Namespace) -> str:
+    if args.system_prompt and args.system_prompt_file is not None:
+        raise ValueError("-sys and -sysf exclude each other")
+    if args.system_prompt_file is not None:
+        return str(args.system_prompt_file.expanduser().read_text(encoding="utf-8").removesuffix("\n"))
+    return str(args.system_prompt)

@@ -1,0 +1,137 @@
+"""A conversation with a model: its messages, and answers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..chat import ChatParams, ChatTemplates, sampling_rules
+from ..chat.parser import Message
+from ..engine import Sampling, Text
+from ..llama import Eagle3Llama
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a token added to an answer."""
+
+    text: str
+    is_reasoning: bool
+    is_drafted: bool
+    """Whether the token had been drafted."""
+
+
+class Conversation:
+    """Messages, of which the user's and the model's take turns."""
+
+    def __init__(
+        self,
+        llm: Eagle3Llama,
+        templates: ChatTemplates,
+        sampling: Sampling,
+        *,
+        system: str = "",
+        n_predict: int = -1,
+        stop: Sequence[str] = (),
+        template_options: Mapping[str, Any] | None = None,
+        reasoning_budget: int = -1,
+        reasoning_message: str = "",
+    ):
+        """template_options: of `ChatTemplates.apply`; the others: as the flags say."""
+        self._llm, self._templates, self._sampling = llm, templates, sampling
+        self._system, self._n_predict, self._stop = system, n_predict, list(stop)
+        self._options = dict(template_options or {})
+        self._budget = {"reasoning_budget": reasoning_budget, "reasoning_message": reasoning_message}
+        self._n_again = 0
+        self.messages: list[Message] = []
+        self.finish_reason: Literal["", "stop", "length", "interrupted"] = ""
+        """Why the last answer ended."""
+        self.n_prompt = 0
+        """Tokens of the conversation before the last answer."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything but the system's message."""
+        self.messages = [{"role": "system", "content": self._system}] if self._system else []
+
+    def say(self, text: str) -> Iterator[Piece]:
+        """Say something, and get the answer. What fails, or is left before a text came, is as if it was never said."""
+        self.messages.append({"role": "user", "content": text})
+        n = len(self.messages)
+        try:
+            yield from self._answer()
+        finally:
+            if len(self.messages) == n:
+                self.messages.pop()
+
+    def say_again(self) -> Iterator[Piece]:
+        """Drop the last answer, and get another one.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            raise ValueError("there is no answer to drop")
+        self.messages.pop()
+        self._n_again += 1
+        yield from self._answer()
+
+    def _answer(self) -> Iterator[Piece]:
+        llm, vocab = self._llm, self._llm.engine.vocab
+        params = self._templates.apply(self.messages, **self._options)
+        tokens = llm.tokenize(params.prompt.encode(), add_bos=True, special=True)
+        n_left = llm.n_ctx() - len(tokens)
+        if n_left < 1:
+            raise ValueError(
+                f"the conversation has {len(tokens)} tokens, the context {llm.n_ctx()}: begin anew with /clear, or use "
+                "a larger -c"
+            )
+        rules = self._rules(params)
+        self.n_prompt, self.finish_reason = len(tokens), "length"
+        parser = params.new_parser()
+        text = Text([*self._stop, *params.additional_stops])
+        stream = llm.generate(tokens, sampling=replace(self._sampling, seed=self._seed(), **rules.options))
+        is_drafted = False
+        try:
+            for _ in range(n_left if self._n_predict < 0 else min(n_left, self._n_predict)):
+                token = next(stream)
+                is_drafted = llm.last_token_drafted
+                if token in vocab.eog:
+                    self.finish_reason = "stop"
+                    break
+                text.add(vocab.piece(token, special=token in rules.special), may_wait=False)
+                if text.find_stop():
+                    self.finish_reason = "stop"
+                    break
+                yield from _pieces(parser.update(text.release()), is_drafted)
+            yield from _pieces(parser.update(text.release(at_end=True), is_partial=False), is_drafted)
+        except (KeyboardInterrupt, GeneratorExit):
+            self.finish_reason = "interrupted"
+            raise
+        finally:
+            stream.close()
+            # what was said so far stays
+            if str(text):
+                self.messages.append({"role": "assistant", "content": "", **parser.message})
+
+    def _rules(self, params: ChatParams) -> Any:
+        llm = self._llm
+        return sampling_rules(
+            params,
+            lambda text: llm.tokenize(text.encode(), add_bos=False, special=True),
+            lambda token: llm.engine.vocab.piece(token, special=True),
+            **self._budget,  # type: ignore[arg-type]
+        )
+
+    def _seed(self) -> int | None:
+        """Another one for each answer that is asked for again, unless it is random anyway."""
+        seed = self._sampling.seed
+        return seed if seed is None or seed == 0xFFFFFFFF else (seed + self._n_again) & 0xFFFFFFFF
+
+
+def _pieces(deltas: list[Message], is_drafted: bool) -> Iterator[Piece]:
+    for delta in deltas:
+        for name in ("reasoning_content", "content"):
+            if delta.get(name):
+                yield Piece(delta[name], name == "reasoning_content", is_drafted)

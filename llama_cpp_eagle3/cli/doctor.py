@@ -1,0 +1,108 @@
+"""Say what is well on this machine, what is not, and what to do about it; with -m and -md also about that pair.
+
+Exit status: 0, 1 if something costs speed, 2 if something fails. Without -m, --measure takes the bundled pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..doctor import Finding, check_files, check_loaded, devices, prospects, software
+from ..doctor.pair import judge_trial, try_text
+from ..errors import Eagle3Error
+from ..planning import Costs, load_costs, measure_types, save_costs
+from .flags import LOAD, LOG
+from .model import list_devices, load_model, resolve_pair
+from .parser import Parser
+from .sources import head_of
+
+_PROMPT = "Write a Python class for a stack, with a docstring and a test."
+_N_TOKENS = 128
+_SECONDS = 10.0
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--measure", action="store_true", help="measure what passes cost (10 s), and generate with and without drafts"
+    )
+    parser.add_argument("-p", "--prompt", default=_PROMPT, metavar="TEXT", help="to generate from with --measure")
+    parser.add_argument(
+        "-n", "--predict", "--n-predict", type=int, default=_N_TOKENS, metavar="N", help="(default: 128)"
+    )
+    for title, flags in {**LOAD, "log": LOG}.items():
+        parser.add_flags(title, flags)
+    parser.set_defaults(seed=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all findings; the worst one decides the exit status."""
+    if args.list_devices:
+        return list_devices()
+    if args.predict < 1:
+        raise ValueError(f"expected -n >= 1, found {args.predict}")
+    report = _Report()
+    report.show("installed", software())
+    report.show("devices", devices())
+    if args.measure or args.model or args.hf_repo or args.model_draft or args.hf_repo_draft:
+        _pair(args, report)
+    return report.status
+
+
+class _Report:
+    """Prints findings as they come, and remembers the worst."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def show(self, title: str, findings: list[Finding]) -> bool:
+        """Print them under a title; returns whether nothing failed."""
+        if title:
+            print(f"{title}")
+        for finding in findings:
+            print(f"  {finding.level:7}  {finding.text}")
+            if finding.advice:
+                print(f"           -> {finding.advice}")
+            self.status = max(self.status, {"warning": 1, "error": 2}.get(finding.level, 0))
+        sys.stdout.flush()
+        return all(finding.level != "error" for finding in findings)
+
+
+def _pair(args: argparse.Namespace, report: _Report) -> None:
+    try:
+        resolve_pair(args)
+    except (Eagle3Error, ValueError, OSError) as e:
+        report.show("pair", [Finding("error", str(e))])
+        return
+    head = head_of(args)
+    if not report.show("pair", check_files(args.model, head)):
+        return
+    try:
+        llm = load_model(args, head)
+    except (Eagle3Error, ValueError, OSError) as e:
+        report.show("", [Finding("error", f"loading it fails: {e}")])
+        return
+    with llm:
+        if llm.head is None:
+            return
+        key = llm.costs_key()
+        costs = load_costs(key)
+        if args.measure:
+            costs = measure_types(llm.engine, llm.head, _SECONDS, lambda text: None)
+            if not costs.doubt:
+                save_costs(key, costs)
+        report.show("", check_loaded(llm, costs))
+        if costs is not None and not costs.doubt:
+            print(table(costs, llm.head.drafter.is_parallel))
+        if args.measure:
+            report.show("", judge_trial(try_text(llm, args.prompt, args.predict)))
+
+
+def table(costs: Costs, is_parallel: bool = False) -> str:
+    """What drafting would bring, by what passes cost."""
+    lines = ["           if this part is accepted   draft   times as fast"]
+    for prospect in prospects(costs, is_parallel):
+        n = str(prospect.n_draft) if prospect.n_draft else "nothing"
+        lines.append(f"           {100 * prospect.acceptance:>22.0f} %   {n:>5}   {prospect.speedup:>13.2f}")
+    return "\n".join(lines)

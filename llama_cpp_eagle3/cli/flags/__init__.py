@@ -1,0 +1,50 @@
+"""All flags of llama.cpp that the commands know: done, or refused with the reason. docs/flags.md is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from .chat import CONVERSATION, TEMPLATE
+from .draft import HEAD, SPECULATIVE
+from .flag import Flag
+from .hub import HUB
+from .model import CONTEXT, FILES, LOG, MACHINE
+from .prompt import PROMPT
+from .sampling import SAMPLING
+from .server import SERVER
+
+__all__ = [
+    "CONVERSATION",
+    "HUB",
+    "LOAD",
+    "LOG",
+    "PROMPT",
+    "SAMPLING",
+    "SERVER",
+    "SPECULATIVE",
+    "TEMPLATE",
+    "Flag",
+    "changed",
+    "pick",
+]
+
+LOAD = {
+    "models": (*FILES, *HUB, *HEAD),
+    "context": CONTEXT,
+    "devices and memory": MACHINE,
+    "speculative decoding": SPECULATIVE,
+}
+"""Title -> flags of everything that loads a pair."""
+
+
+def changed(flags: Iterable[Flag], dest: str, **fields: Any) -> tuple[Flag, ...]:
+    """Flags, of which that one has other fields."""
+    return tuple(replace(flag, **fields) if flag.attribute == dest and not flag.why_not else flag for flag in flags)
+
+
+def pick(*attributes: str) -> tuple[Flag, ...]:
+    """The flags that set these attributes, of all that load a pair, in this order."""
+    known = {flag.attribute: flag for flags in LOAD.values() for flag in flags if not flag.why_not}
+    return tuple(known[name] for name in attributes)

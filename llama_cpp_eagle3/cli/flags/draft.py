@@ -1,0 +1,152 @@
+"""What is drafted, and where: llama.cpp's speculative flags, and ours for trees."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
+from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
+
+_NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld say where it runs"
+TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+"""llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
+
+
+def _spec_types(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
+    known = ("draft-eagle3", *TEXT_TYPES)
+    for kind in kinds:
+        if kind not in known:
+            raise argparse.ArgumentTypeError(
+                f"expected none or some of {', '.join(known)}, found {kind!r}: {NO_OTHER_DRAFTS}"
+            )
+    return kinds
+
+
+HEAD = (
+    flag(
+        "-md --model-draft --spec-draft-model",
+        "FNAME",
+        "EAGLE-3 head, a GGUF file (default: none)",
+        env="LLAMA_ARG_SPEC_DRAFT_MODEL",
+        dest="model_draft",
+    ),
+    flag(
+        "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
+        "N",
+        "0: head on the CPU, auto: where the target's output is",
+        layers,
+        default=-1,
+        env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+    ),
+    flag(
+        "-devd --device-draft --spec-draft-device",
+        "DEV",
+        "run the head on this ggml device, or on this one of the rpc servers; none = CPU",
+        lambda text: "CPU" if text == "none" else text,
+    ),
+    flag("-td --threads-draft --spec-draft-threads", "N", "CPU threads of the head (default: as -t)", int),
+    refuse("-tbd --threads-batch-draft --spec-draft-threads-batch", "a head has one number: -td", metavar="N"),
+    *(
+        refuse(names, NO_POOLS, metavar="N")
+        for names in (
+            *("--spec-draft-cpu-mask -Cd --cpu-mask-draft", "--spec-draft-cpu-range -Crd --cpu-range-draft"),
+            *("--spec-draft-cpu-strict --cpu-strict-draft", "--spec-draft-prio --prio-draft"),
+            *("--spec-draft-poll --poll-draft", "--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft"),
+            "--spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft",
+            *("--spec-draft-cpu-strict-batch --cpu-strict-batch-draft", "--spec-draft-prio-batch --prio-batch-draft"),
+            "--spec-draft-poll-batch --poll-batch-draft",
+        )
+    ),
+    refuse("--spec-draft-override-tensor -otd --override-tensor-draft", _NO_EXPERTS, metavar="PATTERN=BUFFER"),
+    refuse("--spec-draft-cpu-moe -cmoed --cpu-moe-draft", _NO_EXPERTS, env="LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
+    refuse(
+        "--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft",
+        _NO_EXPERTS,
+        env="LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+        metavar="N",
+    ),
+    *(
+        flag(
+            f"-ct{what}d --cache-type-{what}-draft --spec-draft-type-{what}",
+            "TYPE",
+            f"type of the head's {what.upper()} cache (default: f16)",
+            one_of(CACHE_TYPES),
+            env=f"LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_{what.upper()}",
+        )
+        for what in "kv"
+    ),
+    flag(
+        "--spec-draft-type",
+        "TYPE",
+        "convert the head's wider matrices to this while loading, f32: none (default: to q4_0, if that was measured "
+        "to pay)",
+        one_of(WEIGHT_TYPES),
+        is_ours=True,
+    ),
+)
+
+SPECULATIVE = (
+    flag(
+        "--spec-type",
+        "TYPE,...",
+        "draft-eagle3: the head drafts; ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the text "
+        "does; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
+        "else none)",
+        _spec_types,
+        lacks="draft-simple, draft-mtp, draft-dflash and ngram-cache; the kinds of ngram search alike",
+        env="LLAMA_ARG_SPEC_TYPE",
+        differs="draft-eagle3,ngram-simple with a head, llama.cpp none: a head that is given is used",
+    ),
+    flag(
+        "--spec-draft-n-max",
+        "N",
+        "tokens to draft (default: what pays best on this machine)",
+        int,
+        env="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+        differs="what was measured to pay best on this machine, llama.cpp 3",
+    ),
+    flag(
+        "--spec-draft-n-min",
+        "N",
+        "drop shorter drafts (default: 0)",
+        int,
+        default=0,
+        env="LLAMA_ARG_SPEC_DRAFT_N_MIN",
+    ),
+    flag(
+        "--spec-draft-p-min --draft-p-min",
+        "P",
+        "end the draft before a token less likely than this (default: 0.0)",
+        float,
+        default=0.0,
+        env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
+    ),
+    refuse(
+        "--spec-draft-p-split --draft-p-split",
+        "--tree-depth, --tree-topk and --tree-tokens draft trees here",
+        env="LLAMA_ARG_SPEC_DRAFT_P_SPLIT",
+        metavar="P",
+    ),
+    refuse(
+        "--no-spec-draft-backend-sampling",
+        "a head chooses on its own device",
+        env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING",
+        fine="--spec-draft-backend-sampling",
+    ),
+    flag("--tree-depth", "N", "draft trees of that many levels", int, is_ours=True),
+    flag("--tree-topk", "N", "with that many successors behind each node", int, is_ours=True),
+    flag("--tree-tokens", "N", "and verify that many nodes", int, is_ours=True),
+    *(
+        refuse(f"--spec-ngram-{name}", NO_OTHER_DRAFTS, metavar="N")
+        for name in (
+            *("mod-n-min", "mod-n-max", "mod-n-match", "simple-size-n", "simple-size-m", "simple-min-hits"),
+            *("map-k-size-n", "map-k-size-m", "map-k-min-hits", "map-k4v-size-n", "map-k4v-size-m"),
+            "map-k4v-min-hits",
+        )
+    ),
+    refuse(
+        "--draft --draft-n --draft-max", "it is called --spec-draft-n-max now", env="LLAMA_ARG_DRAFT_MAX", metavar="N"
+    ),
+    refuse("--draft-min --draft-n-min", "it is called --spec-draft-n-min now", env="LLAMA_ARG_DRAFT_MIN", metavar="N"),
+)

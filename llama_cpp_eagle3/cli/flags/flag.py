@@ -1,0 +1,206 @@
+"""What a flag is, and how its value is read: llama.cpp's spelling of everything."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRUTHY = ("on", "enabled", "true", "1")
+FALSY = ("off", "disabled", "false", "0")
+_AUTO = ("auto", "-1")
+
+NO_POOLS = "llama_cpp gives no access to ggml's thread pools; taskset and nice do it for the whole process"
+NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads and from texts here"
+NO_IMAGES = "there are no images here"
+
+Reader = Callable[[str], Any]
+"""Text -> value; ValueError or argparse.ArgumentTypeError if it cannot be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of llama.cpp, or of ours."""
+
+    names: tuple[str, ...]
+    metavar: str = ""
+    """Empty: a switch."""
+    help: str = ""
+    read: Reader = str
+    default: Any = None
+    dest: str = ""
+    """Empty: its first long name."""
+    no: tuple[str, ...] = ()
+    """Names that switch it off."""
+    env: str = ""
+    bare: str | None = None
+    """What it means without a value, which then need not be there."""
+    repeats: bool = False
+    """Whether each use adds to a list."""
+    lacks: str = ""
+    """Values of llama.cpp's that it does not take, and why."""
+    differs: str = ""
+    """How its default differs from llama.cpp's, and why."""
+    why_not: str = ""
+    """Why it is refused; `no` then names what is accepted, since it is so anyway."""
+    is_ours: bool = False
+    """Whether llama.cpp has no such flag."""
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Names that say yes; of a refused pair that may be the ones that are accepted."""
+        return self.no if self.why_not and self.names[0].startswith("--no-") else self.names
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """Names that say no."""
+        return self.names if self.why_not and self.names[0].startswith("--no-") else self.no
+
+    @property
+    def attribute(self) -> str:
+        """Where its value goes."""
+        return self.dest or next(n for n in self.names if n.startswith("--")).lstrip("-").replace("-", "_")
+
+
+def flag(names: str, metavar: str = "", help: str = "", read: Reader = str, *, no: str = "", **more: Any) -> Flag:
+    """A flag; names and no: with spaces between them."""
+    return Flag(tuple(names.split()), metavar, help, read, no=tuple(no.split()), **more)
+
+
+def refuse(names: str, why: str, *, env: str = "", fine: str = "", metavar: str = "") -> Flag:
+    """A flag that cannot be, with the reason; fine: the names that are accepted, since they say what is so anyway."""
+    return Flag(tuple(names.split()), metavar, why_not=why, env=env, no=tuple(fine.split()))
+
+
+def on_off(text: str) -> bool:
+    """`on` or `off`, with llama.cpp's synonyms."""
+    if text in TRUTHY:
+        return True
+    if text in FALSY:
+        return False
+    raise argparse.ArgumentTypeError(f"expected on or off, found {text!r}")
+
+
+def on_off_auto(text: str) -> str:
+    """`on`, `off` or `auto`, with llama.cpp's synonyms."""
+    if text in _AUTO:
+        return "auto"
+    try:
+        return "on" if on_off(text) else "off"
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected on, off or auto, found {text!r}") from None
+
+
+def one_of(names: Iterable[str]) -> Reader:
+    """One of these words."""
+    known = tuple(names)
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}, found {text!r}")
+        return text
+
+    return read
+
+
+def only(value: str, why: str) -> Reader:
+    """A flag that has one value here, and why."""
+
+    def read(text: str) -> str:
+        if text != value and not (value in FALSY and text in FALSY):
+            raise argparse.ArgumentTypeError(f"only {value} is possible here, found {text!r}: {why}")
+        return value
+
+    return read
+
+
+def layers(text: str) -> int:
+    """A number of layers; -1 for auto and all."""
+    if text in ("all", "auto"):
+        return -1
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, auto or all, found {text!r}") from None
+
+
+def items(text: str) -> list[str]:
+    """Things with commas between them; quotes keep a comma in one, as in llama.cpp's lists."""
+    import csv
+
+    rows = list(csv.reader([text], doublequote=True))
+    return [item for item in (rows[0] if rows else []) if item]
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers with commas, or slashes, between them."""
+    try:
+        return [float(part) for part in text.replace("/", ",").split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between them, found {text!r}") from None
+
+
+def scaled(text: str) -> list[tuple[str, float]]:
+    """FNAME:SCALE,..."""
+    found = []
+    for item in items(text):
+        path, _, scale = item.rpartition(":")
+        try:
+            found.append((path, float(scale)))
+        except ValueError:
+            path = ""
+        if not path:
+            raise argparse.ArgumentTypeError(f"expected FNAME:SCALE, found {item!r}")
+    return found
+
+
+def overrides(text: str) -> list[tuple[str, str]]:
+    """PATTERN=BUFFER,... of tensors."""
+    found = []
+    for item in text.split(","):
+        pattern, equals, buffer = item.partition("=")
+        if not equals or not pattern:
+            raise argparse.ArgumentTypeError(f"expected PATTERN=BUFFER, found {item!r}")
+        found.append((pattern, buffer))
+    return found
+
+
+def key_values(text: str) -> dict[str, bool | int | float | str]:
+    """KEY=TYPE:VALUE,... of a model's header."""
+    readers: dict[str, Reader] = {"int": int, "float": float, "bool": _true_or_false, "str": str}
+    found = {}
+    for item in items(text):
+        key, equals, typed = item.partition("=")
+        kind, colon, value = typed.partition(":")
+        if not equals or not colon or kind not in readers:
+            raise argparse.ArgumentTypeError(f"expected KEY=TYPE:VALUE with int, float, bool or str, found {item!r}")
+        try:
+            found[key] = readers[kind](value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{key}: {value!r} is no {kind}") from None
+    return found
+
+
+def _true_or_false(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def logit_bias(text: str) -> tuple[int, float]:
+    """TOKEN_ID(+/-)BIAS."""
+    at = max(text.rfind("+"), text.rfind("-"))
+    try:
+        return int(text[:at]), float(text[at:])
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected TOKEN_ID+BIAS or TOKEN_ID-BIAS, found {text!r}") from None
+
+
+def text_of(text: str) -> str:
+    """The text of a file."""
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise argparse.ArgumentTypeError(f"'{text}' cannot be read as text: {e}") from None

@@ -1,0 +1,49 @@
+"""One prompt, and what is shown of it."""
+
+from __future__ import annotations
+
+from .flag import flag, on_off_auto, only
+from .model import MMPROJ
+
+PROMPT = (
+    flag("-p --prompt", "TEXT", "(default with the bundled pair: some Python)"),
+    flag("-f --file", "FNAME", "read the prompt from a file, - is stdin"),
+    MMPROJ,
+    flag(
+        "--image --audio",
+        "FILE",
+        "an image or a sound, where the prompt says <__media__>, or before it; more with each use",
+        dest="media",
+        repeats=True,
+    ),
+    flag("-bf --binary-file", "FNAME", "the same, with the newline at its end"),
+    flag("-e --escape", no="--no-escape", help="process \\n, \\t, \\\\ in -p (default: on)", default=True),
+    flag(
+        "-n --predict --n-predict",
+        "N",
+        "tokens (default: 128, -1 = to the end)",
+        int,
+        default=128,
+        env="LLAMA_ARG_N_PREDICT",
+        dest="predict",
+        differs="128, llama.cpp to the end of the context",
+    ),
+    flag(
+        "-np --parallel",
+        "1",
+        "1 alone: there is one prompt, `batch` and `serve` have more",
+        only("1", "there is one prompt; `batch` and `serve` have more"),
+        default="1",
+        env="LLAMA_ARG_N_PARALLEL",
+    ),
+    flag(
+        "-co --color",
+        "on|off|auto",
+        "colour the accepted draft tokens (default: auto, on a terminal)",
+        on_off_auto,
+        default="auto",
+        bare="on",
+    ),
+    flag("--json", "FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
+    flag("--baseline", help="run without the head too, and print the ratio", is_ours=True),
+)

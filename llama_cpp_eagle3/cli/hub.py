@@ -1,0 +1,46 @@
+"""What the flags of the Hugging Face hub name, fetched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..errors import Eagle3Error
+from .sources import uses_head
+
+
+def fetch_files(args: argparse.Namespace) -> None:
+    """Put files of the hub into `args.model` and `args.model_draft`, if flags ask for that.
+
+    Raises:
+        ValueError: a model is named twice, or a flag that belongs to another one lacks that.
+        HubError: see `fetch_pair`.
+        Eagle3Error: something of the extra `hub` is missing.
+    """
+    token, args.hf_token = args.hf_token, None  # nobody else shall see it: arguments are written to reports
+    if args.hf_file is not None and args.hf_repo is None:
+        raise ValueError("-hff names a file of a repository: give that with -hf")
+    if args.hf_repo is None and args.hf_repo_draft is None:
+        return
+    if args.hf_repo is not None and args.model is not None:
+        raise ValueError("give the target once: with -m or with -hf")
+    if args.hf_repo_draft is not None and args.model_draft is not None:
+        raise ValueError("give the head once: with -md or with -hfd")
+    if args.hf_repo is None and args.model is None:
+        raise ValueError("-hfd needs a target: give one with -m or -hf")
+    try:
+        from ..hub import Access, fetch_pair
+    except ImportError as e:
+        raise Eagle3Error(f"-hf and -hfd: {e}") from e
+    drafts = uses_head(args)
+    pair = fetch_pair(
+        args.hf_repo,
+        args.hf_repo_draft if drafts else None,
+        Access(token=token, offline=args.offline),
+        target_path=args.model,
+        target_file=args.hf_file,
+        use_sidecar=drafts and args.model_draft is None,
+        log=lambda text: print(text, file=sys.stderr),
+    )
+    args.model = pair.target or args.model
+    args.model_draft = pair.head or args.model_draft

@@ -1,0 +1,147 @@
+"""The parser of all commands: argparse, with whole flags only, llama.cpp's negations and its environment variables."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .flags.flag import FALSY, TRUTHY, Flag
+
+_NUMBER = re.compile(r"-\d|-\.\d")
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes whole flags only, each with the value behind it whatever that looks like.
+
+    argparse alone takes `-cnv` for `-c nv`, and refuses a value that begins with a dash. So flags are looked up before
+    argparse sees them, and get their value with `=`. What LLAMA_ARG_* variables say goes in front of them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._flags: list[Flag] = []
+
+    def add_flags(self, title: str, flags: Iterable[Flag]) -> None:
+        """Add flags under a title; those that are refused do not appear in the help."""
+        group = self.add_argument_group(title)
+        for flag in flags:
+            self._flags.append(flag)
+            _add(group, flag)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, after the environment."""
+        given = self._whole(list(sys.argv[1:] if args is None else args))
+        return super().parse_known_args([*self._from_environment(given), *given], namespace)
+
+    def _whole(self, args: Sequence[str]) -> list[str]:
+        """The arguments, flags joined with their values."""
+        actions = self._option_string_actions  # argparse has no public list
+        found: list[str] = []
+        left = iter(args)
+        for arg in left:
+            if arg == "--":
+                return [*found, arg, *left]
+            if not arg.startswith("-") or arg == "-" or (_NUMBER.match(arg) and arg not in actions):
+                found.append(arg)
+                continue
+            name, equals, value = arg.partition("=")
+            if name.startswith("--"):
+                name = name.replace("_", "-")
+            if name not in actions:
+                close = [known for known in actions if known.startswith(name)]
+                close = close or difflib.get_close_matches(name, actions, 1)
+                self.error(f"unknown flag {name}" + (f", did you mean {close[0]}?" if close else ""))
+            if equals:
+                found.append(f"{name}={value}")
+            elif actions[name].nargs is None:
+                following = next(left, None)
+                if following is None:
+                    self.error(f"{name}: expected a value behind it")
+                found.append(f"{name}={following}")
+            else:
+                found.append(name)
+        return found
+
+    def _from_environment(self, given: Sequence[str]) -> list[str]:
+        """What the environment says, as arguments."""
+        found: list[str] = []
+        names = {arg.partition("=")[0] for arg in given}
+        for flag in self._flags:
+            variable, value = _variable(flag)
+            if not variable:
+                continue
+            if names & {*flag.names, *flag.no}:
+                print(f"{self.prog}: {variable} is set, the flag on the command line goes before it", file=sys.stderr)
+                continue
+            try:
+                found += _as_argument(flag, value)
+            except (ValueError, argparse.ArgumentTypeError) as e:
+                self.error(f"{variable}: {e}")
+        return found
+
+
+def _variable(flag: Flag) -> tuple[str, str]:
+    """(name, value) of the environment variable that sets a flag; empty if there is none."""
+    if flag.env and flag.no:
+        negative = flag.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
+        if negative in os.environ:
+            return negative, FALSY[0]
+    return (flag.env, os.environ[flag.env]) if flag.env in os.environ else ("", "")
+
+
+def _as_argument(flag: Flag, value: str) -> list[str]:
+    """Checks a variable's value, and says it as a flag."""
+    if flag.metavar:
+        if not flag.why_not:
+            flag.read(value)
+        return [f"{flag.names[0]}={value}"]
+    if value not in (*TRUTHY, *FALSY):
+        raise ValueError(f"expected on or off, found {value!r}")
+    names = flag.on if value in TRUTHY else flag.off
+    return [names[0]] if names else []
+
+
+def _add(group: Any, flag: Flag) -> None:
+    if flag.why_not:
+        names, nargs = [*flag.names, *flag.no], None if flag.metavar else 0
+        group.add_argument(
+            *names, action=_Refused, flag=flag, nargs=nargs, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+        return
+    text = flag.help + (f" (env: {flag.env})" if flag.env else "")
+    common = {"dest": flag.attribute, "default": flag.default, "help": text.replace("%", "%%")}
+    if flag.metavar:
+        action = "append" if flag.repeats else "store"
+        optional = {} if flag.bare is None else {"nargs": "?", "const": flag.read(flag.bare)}
+        group.add_argument(*flag.names, type=flag.read, metavar=flag.metavar, action=action, **optional, **common)
+    else:
+        default = bool(flag.default) if not flag.no else flag.default
+        group.add_argument(*flag.names, *flag.no, action=_Switch, off=flag.no, **common | {"default": default})
+
+
+class _Switch(argparse.Action):
+    """A flag without a value, and those that switch it off."""
+
+    def __init__(self, *args: Any, off: Sequence[str], **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "nargs": 0})
+        self._off = off
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, option_string not in self._off)
+
+
+class _Refused(argparse.Action):
+    """A flag that cannot be: says why."""
+
+    def __init__(self, *args: Any, flag: Flag, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._flag = flag
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string not in self._flag.no:
+            parser.error(f"{option_string} is not possible here: {self._flag.why_not}")

@@ -1,0 +1,40 @@
+"""From the flags of sampling to the engine's options: llama.cpp's samplers, in its order."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..chat import json_schema_to_grammar
+from ..engine import SAMPLERS, Sampling
+from .flags import SAMPLING
+
+_NAMES = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """Fields of a request that the flags set."""
+    names = {flag.attribute for flag in SAMPLING if not flag.why_not}
+    found = {
+        name: value for name, value in vars(args).items() if name in names and value is not None and value is not False
+    }
+    if "dry_sequence_breakers" in found:
+        found["dry_sequence_breakers"] = [text for text in found["dry_sequence_breakers"] if text != "none"]
+    return found
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """How tokens are drawn.
+
+    Raises:
+        ValueError: an option cannot be, or the schema cannot become a grammar.
+    """
+    options = {_NAMES.get(name, name): value for name, value in given(args).items()}
+    options["seed"] = options.get("seed", -1) & 0xFFFFFFFF
+    options["logit_bias"] = dict(options.get("logit_bias", ()))
+    schema = options.pop("json_schema", None)
+    if schema is not None:
+        if "grammar" in options:
+            raise ValueError("--grammar and --json-schema exclude each other")
+        options["grammar"] = json_schema_to_grammar(schema)
+    return Sampling(**{"samplers": SAMPLERS, **options})

@@ -1,0 +1,30 @@
+"""--spec-type: where drafts come from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .flags.draft import TEXT_TYPES
+
+
+def uses_head(args: argparse.Namespace) -> bool:
+    """Whether a head is to draft, if there is one."""
+    types = getattr(args, "spec_type", None)  # not every command has it
+    return types is None or "draft-eagle3" in types
+
+
+def head_of(args: argparse.Namespace) -> str | None:
+    """The head's file, if it is to draft."""
+    return args.model_draft if uses_head(args) else None
+
+
+def source_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What --spec-type asks for, as arguments of `Eagle3Llama`; none where it says nothing of texts."""
+    types = args.spec_type
+    if types is None:
+        return {}
+    text = [name for name in types if name in TEXT_TYPES]
+    sources = [*(["head"] if "draft-eagle3" in types else []), *(["text"] if text else [])]
+    mode = {"draft": "auto"} if text else {}
+    return {"draft_sources": sources, "draft_text_store": "ngram-mod" in text, **mode}

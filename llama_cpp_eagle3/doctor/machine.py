@@ -1,0 +1,224 @@
+"""What is installed, how llama.cpp was built, and what this machine has for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import llama_cpp
+
+from .._core import local_accelerators
+from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..options import default_threads
+from ..planning import cache_dir
+from .finding import Finding
+
+_EXTRAS = {
+    "hub": ("huggingface_hub", "gguf"),
+    "convert": ("gguf", "safetensors"),
+    "serve": ("starlette", "uvicorn", "httptools", "pydantic"),
+    "cli": ("tqdm", "argcomplete"),
+    "bench": ("gguf", "matplotlib"),
+}
+"""Extra -> what it brings."""
+
+_REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
+_NATIVE = _REINSTALL.replace("--no-deps", "--no-deps --no-binary llama-cpp-python")
+
+_CPU_FEATURES = {
+    "avx": "AVX",
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "bmi2": "BMI2",
+    "avx_vnni": "AVX_VNNI",
+    "avx512f": "AVX512",
+    "avx512_vnni": "AVX512_VNNI",
+    "avx512_bf16": "AVX512_BF16",
+    "asimddp": "DOTPROD",
+    "i8mm": "MATMUL_INT8",
+    "sve": "SVE",
+}
+"""Flag of Linux -> what ggml calls it."""
+_BASIC = {"AVX", "AVX2", "FMA", "F16C", "DOTPROD"}  # without these everything takes several times as long
+
+
+def software() -> list[Finding]:
+    """Versions, extras, how llama.cpp was compiled, and our cache folder."""
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    found = [Finding("ok", f"llama-cpp-eagle3 {__version__}, llama-cpp-python {llama_cpp.__version__}, {system}")]
+    if sys.platform != "linux":
+        found.append(
+            Finding("note", f"built and tested on Linux only: {platform.system()} should work, and nobody has tried")
+        )
+    missing = [name for name, modules in _EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
+    if missing:
+        names = ",".join(missing)
+        found.append(
+            Finding("note", f"extras that are not installed: {names}", f"pip install 'llama-cpp-eagle3[{names}]'")
+        )
+    return [*found, *compiler(), *cache_folder(cache_dir())]
+
+
+def compiler() -> list[Finding]:
+    """How libggml was compiled, and whether that is known to go wrong or to be slow here."""
+    features = set(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
+    return judge_build(features, processor_flags(), _compilers())
+
+
+def judge_build(features: set[str], flags: set[str], compilers: set[str]) -> list[Finding]:
+    """What a build with these features, by these compilers, is worth on a processor with these flags.
+
+    features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
+    """
+    by = f", compiled by {', '.join(sorted(compilers))}" if compilers else ""
+    found = [Finding("ok", f"ggml for {', '.join(sorted(features))}{by}")]
+    old = [c for c in compilers if (v := re.match(r"GCC (\d+)\.(\d+)", c)) and not _is_mended(int(v[1]), int(v[2]))]
+    if old and "AMX_INT8" in features:
+        found.append(
+            Finding(
+                "error",
+                f"llama.cpp was compiled for AMX by {old[0]}, which drops stores to the tile configuration (its bug "
+                "114098): quantized models crash",
+                f"CXXFLAGS=-U__AMX_INT8__ {_NATIVE}",
+            )
+        )
+    missing = [name for flag, name in _CPU_FEATURES.items() if flag in flags and name not in features]
+    if missing:
+        basic = bool(_BASIC.intersection(missing))
+        found.append(
+            Finding(
+                "warning" if basic else "note",
+                f"this processor has {', '.join(missing)}, for which llama-cpp-python was not compiled"
+                + (": everything takes several times as long" if basic else ": it may be faster with them"),
+                _NATIVE,
+            )
+        )
+    return found
+
+
+def _is_mended(major: int, minor: int) -> bool:
+    """Whether a GCC has what mends bug 114098."""
+    return major >= 14 or (major == 13 and minor >= 3) or (major == 12 and minor >= 4)
+
+
+def _compilers() -> set[str]:
+    """What compiled ggml's CPU backend, as its files say; empty where they do not."""
+    found: set[str] = set()
+    for path in {p.resolve() for p in (Path(llama_cpp.__file__).parent / "lib").glob("*ggml-cpu*")}:
+        data = path.read_bytes()
+        found |= {f"GCC {v.decode()}" for v in re.findall(rb"GCC: \([^)]*\) ([\d.]+)", data)}
+        found |= {f"Clang {v.decode()}" for v in re.findall(rb"clang version ([\d.]+)", data)}
+    return found
+
+
+def processor_flags() -> set[str]:
+    """What Linux says that the processor can do; empty elsewhere."""
+    try:
+        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        return set()
+    return set(found[1].split()) if found else set()
+
+
+def cache_folder(folder: Path) -> list[Finding]:
+    """Whether what was measured and converted can be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        return [
+            Finding(
+                "warning",
+                f"the cache folder '{folder}' cannot be written ({e.strerror}): each process measures costs anew",
+                "LLAMA_CPP_EAGLE3_CACHE=FOLDER names another one",
+            )
+        ]
+    return [Finding("ok", f"cache folder '{folder}'")]
+
+
+def devices() -> list[Finding]:
+    """Processors, memory and accelerators, and whether they are made use of."""
+    n_threads = default_threads()
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        cpuinfo = ""
+    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    name = named[1].strip() if named else platform.processor() or platform.machine()
+    memory = free_memory()
+    free = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory free"
+    found = [Finding("ok", f"{name}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
+    found += judge_threads(n_threads, cpu_quota())
+    accelerators = [f"{d.name} ({d.description})" for d in local_accelerators()]
+    return found + judge_accelerators(accelerators, unused_gpu())
+
+
+def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
+    """Whether a container may use as many processors as there will be threads."""
+    if quota is None or quota >= n_threads:
+        return []
+    n = max(1, int(quota))
+    return [
+        Finding(
+            "warning",
+            f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each "
+            "other",
+            f"say -t {n}, in Python n_threads={n}",
+        )
+    ]
+
+
+def judge_accelerators(accelerators: list[str], unused: str) -> list[Finding]:
+    """What there is beside the CPU.
+
+    accelerators: those that llama.cpp sees. unused: a maker's name and its backend's flag, if the system has a GPU.
+    """
+    if accelerators:
+        return [Finding("ok", f"{', '.join(accelerators)}: -ngl -1 (the default), in Python n_gpu_layers=-1")]
+    if unused:
+        maker, flag = unused.split()
+        return [
+            Finding(
+                "warning",
+                f"this machine has a GPU of {maker}, for which llama-cpp-python was not compiled: all runs on the CPU",
+                f'CMAKE_ARGS="-D{flag}=on" {_NATIVE}',
+            )
+        ]
+    return [Finding("ok", "no GPU: all runs on the CPU")]
+
+
+def unused_gpu() -> str:
+    """Maker and backend of a GPU that the system shows, empty if it shows none."""
+    if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi"):
+        return "NVIDIA GGML_CUDA"
+    if Path("/dev/kfd").exists():
+        return "AMD GGML_HIP"
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "Apple GGML_METAL"
+    return ""
+
+
+def cpu_quota() -> float | None:
+    """Processors that a container may use (cgroup 2); None if that is not bounded."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def free_memory() -> int | None:
+    """Bytes that programs can have; None where the system does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) << 10 if found else None

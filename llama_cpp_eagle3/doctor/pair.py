@@ -1,0 +1,206 @@
+"""Whether a pair fits and can be loaded, and what drafting would bring with it here."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._core import local_accelerators
+from ..errors import Eagle3Error
+from ..ggml_types import type_name
+from ..llama import Eagle3Llama
+from ..model_file import check_file
+from ..pair import check_pair
+from ..planning import Costs, outlook
+from ..stats import Stats
+from .finding import Finding
+from .machine import free_memory
+
+_ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+_WORTH = 1.05  # times as fast
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What drafting brings if that part of all drafted tokens is accepted."""
+
+    acceptance: float
+    n_draft: int
+    speedup: float
+
+
+def check_files(target: str, head: str | None) -> list[Finding]:
+    """The checks that loading begins with: headers by themselves, in a process that tries, and against each other."""
+    try:
+        pair = check_pair(target, head)
+        check_file(target, {}, True)
+        sizes = [size_of(path) for path in (target, head) if path is not None]
+    except (Eagle3Error, OSError) as e:
+        return [Finding("error", str(e))]
+    info = pair.target
+    text = f"target '{target}': {info.arch}, {info.n_layer} layers of width {info.n_embd}, {sizes[0] / 2**20:.0f} MiB"
+    found = [Finding("ok", text)]
+    if head is None:
+        advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
+        why = f": {info.why_no_target}" if info.why_no_target else ""
+        return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
+    assert pair.head is not None
+    why = f" ({pair.head.boundaries_why})" if pair.head.boundaries_why else ""
+    text = f"head '{head}': {pair.head.dialect} dialect, reads {list(pair.boundaries)}{why}, {sizes[1] / 2**20:.0f} MiB"
+    gpus = [device.memory[0] for device in local_accelerators()]
+    memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
+    return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
+
+
+def size_of(path: str) -> int:
+    """Bytes of a model, all shards together if it is the first one."""
+    found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", Path(path).name)
+    shards = (
+        [Path(path)] if found is None else Path(path).parent.glob(f"{glob.escape(found[1])}-?????-of-{found[2]}.gguf")
+    )
+    return sum(shard.stat().st_size for shard in shards)
+
+
+def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:
+    """Whether weights have room.
+
+    n_free: of the host's memory, None if that is not known. n_free_on_gpus: of all of them, None if there are none.
+    """
+    if n_free_on_gpus is not None:
+        if n_bytes <= n_free_on_gpus:
+            return []
+        text = f"{n_free_on_gpus / 2**30:.1f} GiB on the GPU are free: they do not have room there"
+        advice = "-ngl N puts a part of the layers there, -ngld 0 leaves the head on the CPU; or take a smaller type"
+    elif n_free is None or n_bytes <= n_free:
+        return []
+    else:
+        text = f"{n_free / 2**30:.1f} GiB of memory are free: every pass would read them from the disk"
+        advice = "take a smaller type, such as Q4_K_M, or a smaller model"
+    return [Finding("warning", f"the weights take {n_bytes / 2**30:.1f} GiB, {text}", advice)]
+
+
+def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
+    """What a loaded pair says about itself, and whether its head is worth asking.
+
+    costs: as measured here; None if they were not.
+    """
+    drafter = llm.drafter
+    assert drafter is not None
+    converted = "" if llm.draft_type is None else f"; head converted to {type_name(llm.draft_type)}"
+    kind = llm.target.rollback_kind
+    found = [Finding("ok", f"loaded: {llm.where}{converted}; rejected tokens go by {kind}")]
+    if kind == "checkpoint":
+        text = "after a rejected draft this target evaluates accepted tokens once more: drafts pay less than elsewhere"
+        found.append(Finding("note", text))
+    if costs is None:
+        advice = "doctor --measure, or llama-cpp-eagle3 calibrate; the first generation does it too"
+        return [*found, Finding("note", "what passes cost here was not measured yet", advice)]
+    if costs.doubt:
+        text = f"something else ran while costs were measured: {costs.doubt}"
+        return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
+    best = prospects(costs, drafter.is_parallel)[-1]
+    if best.speedup < _WORTH:
+        one, four = costs.target[min(costs.target)], costs.target.get(4)
+        ratio = (
+            ""
+            if four is None
+            else f": a pass over 4 rows takes {four / one:.1f} times as long as one over a single row"
+        )
+        found.append(
+            Finding(
+                "warning",
+                f"drafting does not pay here, even with a head that is nearly always right{ratio}",
+                "other types of the target (Q4_0, Q8_0) and -t may have cheaper passes over several rows; small models "
+                "gain least",
+            )
+        )
+    return found
+
+
+def prospects(costs: Costs, is_parallel: bool = False) -> list[Prospect]:
+    """What drafting would bring at several acceptances, by measured costs. is_parallel: of the head."""
+    found = [(a, outlook(costs, a, is_parallel)) for a in _ACCEPTANCES]
+    return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One text, greedy, with and without drafts."""
+
+    n_tokens: int
+    plain: float | None
+    """Tokens per second."""
+    drafted: float | None
+    acceptance: float
+    mean_length: float
+    why_not: str
+
+
+def try_text(llm: Eagle3Llama, prompt: str, n_tokens: int, n_times: int = 2) -> Trial:
+    """Complete a prompt, as a chat where the model has a template, with drafts as they are set and without, in turn.
+
+    The fastest of `n_times` runs each counts.
+    """
+    settings = llm.draft, llm.draft_n_max
+    drafted: list[Stats] = []
+    plain: list[Stats] = []
+    for _ in range(n_times):
+        drafted.append(_generate(llm, prompt, n_tokens))
+        llm.draft, llm.draft_n_max = "chain", 0
+        try:
+            with _quiet():  # it would be told that nothing is drafted
+                plain.append(_generate(llm, prompt, n_tokens))
+        finally:
+            llm.draft, llm.draft_n_max = settings
+    best = max(drafted, key=lambda stats: stats.tokens_per_second or 0.0)
+    return Trial(
+        best.tokens,
+        max(stats.tokens_per_second or 0.0 for stats in plain) or None,
+        best.tokens_per_second,
+        best.draft_acceptance_rate,
+        best.mean_acceptance_length,
+        best.why_not_drafted,
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    log = logging.getLogger("llama_cpp_eagle3")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _generate(llm: Eagle3Llama, prompt: str, n_tokens: int) -> Stats:
+    llm.reset()
+    options: dict[str, Any] = {"max_tokens": n_tokens, "temperature": 0.0}
+    if "tokenizer.chat_template" in llm.metadata:
+        llm.create_chat_completion([{"role": "user", "content": prompt}], **options)
+    else:
+        llm.create_completion(prompt, **options)
+    return llm.last_stats
+
+
+def judge_trial(trial: Trial) -> list[Finding]:
+    """Whether what was generated was faster with drafts."""
+    if not trial.plain or not trial.drafted:
+        return [Finding("note", "the text ended at once: nothing was measured", "give another one with -p")]
+    speedup = trial.drafted / trial.plain
+    text = (
+        f"{trial.n_tokens} tokens: {trial.plain:.1f} tokens/s without drafts, {trial.drafted:.1f} with, {speedup:.2f} "
+        f"times as fast; {100 * trial.acceptance:.0f} % accepted, {trial.mean_length:.2f} tokens a pass"
+    )
+    if trial.why_not:
+        return [Finding("note", f"{text} (nothing was drafted: {trial.why_not})")]
+    if speedup < 1.0:
+        return [Finding("note", text, "one text says little: `llama-cpp-eagle3 bench` takes several, interleaved")]
+    return [Finding("ok", text)]

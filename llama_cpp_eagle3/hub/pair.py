@@ -1,0 +1,205 @@
+"""A target and its head from their repositories, the head converted if it is a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._version import __version__
+from ..errors import Eagle3Error, HubError
+from ..pair import fingerprint
+from ..planning.cache import cache_dir
+from .choice import (
+    HEAD_QUANTS,
+    TARGET_QUANTS,
+    choose_head,
+    choose_sidecar,
+    choose_target,
+    list_files,
+    match_one,
+    shards_of,
+    split_name,
+)
+from .repository import Access, Repository, Snapshot
+
+_log = logging.getLogger("llama_cpp_eagle3")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Paths of what was fetched; None for what was not asked for."""
+
+    target: str | None
+    head: str | None
+
+
+def fetch_pair(
+    target: str | None,
+    head: str | None,
+    access: Access,
+    *,
+    target_path: str | None = None,
+    target_file: str | None = None,
+    more_files: tuple[str, ...] = (),
+    head_file: str | None = None,
+    use_sidecar: bool = False,
+    log: Callable[[str], None] = _log.info,
+) -> Pair:
+    """Fetch a target, a head, or both.
+
+    Args:
+        target: USER/REPO or USER/REPO:QUANT.
+        head: the same, with a GGUF or a Hugging Face checkpoint, which is converted for the target and kept.
+        access: how the hub is asked.
+        target_path: the target's file, if it is not fetched.
+        target_file: its file in the repository, or a pattern that matches one, instead of a type.
+        more_files: patterns of further files of the target's repository, one each.
+        head_file: the head's file, or a pattern.
+        use_sidecar: without `head`, take the eagle3-*.gguf of the target's repository, if there is one.
+        log: told what is taken.
+
+    Raises:
+        HubError: the hub has no such thing, does not answer, or does not give it.
+        ModelFileError, IncompatibleDraftError: a checkpoint cannot be converted for this target.
+        ImportError: something of the extra `hub` is missing.
+    """
+    repository = None
+    if target is not None:
+        repo_id, quant = split_name(target)
+        repository = Repository(repo_id, access)
+        target_path = _fetch_target(repository, quant, target_file, more_files, log)
+    head_path = None
+    if head is not None:
+        repo_id, quant = split_name(head)
+        is_same = repository is not None and repository.repo_id == repo_id
+        head_repository = repository if is_same and repository is not None else Repository(repo_id, access)
+        head_path = _fetch_head(head_repository, quant, head_file, target_path, log)
+    elif use_sidecar and repository is not None:
+        head_path = _fetch_sidecar(repository, log)
+    return Pair(target_path if target is not None else None, head_path)
+
+
+def _fetch_target(
+    repository: Repository, quant: str, file: str | None, more: tuple[str, ...], log: Callable[[str], None]
+) -> str:
+    repository.check()
+    snapshot, chosen = _choose(repository, quant, file, choose_target) or _refuse_target(repository, quant)
+    names = shards_of(snapshot.files, chosen)
+    names += [match_one(repository.repo_id, snapshot.files, pattern) for pattern in more]
+    log(f"target: {repository.repo_id}, {chosen}" + (f" and {len(names) - 1} more files" if len(names) > 1 else ""))
+    return str(repository.fetch(snapshot, names, repository.access.local_dir)[0])
+
+
+def _refuse_target(repository: Repository, quant: str) -> tuple[Snapshot, str]:
+    ggufs = [f for f in repository.files if f.lower().endswith(".gguf")]
+    if ggufs:
+        wanted = quant or " or ".join(TARGET_QUANTS)
+        raise HubError(f"{repository.where} has no {wanted} model: it has {list_files(ggufs)}")
+    raise HubError(
+        f"{repository.where} has no GGUF file (it has {list_files(repository.files)}): name a repository with the "
+        "model in GGUF, most are called so, or convert it with llama.cpp's convert_hf_to_gguf.py"
+    )
+
+
+def _fetch_head(
+    repository: Repository, quant: str, file: str | None, target_path: str | None, log: Callable[[str], None]
+) -> str:
+    if not repository.snapshots and target_path is not None and not quant and file is None:
+        kept = sorted(_converted(repository, "*", target_path), key=lambda path: path.stat().st_mtime)
+        if kept:  # whose checkpoint was removed from the hub's cache
+            log(f"head: {repository.repo_id}, converted before: {kept[-1]}, the hub was not asked")
+            return str(kept[-1])
+    repository.check()
+    chosen = _choose(repository, quant, file, choose_head)
+    if chosen is not None:
+        snapshot, name = chosen
+        log(f"head: {repository.repo_id}, {name}")
+        return str(repository.fetch(snapshot, [name], repository.access.local_dir)[0])
+    ggufs = [f for f in repository.files if f.lower().endswith(".gguf")]
+    checkpoint = repository.find(lambda snapshot: _weights(snapshot.files))
+    if quant or checkpoint is None:
+        wanted = quant or " or ".join(HEAD_QUANTS)
+        kinds = f"GGUF files {list_files(ggufs)}" if ggufs else list_files(repository.files)
+        hint = "; leave the type away to have its checkpoint converted" if checkpoint is not None else ""
+        raise HubError(f"{repository.where} has no {wanted} head: it has {kinds}{hint}")
+    if target_path is None:
+        raise HubError(f"'{repository.repo_id}' is a checkpoint, and is converted for a target: say which")
+    return _convert(repository, *checkpoint, target_path, log)
+
+
+def _fetch_sidecar(repository: Repository, log: Callable[[str], None]) -> str | None:
+    found = repository.find(lambda snapshot: choose_sidecar(snapshot.files))
+    if found is None:
+        return None
+    log(f"head: {repository.repo_id}, {found[1]}, which lies beside the target")
+    return str(repository.fetch(found[0], [found[1]], repository.access.local_dir)[0])
+
+
+def _choose(
+    repository: Repository, quant: str, file: str | None, choose: Callable[[tuple[str, ...], str], str | None]
+) -> tuple[Snapshot, str] | None:
+    """A file by its name, or by its type."""
+    if file is None:
+        return repository.find(lambda snapshot: choose(snapshot.files, quant))
+    if quant:
+        raise HubError(f"give either a file ('{file}') or a type (':{quant}')")
+    name = match_one(repository.repo_id, repository.files, file)
+    return repository.find(lambda snapshot: name if name in snapshot.files else None)
+
+
+# In the order in which convert/checkpoint.py looks for them
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def _weights(files: tuple[str, ...]) -> str | None:
+    """The file that the weights of a checkpoint begin with: an index, or all of them; None if this is none."""
+    if "config.json" not in files:
+        return None
+    for name in _WEIGHTS:
+        for candidate in (f"{name}.index.json", name):
+            if candidate in files:
+                return candidate
+    others = [f for f in files if f.endswith(".safetensors") and "/" not in f]
+    return others[0] if len(others) == 1 else None
+
+
+def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:
+    """Where what was made of a checkpoint is kept; of all that are there if `commit` is a pattern."""
+    folder = cache_dir() / "heads" / re.sub(r"[^\w.-]", "--", repository.repo_id)
+    # it depends on the target too: its tokenizer, its layers, its embedding
+    name = f"{commit[:12]}-{fingerprint(target_path)[:12]}-{__version__}.gguf"
+    return list(folder.glob(name)) if commit == "*" else [folder / name]
+
+
+def _convert(
+    repository: Repository, snapshot: Snapshot, weights: str, target_path: str, log: Callable[[str], None]
+) -> str:
+    """The checkpoint as a GGUF: from our cache folder, else fetched, converted and kept there."""
+    (output,) = _converted(repository, snapshot.commit, target_path)
+    if output.is_file():
+        log(f"head: {repository.repo_id}, converted before: {output}")
+        return str(output)
+    try:
+        from ..convert import convert
+        from ..convert.checkpoint import shard_names
+    except ImportError as e:
+        raise Eagle3Error(f"'{repository.repo_id}' must be converted, for which {e}") from e
+    log(f"head: {repository.repo_id}, {weights}, converted for this target")
+    source = repository.fetch(snapshot, ["config.json", weights])[-1]
+    if weights.endswith(".index.json"):
+        repository.fetch(snapshot, shard_names(source))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    result = convert(source.parent, target_path, output, progress=sys.stderr.isatty(), name=repository.repo_id)
+    for note in result.spec.notes:
+        log(f"note: {note}")
+    for doubt in result.spec.doubts:
+        _log.warning(
+            "the checkpoint of '%s' leaves open: %s. Settle it: llama-cpp-eagle3 convert '%s' --target '%s' --probe "
+            "PROMPTS -o HEAD.gguf, and give that with -md",
+            *(repository.repo_id, doubt, source.parent, target_path),
+        )
+    return str(result.path)

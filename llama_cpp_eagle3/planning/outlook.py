@@ -1,0 +1,39 @@
+"""What chains bring at given costs, if a drafted token is accepted with a given probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._core import CostCurve
+from .costs import Costs
+
+_N_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The best length of a chain at one acceptance."""
+
+    n_draft: int
+    """0: nothing pays."""
+    speedup: float
+    """Times as fast as without a head; 1.0 if nothing pays."""
+    speed: float
+    """Tokens per microsecond."""
+
+
+def outlook(costs: Costs, acceptance: float, is_parallel: bool = False) -> Outlook:
+    """What is fastest if each drafted token is accepted with probability `acceptance`, given that those before it were.
+
+    costs: of a pair with a head. is_parallel: of the head. Sampling and what Python does are not counted.
+    """
+    target = CostCurve(costs.target)
+    plain = 1.0 / target.at(1)
+    best = Outlook(0, 1.0, plain)
+    for n in range(1, _N_MAX + 1):
+        n_tokens = sum(acceptance**k for k in range(n + 1))
+        n_waiting = max(1, round(n_tokens))
+        speed = n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel))
+        if speed > best.speed:
+            best = Outlook(n, speed / plain, speed)
+    return best

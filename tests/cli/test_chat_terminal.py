@@ -1,0 +1,239 @@
+"""`llama-cpp-eagle3 chat`, on a terminal and without one."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.cli.conversation import Conversation
+from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.cli.sampling import sampling_of
+from loading import load, path_of
+
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A pair whose drafts are all accepted."""
+    from tiny import write_perfect_pair
+
+    folder = tmp_path_factory.mktemp("chat")
+    return write_perfect_pair(folder / "target.gguf", folder / "head.gguf")
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, pair: Any, *flags: str):
+        command = [sys.executable, "-m", "llama_cpp_eagle3", "chat", "-m", path_of(pair[0]), "-md", path_of(pair[1])]
+        command += ["--chat-template", TEMPLATE, "-t", "1", "-c", "2048", "--temp", "0", "--spec-draft-n-max", "4"]
+        self._ours, theirs = os.openpty()
+        self.process = subprocess.Popen(
+            [*command, *flags], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        self.output = ""
+
+    def send(self, text: str) -> None:
+        """Type."""
+        os.write(self._ours, text.encode())
+
+    def wait_for(self, pattern: str, seconds: float = 60.0) -> str:
+        """Read until something is written; returns all since the last call."""
+        end, new = time.monotonic() + seconds, ""
+        while not re.search(pattern, new):
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"no {pattern!r} in {new!r}"
+            try:
+                chunk = os.read(self._ours, 65536).decode(errors="replace")
+            except OSError:
+                chunk = ""
+            assert chunk, f"ended, and no {pattern!r} in {new!r}"
+            new += chunk
+        self.output += new
+        return new
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        os.kill(self.process.pid, signal.SIGINT)
+
+    def close(self) -> int:
+        """Wait for the end, reading on; returns the exit code."""
+        while True:
+            try:
+                if not os.read(self._ours, 65536):
+                    break
+            except OSError:
+                break
+        os.close(self._ours)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def terminal(pair: Any) -> Iterator[Terminal]:
+    terminal = Terminal(pair, "-n", "-1", "--ignore-eos")
+    yield terminal
+    if terminal.process.poll() is None:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_on_a_terminal(terminal: Terminal) -> None:
+    """Ctrl-C stops the answer alone; what it said is in the history; commands work; Ctrl-D ends."""
+    terminal.wait_for("> $")
+    terminal.send("the self\n")
+    terminal.wait_for("\x1b\\[36m[^\x1b]+\x1b\\[0m")  # accepted drafted tokens are coloured
+    terminal.interrupt()
+    assert "(stopped)" in terminal.wait_for("> $")
+    terminal.send("/stats\n")
+    stats = terminal.wait_for("mean acceptance length [^\n]+\n(.|\n)*> $")
+    assert "(interrupted)" in stats
+    n_first = int(re.search(r"prompt: (\d+) tokens", stats)[1])  # type: ignore[index]
+    assert float(re.search(r"length ([0-9.]+)", stats)[1]) > 1.5  # type: ignore[index]
+    # the answer that was stopped is part of the next prompt
+    terminal.send("one\\\n")
+    terminal.wait_for("\\.\\.\\. $")
+    terminal.send("two\n")
+    terminal.wait_for("\x1b\\[0m")
+    terminal.interrupt()
+    terminal.wait_for("> $")
+    terminal.send("/stats\n")
+    stats = terminal.wait_for("mean acceptance length [^\n]+\n(.|\n)*> $")
+    n_second, n_new = map(int, re.search(r"prompt: (\d+) tokens, (\d+) of them", stats).groups())  # type: ignore[union-attr]
+    assert n_second > n_first + 4
+    assert n_new < n_second  # the beginning was there
+    terminal.send("/clear\n/nope\n/help\n")
+    assert "there is no command /nope" in terminal.wait_for("another answer(.|\n)*> $")
+    terminal.interrupt()
+    terminal.wait_for("Ctrl-C once more")
+    terminal.send("\x04")
+    assert terminal.close() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_two_interrupts_end(terminal: Terminal) -> None:
+    terminal.wait_for("> $")
+    terminal.interrupt()
+    terminal.wait_for("once more(.|\n)*> $")
+    terminal.interrupt()
+    assert terminal.close() == 0
+
+
+def run(pair: Any, *flags: str, stdin: str = "") -> tuple[int, str, str]:
+    """The command without a terminal."""
+    import contextlib
+    import io
+
+    from llama_cpp_eagle3.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = main(["chat", "-m", path_of(pair[0]), "-md", path_of(pair[1]), "-t", "1", "-c", "512", *flags])
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_without_a_terminal(pair: Any) -> None:
+    flags = ("--chat-template", TEMPLATE, "-n", "8", "--temp", "0", "--spec-draft-n-max", "2")
+    code, out, err = run(pair, *flags, stdin="the self\n/regen\n/stats\n/exit\nnever")
+    assert code == 0
+    first, second, *stats = out.strip().split("\n\n")
+    assert first == second != ""  # greedy
+    assert "8 tokens (length)" in stats[0]
+    assert "\x1b" not in out
+    assert "ChatML" not in err
+    assert run(pair, *flags, "-p", "the self", "-st")[1].strip() == f"> the self\n{first}"
+    # -mli: a line goes on unless it ends with a backslash
+    code, other, _ = run(pair, *flags, "-mli", "-sys", "be", stdin="the\nself\\\n/stats\n")
+    assert code == 0
+    lengths = [int(re.search(r"prompt: (\d+) tokens", text)[1]) for text in (out, other)]  # type: ignore[index]
+    assert lengths[1] > lengths[0] + 2
+    # sampled answers differ, with a seed too
+    sampled = (
+        run(pair, *flags, "--temp", "99", "--min-p", "0", "--top-p", "1", "-s", "5", stdin="the self\n/regen\n")[1]
+        .strip()
+        .split("\n\n")
+    )
+    assert len(set(sampled)) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-no-cnv"], "a chat is a conversation"),
+        (["-st"], "--single-turn: say what"),
+        (["-sys", "a", "-sysf", "b"], "-sys and -sysf exclude"),
+        (["-p", "a", "-f", "b"], "-p and -f exclude"),
+        (["--chat-template", "{% bad"], "error"),
+        (["--grammar", "root ::= x"], "x"),
+    ],
+    ids=str,
+)
+def test_errors(flags: list[str], message: str, pair: Any) -> None:
+    code, _, err = run(pair, *flags, stdin="hello\n")
+    assert message in err
+    assert "Traceback" not in err
+    assert code == (0 if "--grammar" in flags else 2)  # a turn that fails does not end the conversation
+
+
+def sampling(*flags: str) -> Any:
+    from llama_cpp_eagle3.cli.chat import add_arguments
+
+    parser = Parser("prog")
+    add_arguments(parser)
+    return sampling_of(parser.parse_args(["--temp", "0", *flags]))
+
+
+def test_conversation(pair: Any) -> None:
+    """Turns, what fails, a stop string, a schema."""
+    from llama_cpp_eagle3.serve.templates import Templates
+
+    with closing(load(pair[0], pair[1], n_ctx=128)) as llm:
+        templates = Templates(llm.model_address, TEMPLATE)
+        talk = Conversation(llm, templates, sampling(), system="sys", n_predict=6)
+        text = "".join(piece.text for piece in talk.say("the self"))
+        assert [m["role"] for m in talk.messages] == ["system", "user", "assistant"]
+        assert talk.messages[-1]["content"] == text
+        assert talk.finish_reason == "length"
+        before = list(talk.messages)
+        with pytest.raises(ValueError, match="begin anew with /clear"):
+            list(talk.say("self " * 200))
+        assert talk.messages == before
+        stopped = Conversation(llm, templates, sampling(), system="sys", n_predict=6, stop=[text[2:4]])
+        assert "".join(piece.text for piece in stopped.say("the self")) == text[: text.index(text[2:4])]
+        assert stopped.finish_reason == "stop"
+        schema = Conversation(llm, templates, sampling(), template_options={"grammar": 'root ::= "ab" "c"'})
+        assert "".join(piece.text for piece in schema.say("the self")) == "abc"
+        schema.clear()
+        with pytest.raises(ValueError, match="no answer to drop"):
+            list(schema.say_again())
+
+
+def test_an_answer_that_is_left_stays(pair: Any) -> None:
+    from llama_cpp_eagle3.serve.templates import Templates
+
+    with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
+        talk = Conversation(llm, Templates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
+        answer = talk.say("the self")
+        text = "".join(next(answer).text for _ in range(5))
+        answer.close()
+        assert talk.finish_reason == "interrupted"
+        assert talk.messages[-1]["content"].startswith(text)
+        assert list(talk.say("more"))
+
+
+def test_readme_names_it() -> None:
+    assert "llama-cpp-eagle3 chat" in (Path(__file__).parents[2] / "README.md").read_text()

@@ -1,0 +1,201 @@
+"""`llama-cpp-eagle3 doctor`: each finding, from what causes it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.doctor import Finding, check_files, machine, pair, prospects
+from llama_cpp_eagle3.planning import Costs, save_costs
+from loading import path_of
+from tiny import write_perfect_pair, write_target
+
+FLAGS = ["-t", "1", "-c", "256", "-fa", "off"]
+ALL = {"AVX", "AVX2", "FMA", "F16C", "BMI2"}
+judge_build = machine.judge_build
+CHEAP = Costs({1: 100.0, 2: 100.0, 4: 104.0, 9: 120.0}, {1: 5.0, 4: 5.0}, {1: 5.0})
+DEAR = Costs({1: 100.0, 2: 199.0, 4: 390.0, 9: 880.0}, {1: 50.0, 4: 50.0}, {1: 50.0})
+
+
+def levels(findings: list[Finding]) -> list[str]:
+    return [finding.level for finding in findings]
+
+
+@pytest.fixture(autouse=True)
+def fine_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever runs the tests: its own findings are none of theirs."""
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine, "judge_build", lambda *_: [])
+    monkeypatch.setattr(machine, "cpu_quota", lambda: None)
+    monkeypatch.setattr(machine, "unused_gpu", lambda: "")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("doctor")
+    return [path_of(file) for file in write_perfect_pair(folder / "target.gguf", folder / "head.gguf")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *flags: Any) -> tuple[int, str]:
+    status = main(["doctor", *map(str, flags), *FLAGS])
+    return status, capsys.readouterr().out
+
+
+def test_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out = run(capsys)
+    assert status == 0
+    assert "llama-cpp-python 0.3.36" in out
+    assert "threads by default" in out
+    assert "pair" not in out
+
+
+@pytest.mark.parametrize(
+    ("features", "flags", "compilers", "expected"),
+    [
+        (ALL, {"avx2", "fma"}, {"GCC 12.2.0"}, ["ok"]),
+        (ALL, set(), set(), ["ok"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, ["ok", "error"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.4.0"}, ["ok"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 13.2.1"}, ["ok", "error"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 14.1.0"}, ["ok"]),
+        ({*ALL, "AMX_INT8"}, set(), {"Clang 12.0.0"}, ["ok"]),
+        ({"SSE3"}, {"avx", "avx2"}, set(), ["ok", "warning"]),
+        (ALL, {"avx2", "avx512f"}, set(), ["ok", "note"]),
+    ],
+)
+def test_builds(features: set[str], flags: set[str], compilers: set[str], expected: list[str]) -> None:
+    findings = judge_build(features, flags, compilers)
+    assert levels(findings) == expected
+    assert all(finding.advice for finding in findings if finding.level != "ok")
+
+
+def test_accelerators_and_threads() -> None:
+    assert levels(machine.judge_accelerators(["CUDA0 (H200)"], "")) == ["ok"]
+    assert levels(machine.judge_accelerators([], "")) == ["ok"]
+    (unused,) = machine.judge_accelerators([], "NVIDIA GGML_CUDA")
+    assert unused.level == "warning"
+    assert 'CMAKE_ARGS="-DGGML_CUDA=on" pip install' in unused.advice
+    assert machine.judge_threads(8, None) == machine.judge_threads(8, 8.0) == []
+    (shared,) = machine.judge_threads(32, 2.5)
+    assert "n_threads=2" in shared.advice
+
+
+def test_cache_folder(tmp_path: Path) -> None:
+    assert levels(machine.cache_folder(tmp_path / "new")) == ["ok"]
+    (tmp_path / "file").write_text("")
+    assert levels(machine.cache_folder(tmp_path / "file")) == ["warning"]
+
+
+def test_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = machine.importlib.util.find_spec
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    assert any(f.advice == "pip install 'llama-cpp-eagle3[serve]'" for f in machine.software())
+
+
+def test_files(files: list[str], tmp_path: Path) -> None:
+    assert levels(check_files(*files)) == ["ok", "ok", "ok"]
+    assert levels(check_files(files[0], None)) == ["ok", "note"]
+    other = path_of(write_target(tmp_path / "other.gguf", n_embd=96))
+    for target, head, said in (
+        (files[1], None, "is an EAGLE-3 head"),
+        (other, files[1], "96"),
+        (str(tmp_path / "none.gguf"), files[1], "none.gguf"),
+    ):
+        (finding,) = check_files(target, head)
+        assert finding.level == "error"
+        assert said in finding.text
+
+
+def test_sizes(tmp_path: Path) -> None:
+    for i in (1, 2, 3):
+        (tmp_path / f"big[1]-{i:05}-of-00003.gguf").write_bytes(bytes(i))
+    (tmp_path / "big[1]-00001-of-00002.gguf").write_bytes(bytes(9))
+    assert pair.size_of(str(tmp_path / "big[1]-00001-of-00003.gguf")) == 6
+    assert pair.size_of(str(tmp_path / "big[1]-00002-of-00003.gguf")) == 2
+
+
+def test_memory() -> None:
+    assert levels(pair.judge_memory(10, 9, None)) == ["warning"]
+    assert pair.judge_memory(10, 10, None) == pair.judge_memory(10, None, None) == pair.judge_memory(10, 9, 10) == []
+    (full,) = pair.judge_memory(10, 90, 9)
+    assert full.level == "warning"
+    assert "-ngl N" in full.advice
+
+
+def test_prospects() -> None:
+    cheap = prospects(CHEAP)
+    assert [p.acceptance for p in cheap] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    assert all(a.speedup < b.speedup for a, b in itertools.pairwise(cheap))
+    # by hand: 3 drafted at 50 % give 1.875 tokens for 104 + 5 + 2 * 5
+    assert cheap[0].speedup == pytest.approx(1.875 / 1.19)
+    assert [(p.n_draft, p.speedup) for p in prospects(DEAR)] == [(0, 1.0)] * 5
+
+
+def test_pair(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from llama_cpp_eagle3.cli import doctor
+
+    keys = []
+    load = doctor.load_costs
+    monkeypatch.setattr(doctor, "load_costs", lambda key: keys.append(key) or load(key))
+    status, out = run(capsys, "-m", files[0], "-md", files[1], "--spec-draft-type", "q8_0")
+    assert status == 0
+    assert "target on CPU; head on CPU; 1 CPU threads; head converted to q8_0" in out
+    keys.clear()
+    status, out = run(capsys, "-m", files[0], "-md", files[1])
+    assert status == 0
+    assert "was not measured yet" in out
+    # costs that are kept are judged
+    save_costs(keys[0], CHEAP)
+    status, out = run(capsys, "-m", files[0], "-md", files[1])
+    assert status == 0
+    assert "90 %" in out
+    save_costs(keys[0], DEAR)
+    status, out = run(capsys, "-m", files[0], "-md", files[1])
+    assert status == 1
+    assert "drafting does not pay here" in out
+    assert "4 rows takes 3.9 times as long" in out
+
+
+def test_measured(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from llama_cpp_eagle3.cli import doctor
+
+    monkeypatch.setattr(doctor, "measure_types", lambda *_: CHEAP)
+    flags = ["--measure", "-m", files[0], "-md", files[1], "-n", 40, "--spec-draft-n-max", 3]
+    status, out = run(capsys, *flags)
+    assert status in (0, 1)
+    assert "40 tokens: " in out
+    assert "100 % accepted" in out
+    monkeypatch.setattr(doctor, "measure_types", lambda *_: Costs({1: 100.0, 2: 900.0}, {1: 5.0}, {1: 5.0}))
+    status, out = run(capsys, *flags)
+    assert status == 1
+    assert "something else ran" in out
+
+
+def test_trial_findings() -> None:
+    trial = pair.Trial(40, 100.0, 200.0, 0.8, 3.0, "")
+    assert levels(pair.judge_trial(trial)) == ["ok"]
+    assert "2.00 times as fast" in pair.judge_trial(trial)[0].text
+    assert levels(pair.judge_trial(pair.Trial(40, 100.0, 50.0, 0.1, 1.1, ""))) == ["note"]
+    assert levels(pair.judge_trial(pair.Trial(0, None, None, 0.0, 1.0, ""))) == ["note"]
+    assert "nothing was drafted: costs" in pair.judge_trial(pair.Trial(9, 1.0, 1.0, 0.0, 1.0, "costs"))[0].text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["-m", "none.gguf"], "none.gguf"), (["-md", "head.gguf"], "needs a target"), (["-m", "a", "-hf", "b/c"], "once")],
+)
+def test_errors(capsys: pytest.CaptureFixture[str], flags: list[str], said: str) -> None:
+    status, out = run(capsys, *flags)
+    assert status == 2
+    assert said in out
+
+
+def test_what_cannot_be_loaded(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out = run(capsys, "-m", files[0], "-md", files[1], "-devd", "NONE7")
+    assert status == 2
+    assert "loading it fails" in out
+    assert "NONE7" in out
