@@ -238,17 +238,19 @@ def main() -> int:
     if not args.no_build:
         trial.build()
     path = trial.folder / "result.json"
-    result = json.loads(path.read_text()) if args.part and path.exists() else {"version": args.version}
+    if not args.part:
+        path.unlink(missing_ok=True)
     for part in args.part or PARTS:
-        result[part] = trial.probe(part, args.cases)
-        result["chat code compiles"] = not trial.stand_in.exists()
+        found = trial.probe(part, args.cases)
+        result = json.loads(path.read_text()) if path.exists() else {"version": args.version}
+        result["chat code compiles"], result[part] = not trial.stand_in.exists(), found
         path.write_text(json.dumps(result, indent=1) + "\n")
     if args.record:
         shutil.copy(path, RECORDED)
         return 0
-    found = list(differences(json.loads(RECORDED.read_text()), result))
-    print("\n".join(found) or "nothing differs")
-    return int(any(not line.startswith("  version:") for line in found))
+    lines = list(differences(json.loads(RECORDED.read_text()), result))
+    print("\n".join(lines) or "nothing differs")
+    return int(any(not line.startswith("  version:") for line in lines))
 
 
 if __name__ == "__main__":
