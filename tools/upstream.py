@@ -124,7 +124,7 @@ class Trial:
 
     def _pytest(self, path: str, write: bool = False) -> list[str]:
         """Run a file of tests; returns what failed."""
-        report = self.folder / "report.xml"
+        report = self.folder / f"{Path(path).stem}.xml"
         report.unlink(missing_ok=True)
         environment = {**self._environment(), **({"EAGLE3_WRITE_DOCS": "1"} if write else {})}
         command = [
