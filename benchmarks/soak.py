@@ -51,7 +51,7 @@ _BAD: list[tuple[str, Any]] = [
 _N_GREEDY = 16  # tokens of answers that are compared
 _CHECK_EVERY = 100
 _TIE = 1e-3  # between the two best logits
-_WARM = 0.2  # of all requests
+_WARM = 0.5  # of all requests
 _MAX_GROWTH = 0.02
 _N_SLOTS = 4
 
