@@ -245,7 +245,8 @@ def main() -> int:
         wrong.append(f"memory grows by {growth:.1f} MiB after the first {_WARM:.0%} of the requests")
     rows = [[kind, str(n)] for kind, n in sorted(soak.counts.items())]
     early = next(size for n, size in sizes if n >= _EARLY * soak.n_begun)
-    memory = f"{early:.1f} MiB after {_EARLY:.0%} of the requests, {warm[0]:.1f} after {_WARM:.0%}, {warm[-1]:.1f} at the end"
+    sizes_told = (f"{early:.1f} MiB after {_EARLY:.0%} of the requests", f"{warm[0]:.1f} after {_WARM:.0%}")
+    memory = f"{', '.join(sizes_told)}, {warm[-1]:.1f} at the end"
     text = (
         f"{table(['kind', 'requests'], rows)}\n\n{soak.n_begun} requests by {args.clients} clients in {seconds:.0f} s "
         f"on {_N_SLOTS} slots. Memory of the server: {memory}. {len(soak.checked)} answers compared with plain "
