@@ -50,6 +50,7 @@ def main() -> None:
     args = p.parse_args()
     set_verbose(False)
     folder, shape = planning.cache_dir() / "random", random_model.SHAPES[args.shape]
+    folder.mkdir(parents=True, exist_ok=True)
     target = args.model or str(random_model.random_pair(folder, args.shape, "Q4_0", args.types[0])[0])
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = args.gpu_layers

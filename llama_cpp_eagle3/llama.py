@@ -295,8 +295,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             n_prompt_rows=self._n_prompt_rows,
             n_host_bytes=self._n_host_bytes,
         )
-        drafter = self.drafter
-        self._info(loading.where(self.model_params, model, drafter, self.n_threads, self.n_threads_batch))
+        self._info(self.where)
         if loading.leaves_gpu_idle(self.model_params):
             _log.warning(
                 "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
@@ -411,6 +410,12 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def pair_id(self) -> tuple[str, str]:
         """Fingerprints of target and head; both empty without a head."""
         return self._loading.pair_id
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        model = self._model.model
+        return self._loading.where(self.model_params, model, self.drafter, self.n_threads, self.n_threads_batch)
 
     @property
     def n_state_bytes(self) -> int:
@@ -802,7 +807,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
-        projector, files, prompt = self._projector, [], None
+        projector, prompt = self._projector, None
+        files: list[Any] = []
         if projector is not None:
             messages, files = take_media(messages, projector.marker, self._read_media)
         arguments = chat_arguments((messages, *args), options)

@@ -240,7 +240,11 @@ def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
     if not sides:
         return None
     largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
-    llm = stack.enter_context(closing(_load(config, config.draft, **largest.load_options())))
+    options = largest.load_options()
+    if largest.kind == "tree":  # recurrent targets keep as many states as the longest path is deep
+        depth = max(max(s.depth, s.n_max) for s in sides)
+        options |= {"draft_tree_depth": depth, "draft_tree_tokens": max(largest.n_tokens, depth)}
+    llm = stack.enter_context(closing(_load(config, config.draft, **options)))
     if any(s.is_auto for s in sides):
         llm.calibrate()  # while the context is empty; the type that it gives to the head is then that of all sides
     return llm
