@@ -193,7 +193,7 @@ def measure(
     """Both loads on a fresh server."""
     run, n_clients, side = turn
     texts = [text[: args.prompt_size] for text in common.prompts(args)]
-    prompts = [texts[i % len(texts)] for i in range(n_clients * args.requests)]
+    prompts = [texts[i % len(texts)] for i in range(max(args.requests, n_clients))]
     port = free_port()
     found = []
     with closing(Running(command(args, files, side, n_clients, port), port)) as server:
@@ -252,11 +252,11 @@ def report(args: argparse.Namespace, cells: list[Cell]) -> str:
 
 def main() -> int:
     p = common.parser(__doc__, runs=2)
-    p.set_defaults(n_predict=32, ctx_size=512, threads=1)
+    p.set_defaults(n_predict=24, ctx_size=512, threads=1)
     p.add_argument("--clients", type=numbers, default=[1, 2, 4, 8], metavar="N,...")
     p.add_argument("--n-max", type=numbers, default=[1, 3], metavar="N,...", help="of llama-server's draft-eagle3")
-    p.add_argument("--requests", type=int, default=2, help="of each client")
-    p.add_argument("--prompt-size", type=int, default=250, help="characters")
+    p.add_argument("--requests", type=int, default=3, help="at least; there is one of each client")
+    p.add_argument("--prompt-size", type=int, default=120, help="characters")
     p.add_argument("--rate", type=float, default=0.7, help="of arrivals, by that of llama-server's closed loop")
     p.add_argument("--head", default="Q8_0", help="type of the head")
     p.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after so many")
@@ -281,11 +281,11 @@ def main() -> int:
     if n_left > 0:
         print(f"{n_left} turns of servers are left: call it again", file=sys.stderr)
     about = (
-        f"{args.requests} requests per client and run, {args.n_predict} tokens each behind the first "
-        f"{args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - highest), "
-        f"percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server plain "
-        "answers in the closed loop. "
-        "Gaps are those between two events of a stream: tokens of one round come at once."
+        f"One request of each client in a run, but at least {args.requests}; {args.n_predict} tokens each behind the "
+        f"first {args.prompt_size} characters of held-out texts, greedy; medians of {args.runs} runs (lowest - "
+        f"highest), percentiles of all runs together. Arrivals come at {args.rate} of the rate at which llama-server "
+        "plain answers in the closed loop. Gaps are those between two events of a stream: tokens of one round come at "
+        "once."
     )
     text = f"{report(args, cells)}\n\n{about}"
     data: dict[str, Any] = {"cells": [asdict(cell) for cell in cells]}

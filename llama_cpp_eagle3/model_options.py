@@ -120,10 +120,12 @@ class ModelOptions:
         return n_gpu_layers == 0 and self.devices is None and bool(local_accelerators())
 
     def costs_key(self) -> dict[str, Any]:
-        """What costs depend on, ready for JSON; empty without options."""
-        key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor, **self.params}
+        """What costs depend on, ready for JSON; empty without options, or with those that llama.h sets anyway."""
+        usual = lib.llama_model_default_params()
+        params = {name: value for name, value in self.params.items() if value != getattr(usual, name)}
+        key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
         key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
-        return {name: value for name, value in key.items() if value}
+        return {name: value for name, value in key.items() if value} | params
 
 
 def _buffer_types(devices: Sequence[Device]) -> dict[str, int]:

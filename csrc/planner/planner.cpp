@@ -10,13 +10,10 @@ namespace eagle3 {
 
 namespace {
 
-constexpr int32_t n_trial_wait_max = 1024;
-
 constexpr float rate_price   = 1.0f / 48.0f; // per round
 constexpr float rate_other   = 1.0f / 16.0f;
 constexpr float rate_unroll  = 1.0f / 8.0f;
-constexpr float q_surprise   = 0.5f; // an accepted token that was believed less than this is news
-constexpr float q_best       = 0.995f;
+constexpr float q_surprise   = 0.5f;  // an accepted token that was believed less than this is news
 constexpr float replay_share = 0.5f;  // rows that are evaluated again often fill a step that the next draft pays for
 constexpr float cum_min      = 0.01f; // paths less likely than this are not followed in thought
 
@@ -106,23 +103,6 @@ float planner::levels_us(int32_t n_levels, int32_t n_seqs) const {
     return static_cast<float>(n_levels) * step_->at(n_seqs);
 }
 
-bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
-    const int32_t n_base  = n_seqs + n_rows_extra;
-    const float   t_plain = target_->at(n_base);
-    const float   plain   = static_cast<float>(n_seqs) / (t_plain + t_other_us_);
-    float         gain    = 0.0f;
-    float         cum     = 1.0f;
-    for (int32_t depth = 1; depth <= n_max && n_seqs * depth <= params_.n_nodes_max; ++depth) {
-        cum *= q_best;
-        gain += static_cast<float>(n_seqs) * cum;
-        const float t_draft = begin_->at(n_seqs * depth) + levels_us(depth - 1, n_seqs);
-        if (gain > plain * (target_->at(n_base + n_seqs * depth) - t_plain + t_draft)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id> & seq_ids,
                                                  const std::vector<llama_token> &  ids_last,
                                                  const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
@@ -140,7 +120,7 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     n_emitted_ = n_best_ = 0;
     value_ = t_expected_ = 0.0f;
     t_draft_us_ = t_source_us_ = 0.0;
-    drafted_ = surprised_ = false;
+    drafted_ = surprised_ = is_partial_ = false;
     set_price(static_cast<int32_t>(seq_ids.size()), std::max(n_rows_extra, 0));
 
     requests_.clear();
@@ -201,25 +181,6 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     return plans_;
 }
 
-// is the head asked in this round?
-bool planner::ask(int32_t n_max) {
-    const bool has_head = !seq_ids_.empty();
-    is_trial_           = false;
-    if ((!has_head && !has_text_) || n_nodes_ == 0) {
-        return false;
-    }
-    if (can_pay(n_seqs_, n_base_ - n_seqs_, n_max)) {
-        return has_head && (value_text_ <= 0.0f || head_adds()) && gates_[static_cast<size_t>(n_seqs_)].ask();
-    }
-    if (value_text_ > 0.0f || n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
-        return false;
-    }
-    is_trial_    = true;
-    trial_waits_ = std::min(2 * trial_waits_, n_trial_wait_max);
-    trial_wait_  = trial_waits_;
-    return has_head;
-}
-
 template <typename F>
 double planner::timed(F && call) {
     const double t_own   = now_us();
@@ -255,7 +216,10 @@ void planner::draft() {
         add_nodes(first, ++depth);
         value = choose();
     }
-    value_ = value - static_cast<float>(price_) * t_expected_;
+    value_ = is_partial_ ? value_for_all() : value - static_cast<float>(price_) * t_expected_;
+    if (is_partial_) { // of streams some would be longer than others
+        n_best_ = 0;
+    }
 }
 
 // the first graph; returns how deep it went
@@ -377,10 +341,10 @@ void planner::add_nodes(size_t first, int32_t depth) {
     for (size_t i = first; i < drafted.size(); ++i) {
         const int32_t index = of_head_[i];
         const node &  n     = nodes_[static_cast<size_t>(index)];
-        // where the text goes on with what the head said, the head need not
-        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left &&
-            (params_.uniform || n.p_text == 0.0f || find_child(index, -1, n.seq_id) < 0)) {
-            insert_candidate(level_, { n.cum, index }, n_level);
+        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left) {
+            // what the text says behind it is there already
+            const float left = n.p_text > 0.0f && n_candidates_ > 1 ? 1.0f - text_behind(index) : 1.0f;
+            insert_candidate(level_, { left * n.cum, index }, n_level);
         }
     }
     outlook_.observe(drafted, first, node_place_);
@@ -443,16 +407,31 @@ void planner::order_by_depth() {
 }
 
 float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const {
-    const size_t n    = std::min(cums.size(), static_cast<size_t>(n_nodes_));
-    float        best = 0.0f;
-    float        gain = 0.0f;
-    float        cum  = 1.0f;
-    n_best            = 0;
+    const size_t n         = std::min(cums.size(), static_cast<size_t>(n_nodes_));
+    float        best      = 0.0f;
+    float        best_rate = static_cast<float>(price_);
+    float        gain      = 0.0f;
+    float        cum       = 1.0f;
+    n_best                 = 0;
     for (size_t i = 0; i < n; ++i) {
         gain += cums[i] - (cum - cums[i]) * replay_[i];
         cum = cums[i];
-        if ((i + 1) % stride() == 0 && gain - cost_[i + 1] > best) {
-            best   = gain - cost_[i + 1];
+        if ((i + 1) % stride() != 0) {
+            continue;
+        }
+        const float value = gain - cost_[i + 1];
+        if (has_text_ && value > 0.0f) {
+            // What the text goes on to say is there in the next round too: a second is worth what this one gives
+            const float rate =
+                (static_cast<float>(n_seqs_) + gain) / (target_->at(n_base_ + static_cast<int32_t>(i) + 1) + t_other_us_);
+            if (rate > best_rate) {
+                best_rate = rate;
+                best      = value;
+                n_best    = static_cast<int32_t>(i) + 1;
+            }
+        }
+        if (value > best && best_rate <= static_cast<float>(price_)) {
+            best   = value;
             n_best = static_cast<int32_t>(i) + 1;
         }
     }
@@ -614,17 +593,10 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
         // what the head adds to what the text gives anyway
         gates_[static_cast<size_t>(n_seqs_)].update(value - value_text_, value_ - value_text_, n_best_ > 0, surprised_);
+        asks_all_ = value_ > value_text_ || surprised_;
     }
     drafted_   = false;
     n_emitted_ = 0;
-}
-
-bool planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
-    check(seq_id);
-    if (n_seqs < 1 || static_cast<size_t>(n_seqs) >= gates_.size()) {
-        throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", gates_.size() - 1, n_seqs));
-    }
-    return !worth_asking(n_seqs) && !(can_pay(n_seqs) && sequences_[static_cast<size_t>(seq_id)].is_probed);
 }
 
 void planner::reset(llama_seq_id seq_id) {

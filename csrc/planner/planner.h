@@ -164,6 +164,8 @@ class planner {
     void    set_price(int32_t n_seqs, int32_t n_rows_extra);
     bool    ask(int32_t n_max);
     void    draft();
+    bool    leave_waiting();
+    float   value_for_all() const;
     int32_t begin();
     int32_t n_steps_ahead();
     float   levels_us(int32_t n_levels, int32_t n_seqs) const;
@@ -179,6 +181,7 @@ class planner {
     // mix.cpp: the text beside the head
     void    add_text();
     int32_t find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const;
+    float   text_behind(int32_t parent) const;
     void    rate();
     void    leave_paths();
     void    fill_up();
@@ -247,7 +250,9 @@ class planner {
     double                    t_source_us_ = 0.0;   // the same on our own clock
     bool                      drafted_     = false; // the head was asked
     bool                      is_trial_    = false;
-    int32_t                   trial_wait_  = 128; // rounds until the next trial
+    bool                      is_partial_  = false; // a probe without the sequences whose prompts wait
+    bool                      asks_all_    = false; // the last one found that these are worth reading
+    int32_t                   trial_wait_  = 128;   // rounds until the next trial
     int32_t                   trial_waits_ = 128;
     bool                      surprised_   = false; // something unlikely was accepted
     float                     value_       = 0.0f;  // that is expected

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .parser import Parser
@@ -43,6 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
+class _Unfinished(Parser):
+    """A parser for a line that is being typed: a flag may still lack its value, or its end."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does."""
+        return argparse.ArgumentParser.parse_known_args(self, args, namespace)
+
+
 def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The program's parser; commands have their flags only if they are named."""
     parser = argparse.ArgumentParser(
@@ -50,7 +59,7 @@ def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Unfinished)
     for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, add_help=False)
         if name in with_flags_of:

@@ -12,15 +12,17 @@ from ..doctor import Finding, check_files, check_loaded, devices, prospects, sof
 from ..doctor.pair import judge_trial, try_text
 from ..errors import Eagle3Error
 from ..planning import Costs, load_costs, measure_types, save_costs
-from .model import load_model, resolve_pair
-from .options import add_draft_flags, add_model_flags
+from .flags import LOAD, LOG
+from .model import list_devices, load_model, resolve_pair
+from .parser import Parser
+from .sources import head_of
 
 _PROMPT = "Write a Python class for a stack, with a docstring and a test."
 _N_TOKENS = 128
 _SECONDS = 10.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
         "--measure", action="store_true", help="measure what passes cost (10 s), and generate with and without drafts"
@@ -29,14 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--predict", "--n-predict", type=int, default=_N_TOKENS, metavar="N", help="(default: 128)"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show llama.cpp's own messages")
-    add_model_flags(parser)
-    add_draft_flags(parser)
+    for title, flags in {**LOAD, "log": LOG}.items():
+        parser.add_flags(title, flags)
     parser.set_defaults(seed=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print all findings; the worst one decides the exit status."""
+    if args.list_devices:
+        return list_devices()
     if args.predict < 1:
         raise ValueError(f"expected -n >= 1, found {args.predict}")
     report = _Report()
@@ -72,10 +75,11 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("pair", [Finding("error", str(e))])
         return
-    if not report.show("pair", check_files(args.model, args.model_draft)):
+    head = head_of(args)
+    if not report.show("pair", check_files(args.model, head)):
         return
     try:
-        llm = load_model(args, args.model_draft)
+        llm = load_model(args, head)
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("", [Finding("error", f"loading it fails: {e}")])
         return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import logging
-import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators
@@ -38,7 +40,7 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     try:
         pair = check_pair(target, head)
         check_file(target, {}, True)
-        sizes = [os.path.getsize(path) for path in (target, head) if path is not None]
+        sizes = [size_of(path) for path in (target, head) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
     info = pair.target
@@ -51,21 +53,36 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     assert pair.head is not None
     why = f" ({pair.head.boundaries_why})" if pair.head.boundaries_why else ""
     text = f"head '{head}': {pair.head.dialect} dialect, reads {list(pair.boundaries)}{why}, {sizes[1] / 2**20:.0f} MiB"
-    return [*found, Finding("ok", text), Finding("ok", "they fit"), *judge_memory(sum(sizes), free_memory())]
+    gpus = [device.memory[0] for device in local_accelerators()]
+    memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
+    return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
 
 
-def judge_memory(n_bytes: int, n_free: int | None) -> list[Finding]:
-    """Whether weights have room, where there is no accelerator to take them."""
-    if n_free is None or n_bytes <= n_free or local_accelerators():
+def size_of(path: str) -> int:
+    """Bytes of a model, all shards together if it is the first one."""
+    found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", Path(path).name)
+    shards = (
+        [Path(path)] if found is None else Path(path).parent.glob(f"{glob.escape(found[1])}-?????-of-{found[2]}.gguf")
+    )
+    return sum(shard.stat().st_size for shard in shards)
+
+
+def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:
+    """Whether weights have room.
+
+    n_free: of the host's memory, None if that is not known. n_free_on_gpus: of all of them, None if there are none.
+    """
+    if n_free_on_gpus is not None:
+        if n_bytes <= n_free_on_gpus:
+            return []
+        text = f"{n_free_on_gpus / 2**30:.1f} GiB on the GPU are free: they do not have room there"
+        advice = "-ngl N puts a part of the layers there, -ngld 0 leaves the head on the CPU; or take a smaller type"
+    elif n_free is None or n_bytes <= n_free:
         return []
-    return [
-        Finding(
-            "warning",
-            f"the weights take {n_bytes / 2**30:.1f} GiB, {n_free / 2**30:.1f} GiB of memory are free: every pass "
-            "would read them from the disk",
-            "take a smaller type, such as Q4_K_M, or a smaller model",
-        )
-    ]
+    else:
+        text = f"{n_free / 2**30:.1f} GiB of memory are free: every pass would read them from the disk"
+        advice = "take a smaller type, such as Q4_K_M, or a smaller model"
+    return [Finding("warning", f"the weights take {n_bytes / 2**30:.1f} GiB, {text}", advice)]
 
 
 def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
@@ -75,9 +92,9 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     """
     drafter = llm.drafter
     assert drafter is not None
-    converted = "" if llm.draft_type is None else f", its matrices as {type_name(llm.draft_type)}"
+    converted = "" if llm.draft_type is None else f"; head converted to {type_name(llm.draft_type)}"
     kind = llm.target.rollback_kind
-    found = [Finding("ok", f"loaded: head on {drafter.device}{converted}; rejected tokens go by {kind}")]
+    found = [Finding("ok", f"loaded: {llm.where}{converted}; rejected tokens go by {kind}")]
     if kind == "checkpoint":
         text = "after a rejected draft this target evaluates accepted tokens once more: drafts pay less than elsewhere"
         found.append(Finding("note", text))

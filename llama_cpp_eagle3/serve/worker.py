@@ -162,6 +162,7 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping:
             try:
+                self._call_deferred()  # those who waited for a place: nothing may come in any more that would wake us
                 self._take_in()
                 self._call_deferred()
                 if self.engine.has_work and not self._stopping:

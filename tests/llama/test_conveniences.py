@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Llama, ModelFileError, loading
+from llama_cpp_eagle3 import Eagle3Llama, ModelFileError, loading, model_options
 from llama_cpp_eagle3.options import default_threads
 from loading import load, take
 
@@ -56,12 +56,14 @@ def test_what_runs_where(
         load(tiny_target, tiny_head).close()
         assert "target on CPU; head on CPU; 1 CPU threads" in caplog.text
         assert "n_gpu_layers=-1" not in caplog.text
-        monkeypatch.setattr(loading, "local_accelerators", lambda: [Gpu()])
+        for module in (loading, model_options):
+            monkeypatch.setattr(module, "local_accelerators", lambda: [Gpu()])
         load(tiny_target).close()
         assert "runs on the CPU although this machine has GPU7 (a card): say n_gpu_layers=-1" in caplog.text
-        load(tiny_target, n_gpu_layers=-1).close()
-        n = tiny_target.n_layer + 1
-        assert f"target {n} of {n} layers (with the output's) on GPU7" in caplog.text
+        with load(tiny_target, n_gpu_layers=-1) as llm:
+            n = tiny_target.n_layer + 1
+            assert f"target {n} of {n} layers (with the output's) on GPU7" in llm.where
+            assert llm.where in caplog.text
 
 
 def test_verbose_shows_the_log(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ def test_save_restore_erase(running: Running) -> None:
     assert answer["timings"]["draft_n_accepted"] == answer["timings"]["draft_n"] > 0
     assert running.ask("/slots/0?action=erase", {})["n_erased"] > n_held
     assert running.ask("/completion", {**longer, "id_slot": 0})["timings"]["cache_n"] == 0
+
+
+def test_a_slot_that_is_busy(running: Running) -> None:
+    """It is saved when it is free, though nothing else comes in."""
+    long = {**FIRST, "n_predict": 150, "id_slot": 0, "stream": True, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        with running.client.stream("POST", "/completion", json=long) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            saved = pool.submit(running.ask, "/slots/0?action=save", {"filename": "busy"})
+            assert sum(line.startswith("data: ") for line in lines) == 150
+        assert saved.result(10)["n_saved"] > 150
 
 
 def test_after_a_restart(pair: Any, tmp_path: Path) -> None:

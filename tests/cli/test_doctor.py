@@ -110,12 +110,20 @@ def test_files(files: list[str], tmp_path: Path) -> None:
         assert said in finding.text
 
 
-def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair, "local_accelerators", list)
-    assert levels(pair.judge_memory(10, 9)) == ["warning"]
-    assert pair.judge_memory(10, 10) == pair.judge_memory(10, None) == []
-    monkeypatch.setattr(pair, "local_accelerators", lambda: ["CUDA0"])
-    assert pair.judge_memory(10, 9) == []
+def test_sizes(tmp_path: Path) -> None:
+    for i in (1, 2, 3):
+        (tmp_path / f"big[1]-{i:05}-of-00003.gguf").write_bytes(bytes(i))
+    (tmp_path / "big[1]-00001-of-00002.gguf").write_bytes(bytes(9))
+    assert pair.size_of(str(tmp_path / "big[1]-00001-of-00003.gguf")) == 6
+    assert pair.size_of(str(tmp_path / "big[1]-00002-of-00003.gguf")) == 2
+
+
+def test_memory() -> None:
+    assert levels(pair.judge_memory(10, 9, None)) == ["warning"]
+    assert pair.judge_memory(10, 10, None) == pair.judge_memory(10, None, None) == pair.judge_memory(10, 9, 10) == []
+    (full,) = pair.judge_memory(10, 90, 9)
+    assert full.level == "warning"
+    assert "-ngl N" in full.advice
 
 
 def test_prospects() -> None:
@@ -135,7 +143,7 @@ def test_pair(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(doctor, "load_costs", lambda key: keys.append(key) or load(key))
     status, out = run(capsys, "-m", files[0], "-md", files[1], "--spec-draft-type", "q8_0")
     assert status == 0
-    assert "head on CPU, its matrices as q8_0" in out
+    assert "target on CPU; head on CPU; 1 CPU threads; head converted to q8_0" in out
     keys.clear()
     status, out = run(capsys, "-m", files[0], "-md", files[1])
     assert status == 0
