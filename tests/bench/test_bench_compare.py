@@ -192,7 +192,7 @@ def test_table() -> None:
     fast.drafted, fast.accepted, fast.per_position, fast.t_draft, fast.t_verify = 40, 20, [10, 8, 2], 0.2, 0.7
     fast.n_bytes = 3e9
     sides = [Side(Setting("plain"), [slow], [0.5]), Side(Setting("chain", 3), [fast], []), server_side()]
-    text = report.markdown(Result(sides, 4, 64, 1, None, 2), bandwidth=12e9)
+    text = report.markdown(Result(sides, 4, 64, 1, None, draft_type=2), bandwidth=12e9)
     chain = next(line for line in text.splitlines() if line.startswith("| chain 3"))
     values = ("chain 3", "30.0", "1.50", "3.00", "100 80 20", "", "20.00", "70.0", "3.0 (25 %)", "0.700")
     assert [cell.strip() for cell in chain.strip("|").split("|")] == list(values)
