@@ -807,7 +807,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
-        projector, files, prompt = self._projector, [], None
+        projector, prompt = self._projector, None
+        files: list[Any] = []
         if projector is not None:
             messages, files = take_media(messages, projector.marker, self._read_media)
         arguments = chat_arguments((messages, *args), options)

@@ -1,7 +1,7 @@
 """Try this package with another release of llama-cpp-python, and say what changed against the pinned one.
 
     python tools/upstream.py 0.3.35            build it (llama.cpp takes some minutes), probe, print the differences
-    python tools/upstream.py 0.3.36 --record   of the pinned release, in this checkout: write tools/upstream.json
+    python tools/upstream.py 0.3.36 --record   of the pinned release, in this checkout: renew tools/upstream.json
 
 Another release is tried in a folder of the cache, with a copy of this source whose pin is moved. What is compared:
 Llama's arguments and llama.h's parameters, the architectures with their taps and ways of taking back
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +27,8 @@ RECORDED = ROOT / "tools" / "upstream.json"
 PIN = ROOT / "vendor" / "llama_cpp_python_version"
 _TEST_NEEDS = ("pytest>=8.0", "gguf>=0.19", "hypothesis>=6.100", "numpy")
 PARTS = ("surface", "architectures", "tests", "spoilt files")
+RECORDED_PARTS = ("surface", "spoilt files")
+"""The others are known: docs/targets.md, and tests that pass."""
 TESTS = (
     *("tests/core/test_tap.py", "tests/core/test_tap_archs.py", "tests/core/test_target.py"),
     *("tests/core/test_target_tree.py", "tests/core/test_drafter.py", "tests/core/test_targets_refused.py"),
@@ -108,11 +109,8 @@ class Trial:
             done = subprocess.run([self.python, "-c", _SURFACE], capture_output=True, text=True, check=True)
             return json.loads(done.stdout.splitlines()[-1])
         if part == "architectures":
-            table, failed = self.source / "docs" / "targets.md", self._pytest("tests/core/test_targets.py", write=True)
-            rows = dict(_TABLE.findall(table.read_text(encoding="utf-8")))
-            return {"failed tests": failed} | {
-                name: row for name, row in rows.items() if name != "architecture" and "--" not in name
-            }
+            failed = self._pytest("tests/core/test_targets.py", write=True)
+            return {"failed tests": failed, **architectures(self.source)}
         if part == "tests":
             return dict(self._tests())
         return self._fuzz(n_cases)
@@ -124,7 +122,7 @@ class Trial:
 
     def _pytest(self, path: str, write: bool = False) -> list[str]:
         """Run a file of tests; returns what failed."""
-        report = self.folder / "report.xml"
+        report = self.folder / f"{Path(path).stem}.xml"
         report.unlink(missing_ok=True)
         environment = {**self._environment(), **({"EAGLE3_WRITE_DOCS": "1"} if write else {})}
         command = [
@@ -186,6 +184,21 @@ class Trial:
         return status == 0
 
 
+def architectures(source: Path) -> dict[str, str]:
+    """The rows of docs/targets.md."""
+    rows = dict(_TABLE.findall((source / "docs" / "targets.md").read_text(encoding="utf-8")))
+    return {name: row for name, row in rows.items() if name != "architecture" and "--" not in name}
+
+
+def pinned_release() -> dict[str, Any]:
+    """What is known of the pinned release: what was recorded, docs/targets.md, and that all tests pass."""
+    return {
+        **json.loads(RECORDED.read_text()),
+        "architectures": {"failed tests": [], **architectures(ROOT)},
+        "tests": {test: [] for test in TESTS},
+    }
+
+
 def say(text: str) -> None:
     """Tell how it gets on."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -238,17 +251,21 @@ def main() -> int:
     if not args.no_build:
         trial.build()
     path = trial.folder / "result.json"
-    result = json.loads(path.read_text()) if args.part and path.exists() else {"version": args.version}
-    for part in args.part or PARTS:
-        result[part] = trial.probe(part, args.cases)
-        result["chat code compiles"] = not trial.stand_in.exists()
+    if not args.part:
+        path.unlink(missing_ok=True)
+    for part in args.part or (RECORDED_PARTS if args.record else PARTS):
+        found = trial.probe(part, args.cases)
+        result = json.loads(path.read_text()) if path.exists() else {"version": args.version}
+        result["chat code compiles"], result[part] = not trial.stand_in.exists(), found
         path.write_text(json.dumps(result, indent=1) + "\n")
     if args.record:
-        shutil.copy(path, RECORDED)
+        kept = {name: result[name] for name in ("version", "chat code compiles", *RECORDED_PARTS)}
+        RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
         return 0
-    found = list(differences(json.loads(RECORDED.read_text()), result))
-    print("\n".join(found) or "nothing differs")
-    return int(any(not line.startswith("  version:") for line in found))
+    known = pinned_release()
+    lines = list(differences({name: known[name] for name in known if name in result}, result))
+    print("\n".join(lines) or "nothing differs")
+    return int(any(not line.startswith("  version:") for line in lines))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:
             raise ModelFileError(f"'{config.path}': llama3 scaling: low_freq_factor {low} is not below {high}")
-        return Rope(n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), tuple(notes))
+        return Rope(n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), notes=tuple(notes))
     keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
     for beta in ("beta_fast", "beta_slow"):
         if scaling.get(beta) is not None:

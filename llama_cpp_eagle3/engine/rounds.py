@@ -121,7 +121,8 @@ class Rounds:
         if again:  # first, for another pass would overwrite their rows
             return Round(again, by_hand, n_rows=0, n_prompt_rows=0)
         parts: list[Part] = []
-        reading, looking = [], []
+        reading: list[Sequence] = []
+        looking: list[Sequence] = []
         n_room = self.n_batch
         is_crowded = False
         for s in sequences:

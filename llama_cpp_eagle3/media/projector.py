@@ -273,8 +273,8 @@ def make_media(
         _mtmd_log.begin()
         if mtmd.mtmd_encode_chunk(ctx, own) != 0:
             raise Eagle3Error(f"an image could not be encoded: {_mtmd_log.reason or 'llama.cpp gives no reason'}")
-        values = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp))
-        return values.copy()
+        values: Rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp)).copy()
+        return values
 
     is_2d = mtmd.mtmd_decode_use_mrope(ctx) and (
         mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE
@@ -283,7 +283,7 @@ def make_media(
     def positions(pos_0: int) -> npt.NDArray[np.intc]:
         tokens = mtmd.mtmd_input_chunk_get_tokens_image(own)
         found = [mtmd.mtmd_image_tokens_get_decoder_pos(tokens, pos_0, i) for i in range(n_rows)]
-        return np.array([[p.t, p.y, p.x, p.z] for p in found], dtype=np.intc).T
+        return np.array([[getattr(p, axis) for p in found] for axis in "tyxz"], dtype=np.intc)
 
     media = Media(
         first,

@@ -64,7 +64,8 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
         raise invalid("the body must be a JSON object")
     if any(name in body for name in ("chat_template", "chat_template_file")):
         raise invalid("Field 'chat_template': templates are programs, and taken from the server's flags only")
-    projector, files = server.llm.projector, []
+    projector = server.llm.projector
+    files: list[Any] = []
     try:
         if projector is not None and isinstance(body.get("messages"), list):
             messages, files = take_media(

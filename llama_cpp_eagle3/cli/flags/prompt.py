@@ -15,6 +15,7 @@ PROMPT = (
         "an image or a sound, where the prompt says <__media__>, or before it; more with each use",
         dest="media",
         repeats=True,
+        is_ours=True,
     ),
     flag("-bf --binary-file", "FNAME", "the same, with the newline at its end"),
     flag("-e --escape", no="--no-escape", help="process \\n, \\t, \\\\ in -p (default: on)", default=True),

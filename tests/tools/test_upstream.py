@@ -1,0 +1,60 @@
+"""tools/upstream.py: what it compares, and that what is recorded is of this release."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("upstream_tool", ROOT / "tools" / "upstream.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_differences(tool: Any) -> None:
+    old = {"a": {"same": 1, "gone": "x", "list": ["p", "q"]}, "n": 1}
+    new = {"a": {"same": 1, "come": "y", "list": ["q", "r"]}, "n": 2}
+    assert list(tool.differences(old, new)) == [
+        *("- a: gone: x", "- a: list: p", "+ a: list: r", "+ a: come: y", "  n: 1 -> 2"),
+    ]
+    assert list(tool.differences({"l": [1, 2]}, {"l": [2, 1]})) == ["  l: in another order"]
+    assert list(tool.differences(old, old)) == []
+
+
+def test_recorded(tool: Any) -> None:
+    known = tool.pinned_release()
+    assert known["version"] == tool.PIN.read_text().strip()
+    assert set(known) == {*tool.PARTS, "version", "chat code compiles"}
+    assert known["chat code compiles"]
+    assert all((ROOT / name).is_file() for name in tool.TESTS)
+    files = known["spoilt files"]
+    assert (files["cases"], files["signals"], files["hangs"], files["unclean"]) == (300, 0, 0, 0)
+    assert "| trim | tree | yes" in known["architectures"]["llama"]
+    assert len(known["architectures"]) > 120
+    arguments = inspect.signature(llama_cpp.Llama.__init__).parameters
+    assert known["surface"]["Llama's arguments"] == {name: repr(p.default) for name, p in arguments.items()}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs git")
+def test_the_copy_has_another_pin(tool: Any, tmp_path: Path) -> None:
+    trial = tool.Trial("9.9.9", tmp_path)
+    trial._copy()
+    assert (trial.source / "vendor" / "llama_cpp_python_version").read_text().strip() == "9.9.9"
+    assert "llama-cpp-python==9.9.9" in (trial.source / "pyproject.toml").read_text()
+    assert 'LLAMA_CPP_PYTHON_VERSION = "9.9.9"' in (trial.source / "llama_cpp_eagle3" / "_version.py").read_text()
+    gone = trial.source / "llama_cpp_eagle3" / "_chat.py"
+    gone.write_text("")
+    trial._copy()
+    assert not gone.exists()
