@@ -422,8 +422,8 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
         const float value = gain - cost_[i + 1];
         if (has_text_ && value > 0.0f) {
             // What the text goes on to say is there in the next round too: a second is worth what this one gives
-            const float rate =
-                (static_cast<float>(n_seqs_) + gain) / (target_->at(n_base_ + static_cast<int32_t>(i) + 1) + t_other_us_);
+            const float rate = (static_cast<float>(n_seqs_) + gain) /
+                               (target_->at(n_base_ + static_cast<int32_t>(i) + 1) + t_other_us_);
             if (rate > best_rate) {
                 best_rate = rate;
                 best      = value;
