@@ -378,9 +378,9 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 def test_a_random_head_is_found_out_soon(target: str) -> None:
-    """It says nearly nothing of its tokens: at most 3.5 % slower for 48 tokens of a fresh object, 1.5 % for 1,000."""
+    """It says nearly nothing of its tokens: at most 4 % slower for 48 tokens of a fresh object, 1.5 % for 1,000."""
     head = Head(lambda rng, *_: float(rng.beta(0.3, 6.0)), lambda *_: 0.0, 0.0)
-    for n_tokens, most in ((48, 0.035), (1000, 0.015)):
+    for n_tokens, most in ((48, 0.04), (1000, 0.015)):
         costs = Costs(us(TARGETS[target]))
         machine = Machine(costs, head)
         planner = make_planner(machine, n_max=16, top_k=4, n_leaves_max=8, n_nodes_max=31)
