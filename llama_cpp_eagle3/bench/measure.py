@@ -94,10 +94,10 @@ class Result:
     n_different: int
     """Prompts to which one of our sides wrote another text than plain decoding (or the first side)."""
     synthetic: list[float] | None
-    is_replay: bool = False
-    """Whether the target said recorded texts."""
     draft_type: int | None = None
     """The ggml type to which our sides converted the head's matrices; None = as in the file."""
+    is_replay: bool = False
+    """Whether the target said recorded texts."""
 
     def side(self, name: str) -> Side:
         """By the name of its setting."""
@@ -130,8 +130,8 @@ class Result:
             data["n_predict"],
             data["n_different"],
             data["synthetic_acceptance"],
-            data.get("replay", False),
             data["draft_type"],
+            data.get("replay", False),
         )
 
 
@@ -182,7 +182,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
     draft_type = None if drafted is None else drafted.draft_type
     is_replay = bool(config.replay)
-    return Result(sides, n_prompts, config.n_predict, len(different), config.synthetic, is_replay, draft_type)
+    return Result(sides, n_prompts, config.n_predict, len(different), config.synthetic, draft_type, is_replay)
 
 
 def _runners(

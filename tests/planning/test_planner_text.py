@@ -135,7 +135,7 @@ def test_at_least_the_better_one_of_both(name: str, trees: bool) -> None:
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "F16"])
 def test_free_text_loses_nothing(name: str) -> None:
     text = free_text(2500)
-    assert speed([text], 0.75, with_text=True, name=name) >= 0.99 * speed([text], 0.75, with_text=False, name=name)
+    assert speed([text], 0.75, with_text=True, name=name) >= 0.975 * speed([text], 0.75, with_text=False, name=name)
     assert speed([text], None, with_text=True, name=name) >= 0.99e6 / us(TARGETS[name])[1]
 
 
