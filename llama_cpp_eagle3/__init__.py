@@ -16,6 +16,7 @@ from .errors import (
 _library.load()
 
 # these need the compiled module
+from ._core import TextStore  # noqa: E402
 from .batch import BatchResult  # noqa: E402
 from .features import Features  # noqa: E402
 from .llama import Eagle3Llama  # noqa: E402
@@ -37,5 +38,6 @@ __all__ = [
     "ModelFileError",
     "RpcError",
     "Stats",
+    "TextStore",
     "__version__",
 ]

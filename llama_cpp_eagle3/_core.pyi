@@ -81,6 +81,12 @@ def check_header(path: str, overrides: Mapping[str, bool | int | float | str] = 
     """Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary and
     the other files of a split model. Raises ModelFileError; returns how many bytes the header takes."""
 
+def read_projector(path: str) -> tuple[str, str]:
+    """Types of a multimodal projector for images and for sounds, as its file calls them; empty if it has none.
+
+    Raises ModelFileError.
+    """
+
 def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
     """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts."""
 
@@ -141,6 +147,25 @@ class BatchPart:
         parents: Sequence[int] = (),
         logits: str = "last",
     ) -> None: ...
+    @staticmethod
+    def media(
+        seq_id: int,
+        n_past: int,
+        tokens: Sequence[int],
+        rows: npt.NDArray[np.single],
+        *,
+        pos: npt.NDArray[np.intc] | None = None,
+        offset: int = 0,
+        n_pos: int = 0,
+        causal: bool = True,
+        logits: str = "none",
+    ) -> BatchPart:
+        """Rows of embeddings in place of tokens, a piece of an image or a sound; it is the only part of its batch.
+
+        tokens: one for each row, which stand for it in what remembers tokens. rows: float32 (n, n_embd_inp). pos: with
+        M-RoPE, int32 (4, n), else None. offset: rows of the same image that were decoded before. n_pos: with M-RoPE,
+        positions that the whole image takes. causal: whether a row sees only those before it.
+        """
     @property
     def seq_id(self) -> int: ...
     @property
@@ -221,11 +246,18 @@ class Target:
     def settle(self) -> None:
         """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
     def n_past(self, seq_id: int = 0) -> int:
-        """Where a sequence ends."""
+        """Tokens that a sequence holds, rows of images included."""
+    def position(self, n_past: int, seq_id: int = 0) -> int:
+        """Position of what comes behind the first n_past tokens: n_past, or less where images share positions."""
+    def spans(self, seq_id: int = 0) -> list[tuple[int, int, int]]:
+        """Images in a sequence: the token where each begins, its rows, and the positions that these take."""
+    def set_spans(self, spans: Sequence[tuple[int, int, int]], seq_id: int = 0) -> None:
+        """Say where images are in what somebody else has put into a sequence."""
     def copy(self, src: int, dst: int, n_past: int) -> int:
-        """Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
+        """Have sequence dst hold the first n_past tokens of src and nothing else; they share the cells.
 
-        Returns n_past, or 0 where that cannot be: recurrent states, sliding windows that have moved on, no pool.
+        Returns n_past, or where an image begins that it is inside of, or 0 where that cannot be: recurrent
+        states, sliding windows that have moved on, no pool.
         """
     def state_get(self, seq_id: int) -> bytes:
         """All that a sequence holds, with what it can go back to."""
@@ -252,6 +284,15 @@ class Target:
     @property
     def n_ctx(self) -> int:
         """Positions of a sequence."""
+    @property
+    def n_embd_inp(self) -> int:
+        """Values of a row that goes in."""
+    @property
+    def n_pos_per_row(self) -> int:
+        """Positions of a row that goes in: 4 with M-RoPE, else 1."""
+    @property
+    def n_ubatch(self) -> int:
+        """Rows that are computed together."""
     @property
     def is_pooled(self) -> bool:
         """Whether the sequences share their cells, rather than having as many each."""
@@ -479,12 +520,21 @@ class Drafter:
         """
     def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
         """Forget positions from n_past on. Returns the position from which rows must be processed again."""
-    def copy(self, src: int, dst: int, n_past: int) -> int:
+    def copy(self, src: int, dst: int, n_past: int, same_next: bool = False) -> int:
         """Make positions before n_past of one sequence those of another one too, which forgets its own.
 
-        Returns the position from which rows of `dst` must be processed: what truncate(n_past) would return for `src`,
-        which stays as it is. Raises ValueError if `src` has not come to n_past.
+        Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would return
+        for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
         """
+    def add_image(self, first: int, pos: npt.NDArray[np.intc], n_pos: int, seq_id: int = 0) -> None:
+        """Rows of an image come next, from position `first` on.
+
+        pos: their positions, int32 (4, n). n_pos: how many what comes behind counts on. For heads with sections
+        (n_pos_per_row 4).
+        """
+    @property
+    def n_pos_per_row(self) -> int:
+        """Positions of a row: 4 for a head with sections (M-RoPE), else 1."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:

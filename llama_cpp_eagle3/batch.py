@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any
 
-from .engine import DraftSettings, Engine, Sampling, Sequence, TokenLogprob, check_prompt
+from .engine import DraftSettings, Engine, Media, Sampling, Sequence, TokenLogprob, check_media, check_prompt
 from .errors import ContextFullError
 from .stats import Stats
 
@@ -47,6 +47,8 @@ class Request:
     logprobs: int | None
     special: frozenset[int] = frozenset()
     """Special tokens that are part of the text."""
+    media: tuple[Media, ...] = ()
+    """Images in the prompt."""
 
 
 def make_request(
@@ -58,6 +60,7 @@ def make_request(
     stop: str | SequenceOf[str] | None,
     logprobs: int | None,
     engine: Engine,
+    media: SequenceOf[Media] = (),
 ) -> Request:
     """Check one prompt's arguments, those of `Eagle3Llama.generate_batch`.
 
@@ -65,7 +68,8 @@ def make_request(
         ValueError, ContextFullError: they name the prompt by its number i.
     """
     try:
-        check_prompt(tokens, engine.vocab.n_tokens, engine.n_ctx)
+        check_prompt(tokens, engine.vocab.n_tokens, engine.n_ctx, media)
+        check_media(tokens, media, engine.n_batch, engine.target.n_ubatch)
     except ContextFullError as e:
         raise ContextFullError(f"prompt {i}: {e}") from None
     except ValueError as e:
@@ -77,7 +81,8 @@ def make_request(
             f"prompt {i}: {len(tokens)} tokens and max_tokens={max_tokens} do not fit, the context holds "
             f"{engine.n_ctx}. Use a larger n_ctx."
         )
-    return Request(tokens, sampling, max_tokens, [stop] if isinstance(stop, str) else list(stop or ()), logprobs)
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    return Request(tokens, sampling, max_tokens, stops, logprobs, media=tuple(media))
 
 
 class BatchRun:
@@ -101,6 +106,7 @@ class BatchRun:
                     draft=draft,
                     logprobs=request.logprobs,
                     special=request.special,
+                    media=request.media,
                 )
                 self.sequences.append(added)
         except BaseException:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Chain, DraftSettings, Engine, Part, Sequence
+from .engine import Chain, DraftSettings, Engine, Media, Part, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
 
@@ -96,6 +96,17 @@ class Context:
         while sequence.n_pending:
             self._open()
             engine.commit()
+
+    def eval_media(self, media: Media) -> None:
+        """Evaluate an image behind what is there.
+
+        Raises:
+            ContextFullError: it does not fit; nothing is evaluated then.
+        """
+        sequence = self.sequence
+        self._begin()
+        sequence.media = [m for m in sequence.media if m.end <= sequence.n_past] + [media]
+        self.eval(media.tokens)
 
     def refresh(self) -> None:
         """Have logits of the last token: after going back or loading a state it is evaluated again.

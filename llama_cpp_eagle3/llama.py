@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
+from llama_cpp import (
+    LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    Llama,
+    LlamaGrammar,
+    LlamaState,
+    LlamaTokenizer,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
 from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Context, Generation
-from .engine import Chain, DraftSettings, Engine, Sampling, Vocab
+from .engine import Chain, DraftSettings, Engine, Media, Sampling, Vocab
 from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
@@ -28,6 +36,7 @@ from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 from .guard import Guard, bury, closed_error
 from .head import Head
 from .loading import Loading
+from .media import Projector, hook_handler, read_media, take_media
 from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
 from .options import (
@@ -110,6 +119,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         lora: Sequence[str | tuple[str, float]] = (),
         model_params: Mapping[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
+        mmproj_path: str | os.PathLike[str] | None = None,
+        media_placeholder: int | str | None = None,
+        media_http: bool = False,
         checked: bool = True,
         **options: Any,
     ):
@@ -163,6 +175,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
             progress: told how far loading the target is, 0 to 1.
+            mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
+                messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
+            media_placeholder: token, or its text, that the head sees in place of each row of an image. Default: what
+                the projector's type and the vocabulary say.
+            media_http: fetch http addresses that messages name, too.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number of
@@ -215,6 +232,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
+        if mmproj_path is not None:
+            options.setdefault("chat_format", "auto")
+        self._media_placeholder, self._media_http = media_placeholder, media_http
+        self._projector: Projector | None = None
         self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
@@ -279,6 +301,17 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
                 " and ".join(loading.accelerators),
             )
+        hook_handler(self.chat_handler, self, int(self._ctx.ctx))
+        if self._mmproj_path is not None:
+            self._projector = Projector(
+                self._mmproj_path,
+                self.model_address,
+                n_threads=self.n_threads_batch,
+                use_gpu=self.model_params.n_gpu_layers != 0,
+                flash_attn=self.context_params.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED,
+                placeholder=self._media_placeholder,
+            )
+            self._info(self._projector.describe())
         if self._head is None:
             return
         self._n_state_bytes = self._measure_state()
@@ -316,6 +349,22 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def head(self) -> Head | None:
         """The head as it is loaded; None without one."""
         return self._head
+
+    @property
+    def projector(self) -> Projector | None:
+        """What makes embeddings of images and sounds; None without an mmproj_path."""
+        return self._projector
+
+    @property
+    def chat_handler(self) -> Any:
+        """What answers conversations in place of a chat format. Multimodal ones decode through the engine."""
+        return self._chat_handler
+
+    @chat_handler.setter
+    def chat_handler(self, handler: Any) -> None:
+        self._chat_handler = handler
+        if self._engine is not None:
+            hook_handler(handler, self, int(self._ctx.ctx))
 
     @property
     def planner(self) -> Planner | None:
@@ -758,16 +807,25 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
             return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
+        projector, prompt = self._projector, None
+        files: list[Any] = []
+        if projector is not None:
+            messages, files = take_media(messages, projector.marker, self._read_media)
         arguments = chat_arguments((messages, *args), options)
         with self._guard:
-            params = apply_request(
-                self.chat_templates, request_body(arguments), enable_thinking=arguments.get("enable_thinking")
-            )
-            request = chat_request(params, arguments, self.engine, self.tokenize, self._sampling)
+            body, thinking = request_body(arguments), arguments.get("enable_thinking")
+            params = apply_request(self.chat_templates, body, enable_thinking=thinking, has_markers=bool(files))
+            if projector is not None and files:
+                made = projector.prompt(params.prompt, files)
+                prompt = made.tokens, made.media
+            request = chat_request(params, arguments, self.engine, self.tokenize, self._sampling, prompt)
         completion = ChatCompletion(
             params, arguments["model"] or self.model_path, self.engine.vocab, lambda: self._begin_chat(request)
         )
         return completion.stream() if arguments["stream"] else completion.whole()
+
+    def _read_media(self, source: Any) -> bytes:
+        return read_media(source, allow_http=self._media_http)
 
     def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
         with self._guard:
@@ -788,6 +846,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
+
+    def eval_media(self, media: Media) -> None:
+        """Evaluate an image behind what is there; the draft takes in the hidden states of its rows."""
+        with self._guard:
+            start = perf_counter_ns()
+            self._begin_stats()
+            self._context.eval_media(media)
+            self._context.stats.total_ns += perf_counter_ns() - start
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens behind those that are there; the draft takes in their hidden states."""
@@ -857,7 +923,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._loading.check_servers()
             self.engine.flush()
             draft_state = b"" if self.drafter is None else self.drafter.state_get()
-            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id)
+            spans = self.target.spans()
+            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id, spans)
 
     def load_state(self, state: LlamaState) -> None:
         """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
@@ -873,6 +940,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             try:
                 with self._context.being_filled():
                     super().load_state(state)
+                self.target.set_spans(getattr(state, "spans", []))
                 self._context.adopt(int(state.n_tokens))
                 draft_state = getattr(state, "draft_state", b"")
                 if self.drafter is not None and draft_state:
@@ -915,7 +983,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
         if type(self.tokenizer_) is not LlamaTokenizer:
             return bytes(super().detokenize(tokens, prev_tokens, special))
-        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens])
+        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens if token >= 0])
         return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
 
     @property
@@ -1033,6 +1101,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 engine.close()
             if head is not None:
                 head.drafter.close()
+            if self._projector is not None:
+                self._projector.close()
             if "_stack" in self.__dict__:
                 super().close()
             if loading is not None:
@@ -1057,6 +1127,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "lora": self._loading.model.lora,
             "model_params": self._loading.model.params,
             "checked": self._checked,
+            "mmproj_path": self._mmproj_path,
+            "media_placeholder": self._media_placeholder,
+            "media_http": self._media_http,
         }
 
 

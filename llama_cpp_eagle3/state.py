@@ -15,11 +15,14 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
     """What the drafter knows of the same tokens; empty without a draft."""
     pair: tuple[str, str]
     """Fingerprints of the target and the draft that made it; the draft's is empty without one."""
+    spans: list[tuple[int, int, int]]
+    """Where images are: `Target.spans`."""
 
-    def __init__(self, state: LlamaState, draft_state: bytes, pair: tuple[str, str]):
+    def __init__(self, state: LlamaState, draft_state: bytes, pair: tuple[str, str], spans: list[tuple[int, int, int]]):
         self.__dict__.update(vars(state))
         self.draft_state = draft_state
         self.pair = pair
+        self.spans = spans
         # what Llama's caches count against their capacity
         self.llama_state_size = state.llama_state_size
 

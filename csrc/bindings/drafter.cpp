@@ -207,14 +207,14 @@ void register_drafter(py::module_ & m) {
             "again.")
         .def(
             "copy",
-            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+            [](py_drafter & self, llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl().copy(src, dst, n_past);
+                return self.impl().copy(src, dst, n_past, same_next);
             },
-            py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil,
+            py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
             "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
-            "position from which rows of dst must be processed, as truncate(n_past) would for src, which stays as it "
-            "is.")
+            "position from which rows of dst must be processed, as truncate(n_past, same_next) would for src, which "
+            "stays as it is.")
         .def(
             "restart",
             [](py_drafter & self, int32_t n_past, llama_seq_id seq_id) {
@@ -223,6 +223,21 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
             "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
+        .def(
+            "add_image",
+            [](py_drafter & self, int32_t first,
+               const py::array_t<int32_t, py::array::c_style | py::array::forcecast> & pos, int32_t n_pos,
+               llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().add_image(first, n_pos, { pos.data(), pos.data() + pos.size() }, seq_id);
+            },
+            py::arg("first"), py::arg("pos"), py::arg("n_pos"), py::arg("seq_id") = 0,
+            "Rows of an image come next, from position `first` on: their positions, int32 (4, n), and how many what "
+            "comes "
+            "behind counts on. For heads with sections (n_pos_per_row 4).")
+        .def_property_readonly(
+            "n_pos_per_row", [](const py_drafter & self) { return self.impl().head().n_pos(); },
+            "positions of a row: 4 for a head with sections (M-RoPE), else 1")
         .def(
             "reset",
             [](py_drafter & self, std::optional<llama_seq_id> seq_id) {

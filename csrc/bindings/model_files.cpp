@@ -3,6 +3,7 @@
 #include "module.h"
 #include "nogil.h"
 #include "target/header_check.h"
+#include "target/projector_info.h"
 #include "target/tokenizer.h"
 
 #include <pybind11/stl.h>
@@ -83,6 +84,17 @@ void register_model_files(py::module_ & m) {
         "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),
         "Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary "
         "and the other files of a split model. Raises ModelFileError; returns how many bytes the header takes.");
+
+    m.def(
+        "read_projector",
+        [](const std::string & path) {
+            const projector_info info = read_projector_info(path);
+            return py::make_tuple(info.vision, info.audio);
+        },
+        py::arg("path"),
+        "Types of a multimodal projector for images and for sounds, as its file calls them; empty if it has none. "
+        "Raises "
+        "ModelFileError.");
 
     m.def(
         "tokenize",

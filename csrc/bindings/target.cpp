@@ -12,6 +12,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 
 namespace eagle3::python {
 
@@ -71,6 +72,26 @@ batch_part make_part(llama_seq_id seq_id, int32_t n_past, tokens_t tokens, const
             part.parents.push_back(parent + 1);
         }
     }
+    return part;
+}
+
+using rows_t      = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using positions_t = py::array_t<llama_pos, py::array::c_style | py::array::forcecast>;
+
+batch_part make_media_part(llama_seq_id seq_id, int32_t n_past, tokens_t tokens, const rows_t & rows,
+                           const std::optional<positions_t> & pos, int32_t offset, int32_t n_pos, bool causal,
+                           const std::string & logits) {
+    batch_part part{ seq_id, n_past, std::move(tokens), {}, logits_of(logits) };
+    if (rows.size() == 0) {
+        throw std::invalid_argument("expected rows of an image, found none");
+    }
+    part.media.embd.assign(rows.data(), rows.data() + rows.size());
+    if (pos) {
+        part.media.pos.assign(pos->data(), pos->data() + pos->size());
+    }
+    part.media.offset = offset;
+    part.media.n_pos  = n_pos;
+    part.media.causal = causal;
     return part;
 }
 
@@ -161,6 +182,15 @@ void register_target(py::module_ & m) {
     )pbdoc")
         .def(py::init(&make_part), py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"),
              py::arg("draft") = tokens_t(), py::arg("parents") = std::vector<int32_t>(), py::arg("logits") = "last")
+        .def_static("media", &make_media_part, py::arg("seq_id"), py::arg("n_past"), py::arg("tokens"), py::arg("rows"),
+                    py::kw_only(), py::arg("pos") = py::none(), py::arg("offset") = 0, py::arg("n_pos") = 0,
+                    py::arg("causal") = true, py::arg("logits") = "none", R"pbdoc(
+            Rows of embeddings in place of tokens, a piece of an image or a sound; it is the only part of its batch.
+
+            tokens: one for each row, which stand for it in what remembers tokens. rows: float32 (n, n_embd_inp). pos:
+            with M-RoPE, int32 (4, n), else None. offset: rows of the same image that were decoded before. n_pos: with
+            M-RoPE, positions that the whole image takes. causal: whether a row sees only those before it.
+        )pbdoc")
         .def_readonly("seq_id", &batch_part::seq_id)
         .def_readonly("n_past", &batch_part::n_past)
         .def_readonly("tokens", &batch_part::tokens, "with the draft")
@@ -268,9 +298,42 @@ void register_target(py::module_ & m) {
             "n_past",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.round(seq_id).n_past();
+                return self.impl.n_past(seq_id);
             },
-            py::arg("seq_id") = 0, "Where a sequence ends.")
+            py::arg("seq_id") = 0, "Tokens that a sequence holds, rows of images included.")
+        .def(
+            "position",
+            [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.position(seq_id, n_past);
+            },
+            py::arg("n_past"), py::arg("seq_id") = 0,
+            "Position of what comes behind the first n_past tokens: n_past, or less where images share positions.")
+        .def(
+            "spans",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope                             scope(self.busy);
+                std::vector<std::tuple<int32_t, int32_t, int32_t>> res;
+                for (const media_span & span : self.impl.spans(seq_id)) {
+                    res.emplace_back(span.first, span.n_tokens, span.n_pos);
+                }
+                return res;
+            },
+            py::arg("seq_id") = 0,
+            "Images in a sequence: the token where each begins, its rows, and the positions that these take.")
+        .def(
+            "set_spans",
+            [](py_target & self, const std::vector<std::tuple<int32_t, int32_t, int32_t>> & values,
+               llama_seq_id seq_id) {
+                const busy_flag::scope  scope(self.busy);
+                std::vector<media_span> spans;
+                for (const auto & [first, n_tokens, n_pos] : values) {
+                    spans.push_back({ first, n_tokens, n_pos });
+                }
+                self.impl.set_spans(seq_id, std::move(spans));
+            },
+            py::arg("spans"), py::arg("seq_id") = 0,
+            "Say where images are in what somebody else has put into a sequence.")
         .def(
             "copy",
             [](py_target & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
@@ -311,6 +374,13 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def_property_readonly(
             "n_ctx", [](const py_target & self) { return self.impl.n_ctx_seq(); }, "positions of a sequence")
+        .def_property_readonly(
+            "n_embd_inp", [](const py_target & self) { return self.impl.n_embd_inp(); }, "values of a row that goes in")
+        .def_property_readonly(
+            "n_pos_per_row", [](const py_target & self) { return self.impl.n_pos_per_row(); },
+            "positions of a row that goes in: 4 with M-RoPE, else 1")
+        .def_property_readonly(
+            "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); }, "rows that are computed together")
         .def_property_readonly(
             "is_pooled", [](const py_target & self) { return self.impl.is_pooled(); },
             "whether the sequences share their cells, rather than having as many each")

@@ -45,8 +45,8 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads),
-    cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
-    runner_(hparams_, weights_, cache_, dev_, params.n_seq_max * (1 + draft_cache::n_scratch)),
+    cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_), positions_(params.n_seq_max),
+    runner_(hparams_, weights_, cache_, dev_, positions_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
     n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, hparams_, dev_)),
     sequences_(params.n_seq_max, draft_sequence(hparams_.n_embd_feat())) {
@@ -363,13 +363,14 @@ int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);
     leave();
     n_past = seq.truncate(n_past, same_next);
+    positions_[seq_id].cut(n_past);
     if (seq.n_slots() == seq.pos_start()) {
         cache_.release(seq_id);
     }
     return n_past;
 }
 
-int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
+int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
     const draft_sequence & from = sequence(src);
     draft_sequence &       to   = sequence(dst);
     if (src == dst) {
@@ -381,14 +382,16 @@ int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
     }
     leave();
     restart(0, dst);
-    draft_sequence prefix = from.prefix(n_past);
+    draft_sequence prefix = from.prefix(n_past, same_next);
     const int32_t  n      = prefix.n_slots() - prefix.pos_start();
     if (n > 0) {
         cache_.request(dst, prefix.n_slots() + draft_cache::n_scratch);
         cache_.provide();
         cache_.copy(src, dst, prefix.pos_start(), n);
     }
-    to = std::move(prefix);
+    to              = std::move(prefix);
+    positions_[dst] = positions_[src];
+    positions_[dst].cut(to.n_past());
     return to.n_past();
 }
 
@@ -399,7 +402,20 @@ void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     }
     leave();
     seq.restart(n_past);
+    positions_[seq_id].cut(0);
     cache_.release(seq_id);
+}
+
+void drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
+    if (first != sequence(seq_id).n_past()) {
+        throw error(
+            format("the draft expects rows from position %d on, got an image at %d", sequence(seq_id).n_past(), first));
+    }
+    if (pos.empty() || pos.size() % rope_positions::n_sections != 0) {
+        throw std::invalid_argument(format("expected %d positions for each row of an image, found %zu in all",
+                                           rope_positions::n_sections, pos.size()));
+    }
+    positions_[seq_id].add(first, n_pos, pos);
 }
 
 } // namespace eagle3

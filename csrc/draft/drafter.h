@@ -101,8 +101,12 @@ class drafter {
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
 
     // Make positions < n_past of one sequence those of another one too, which forgets its own before. Returns the
-    // position from which rows of dst must come: what truncate(n_past) would return for src, which stays as it is.
-    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+    // position from which rows of dst must come: what truncate(n_past, same_next) would return for src, which stays.
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next = false);
+
+    // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and how many
+    // what comes behind counts on. For heads with sections; others count rows
+    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id = 0);
 
     // forget everything; rows come from n_past on, and what lies before is not attended to
     void restart(int32_t n_past, llama_seq_id seq_id = 0);
@@ -161,7 +165,10 @@ class drafter {
     device        dev_;
     head_weights  weights_;
     draft_cache   cache_;
-    draft_runner  runner_;
+
+    std::vector<rope_positions> positions_; // by sequence
+
+    draft_runner runner_;
 
     std::vector<int32_t> boundaries_;
     int32_t              n_batch_;

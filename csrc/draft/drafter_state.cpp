@@ -8,7 +8,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr uint32_t state_magic = 0x34454c45; // "ELE4"
+constexpr uint32_t state_magic = 0x35454c45; // "ELE5"
 
 struct state_header {
     uint32_t magic;
@@ -16,6 +16,7 @@ struct state_header {
     int32_t  pos_first;
     int32_t  n_tokens;
     int32_t  seeded; // -1 = not
+    int32_t  n_rope; // numbers of rope_positions
     uint64_t fingerprint;
     uint64_t size; // of the whole state
     int32_t  type_k, type_v;
@@ -28,11 +29,20 @@ std::vector<uint8_t> drafter::state_get(llama_seq_id seq_id) const {
     const int32_t          n_slots = seq.n_slots() - seq.pos_start();
     const size_t           n_rows  = seq.n_rows();
     const size_t           n_row   = hparams_.n_embd_feat() * sizeof(float);
-    const size_t size = sizeof(state_header) + n_rows * (n_row + sizeof(llama_token)) + cache_.state_size(n_slots);
+    const auto             rope    = positions_[seq_id].save();
+    const size_t size = sizeof(state_header) + n_rows * (n_row + sizeof(llama_token)) + rope.size() * sizeof(int32_t) +
+                        cache_.state_size(n_slots);
 
-    const state_header header = { state_magic,  seq.pos_start(),           seq.pos_first(),
-                                  seq.n_rows(), seq.seeded().value_or(-1), weights_.fingerprint(),
-                                  size,         cache_.k(0)->type,         cache_.v(0)->type };
+    const state_header header = { state_magic,
+                                  seq.pos_start(),
+                                  seq.pos_first(),
+                                  seq.n_rows(),
+                                  seq.seeded().value_or(-1),
+                                  static_cast<int32_t>(rope.size()),
+                                  weights_.fingerprint(),
+                                  size,
+                                  cache_.k(0)->type,
+                                  cache_.v(0)->type };
 
     std::vector<uint8_t> state(size);
     uint8_t *            dst = state.data();
@@ -41,6 +51,7 @@ std::vector<uint8_t> drafter::state_get(llama_seq_id seq_id) const {
     // not memcpy: without rows there is nothing to copy from
     dst = std::copy_n(reinterpret_cast<const uint8_t *>(seq.rows()), n_rows * n_row, dst);
     dst = std::copy_n(reinterpret_cast<const uint8_t *>(seq.tokens()), n_rows * sizeof(llama_token), dst);
+    dst = std::copy_n(reinterpret_cast<const uint8_t *>(rope.data()), rope.size() * sizeof(int32_t), dst);
     cache_.state_get(seq_id, seq.pos_start(), n_slots, dst);
     return state;
 }
@@ -65,8 +76,10 @@ void drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id)
     const bool    fits    = header.pos_start >= 0 && header.pos_first >= header.pos_start && header.n_tokens >= 0 &&
                             header.pos_first <= n_ctx() && header.n_tokens <= n_ctx() - header.pos_first;
     const int32_t n_slots = fits ? header.pos_first - header.pos_start + (header.seeded >= 0 ? 1 : 0) : 0;
-    if (!fits || state.size() != sizeof(header) + n_rows * (n_feat * sizeof(float) + sizeof(llama_token)) +
-                                     cache_.state_size(n_slots)) {
+    const size_t  n_rope  = header.n_rope >= 0 ? header.n_rope : state.size();
+    if (!fits || n_rope > state.size() / sizeof(int32_t) ||
+        state.size() != sizeof(header) + n_rope * sizeof(int32_t) +
+                            n_rows * (n_feat * sizeof(float) + sizeof(llama_token)) + cache_.state_size(n_slots)) {
         throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
                                            header.pos_first, header.n_tokens, n_ctx()));
     }
@@ -85,6 +98,13 @@ void drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id)
     if (std::any_of(tokens.begin(), tokens.end(), is_foreign) || header.seeded < -1 ||
         (header.seeded >= 0 && (n_rows != 1 || is_foreign(header.seeded)))) {
         throw std::invalid_argument("the saved state of the draft is damaged: its tokens are not in the vocabulary");
+    }
+
+    std::vector<int32_t> rope(n_rope);
+    std::copy_n(src, n_rope * sizeof(int32_t), reinterpret_cast<uint8_t *>(rope.data()));
+    src += n_rope * sizeof(int32_t);
+    if (!positions_[seq_id].restore(rope)) {
+        throw std::invalid_argument("the saved state of the draft is damaged: its images are not where they can be");
     }
 
     leave();

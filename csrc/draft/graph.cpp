@@ -2,6 +2,7 @@
 
 #include "error.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace eagle3 {
@@ -32,7 +33,7 @@ class builder {
         rows first;
         first.n    = shape.n_rows;
         first.embd = graph.embd = input(GGML_TYPE_F32, hparams.n_embd, shape.n_rows);
-        first.pos = graph.pos = input(GGML_TYPE_I32, shape.n_rows);
+        first.pos = graph.pos = input(GGML_TYPE_I32, static_cast<int64_t>(shape.n_rows) * hparams.n_pos());
         first.row = graph.row = input(GGML_TYPE_I64, shape.n_rows);
 
         ggml_tensor * g = nullptr;
@@ -61,11 +62,11 @@ class builder {
             last.n    = shape.n_out;
             last.runs = find_runs([](const draft_stream & s) { return s.n_out; });
             last.mask = graph.mask_out = input(GGML_TYPE_F16, n_mask(last.runs));
-            if (shape.n_out == 1) {
+            if (shape.n_out == 1 && hparams.n_pos() == 1) {
                 last.pos = ggml_view_1d(ctx, graph.pos, 1, (shape.n_rows - 1) * graph.pos->nb[0]);
             } else if (shape.n_out < shape.n_rows) {
-                graph.out = input(GGML_TYPE_I32, shape.n_out);
-                last.pos = graph.pos_out = input(GGML_TYPE_I32, shape.n_out);
+                graph.out = shape.n_out > 1 ? input(GGML_TYPE_I32, shape.n_out) : nullptr;
+                last.pos = graph.pos_out = input(GGML_TYPE_I32, static_cast<int64_t>(shape.n_out) * hparams.n_pos());
             }
             if (!from_target) {
                 first = last;
@@ -85,18 +86,20 @@ class builder {
         }
 
         const int64_t n_more = static_cast<int64_t>(shape.n_out) * (shape.n_steps - 1);
-        graph.step_pos       = input(GGML_TYPE_I32, n_more);
+        graph.step_pos       = input(GGML_TYPE_I32, n_more * hparams.n_pos());
         graph.step_row       = input(GGML_TYPE_I64, n_more);
         graph.step_mask      = input(GGML_TYPE_F16, n_mask(last.runs) * (shape.n_steps - 1));
         for (int32_t i = 1; i < shape.n_steps; ++i) {
-            const size_t row  = static_cast<size_t>(i - 1) * shape.n_out;
-            rows         step = last;
-            step.embd         = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
-            step.pos          = ggml_view_1d(ctx, graph.step_pos, shape.n_out, row * graph.step_pos->nb[0]);
-            step.row          = ggml_view_1d(ctx, graph.step_row, shape.n_out, row * graph.step_row->nb[0]);
-            step.mask         = ggml_view_1d(ctx, graph.step_mask, n_mask(last.runs),
-                                             (i - 1) * n_mask(last.runs) * graph.step_mask->nb[0]);
-            g                 = outputs(layers(g, step, step), i);
+            const size_t row   = static_cast<size_t>(i - 1) * shape.n_out;
+            rows         step  = last;
+            step.embd          = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
+            const size_t n_pos = hparams.n_pos();
+            step.pos           = ggml_view_1d(ctx, graph.step_pos, static_cast<int64_t>(shape.n_out * n_pos),
+                                              row * n_pos * graph.step_pos->nb[0]);
+            step.row           = ggml_view_1d(ctx, graph.step_row, shape.n_out, row * graph.step_row->nb[0]);
+            step.mask          = ggml_view_1d(ctx, graph.step_mask, n_mask(last.runs),
+                                              (i - 1) * n_mask(last.runs) * graph.step_mask->nb[0]);
+            g                  = outputs(layers(g, step, step), i);
         }
     }
 
@@ -237,7 +240,31 @@ class builder {
         return weights.fc ? linear(x, weights.fc, weights.fc_b) : x;
     }
 
+    // [n_embd_head, n_head, n]: channels that are rotated together from neighbours, as in files, to halves
+    ggml_tensor * to_halves(ggml_tensor * x) {
+        const int64_t n_rot = hparams.n_rot;
+        ggml_tensor * rotated =
+            ggml_view_4d(ctx, x, 2, n_rot / 2, x->ne[1], x->ne[2], 2 * x->nb[0], x->nb[1], x->nb[2], 0);
+        rotated =
+            ggml_reshape_3d(ctx, ggml_cont(ctx, ggml_permute(ctx, rotated, 1, 0, 2, 3)), n_rot, x->ne[1], x->ne[2]);
+        if (n_rot == x->ne[0]) {
+            return rotated;
+        }
+        ggml_tensor * rest =
+            ggml_view_3d(ctx, x, x->ne[0] - n_rot, x->ne[1], x->ne[2], x->nb[1], x->nb[2], n_rot * x->nb[0]);
+        return ggml_concat(ctx, rotated, ggml_cont(ctx, rest), 0);
+    }
+
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
+        if (!hparams.rope_sections.empty()) {
+            int sections[4];
+            std::copy_n(hparams.rope_sections.begin(), 4, sections);
+            return ggml_rope_multi(ctx, to_halves(x), pos, weights.rope_freqs, hparams.n_rot, sections,
+                                   hparams.rope_interleaved ? GGML_ROPE_TYPE_IMROPE : GGML_ROPE_TYPE_MROPE,
+                                   hparams.rope_n_ctx_orig, hparams.rope_freq_base, hparams.rope_freq_scale,
+                                   hparams.rope_ext_factor, hparams.rope_attn_factor, hparams.rope_beta_fast,
+                                   hparams.rope_beta_slow);
+        }
         return ggml_rope_ext(ctx, x, pos, weights.rope_freqs, hparams.n_rot, GGML_ROPE_TYPE_NORMAL,
                              hparams.rope_n_ctx_orig, hparams.rope_freq_base, hparams.rope_freq_scale,
                              hparams.rope_ext_factor, hparams.rope_attn_factor, hparams.rope_beta_fast,

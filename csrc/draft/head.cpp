@@ -82,6 +82,23 @@ void read_rope(const gguf_file & file, head_hparams & hparams) {
         throw model_file_error(
             format("'%s': key 'eagle3.rope.freq_base': expected a positive number", file.path().c_str()));
     }
+    hparams.rope_sections    = file.get_int_array("eagle3.rope.dimension_sections").value_or(std::vector<int32_t>());
+    hparams.rope_interleaved = file.get_bool("eagle3.rope.mrope_interleaved").value_or(false);
+    if (!hparams.rope_sections.empty()) {
+        hparams.rope_sections.resize(std::max<size_t>(4, hparams.rope_sections.size()));
+        int64_t n_pairs = 0;
+        bool    valid   = hparams.rope_sections.size() == 4 && !hparams.is_mla();
+        for (const int32_t n : hparams.rope_sections) {
+            valid = valid && n >= 0;
+            n_pairs += n;
+        }
+        if (!valid || n_pairs != hparams.n_rot / 2) {
+            throw model_file_error(format(
+                "'%s': key 'eagle3.rope.dimension_sections': expected at most four numbers with a sum of %d, half "
+                "of rope.dimension_count, and no MLA",
+                file.path().c_str(), hparams.n_rot / 2));
+        }
+    }
     if (hparams.rope_scaling == "none") {
         return;
     }

@@ -66,6 +66,13 @@ struct head_hparams {
     float       rope_beta_fast   = 32.0f;
     float       rope_beta_slow   = 1.0f;
 
+    // M-RoPE: pairs of channels that are rotated by each of the four positions, and whether they take turns. Empty:
+    // there is one position
+    std::vector<int32_t> rope_sections;
+    bool                 rope_interleaved = false;
+
+    int32_t n_pos() const { return rope_sections.empty() ? 1 : 4; } // of a row
+
     bool is_mla() const { return kv_lora_rank > 0; }
     bool is_parallel() const { return mask_token >= 0; }
 

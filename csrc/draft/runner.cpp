@@ -23,8 +23,8 @@ static ggml_tensor * make_state(ggml_context * ctx, int32_t n_embd, int32_t n_st
 }
 
 draft_runner::draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
-                           const device & dev, int32_t n_state) :
-    dev_(dev), state_ctx_(make_tensor_context(1)),
+                           const device & dev, const std::vector<rope_positions> & positions, int32_t n_state) :
+    dev_(dev), positions_(positions), state_ctx_(make_tensor_context(1)),
     model_{ hparams, weights, cache, dev, make_state(state_ctx_.get(), hparams.n_embd, n_state) },
     galloc_(ggml_gallocr_new(dev.buft())) {
     state_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(state_ctx_.get(), dev_.buft()));
@@ -105,6 +105,21 @@ static void fill_mask(std::vector<ggml_fp16_t> & mask, const std::vector<int32_t
     }
 }
 
+void draft_runner::add_positions(std::vector<int32_t> & pos, const draft_pass & pass, const std::vector<int32_t> & rows,
+                                 int32_t step) const {
+    if (model_.hparams.n_pos() == 1) {
+        for (const int32_t i : rows) {
+            pos.push_back(pass.rows[i].pos + step);
+        }
+        return;
+    }
+    for (int32_t section = 0; section < model_.hparams.n_pos(); ++section) {
+        for (const int32_t i : rows) {
+            pos.push_back(positions_[pass.rows[i].seq_id].at(pass.rows[i].pos + step, section));
+        }
+    }
+}
+
 void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass) {
     const int32_t n_rows  = graph.shape.n_rows;
     const int32_t n_out   = graph.shape.n_out;
@@ -118,13 +133,15 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
     };
 
     embd_.resize(n_rows * n_embd);
-    pos_.resize(n_rows);
+    out_rows_.resize(n_rows);
+    std::iota(out_rows_.begin(), out_rows_.end(), 0);
+    pos_.clear();
+    add_positions(pos_, pass, out_rows_, 0);
     row_.resize(n_rows);
     state_in_.resize(n_rows);
     for (int32_t i = 0; i < n_rows; ++i) {
         const draft_pass::row & row = pass.rows[i];
         model_.weights.get_embedding(row.token, embd_.data() + i * n_embd);
-        pos_[i]      = row.pos;
         row_[i]      = model_.cache.row(row.seq_id, row.slot);
         state_in_[i] = row.state_in;
     }
@@ -140,8 +157,6 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
         offset += n_bytes;
     }
     if (graph.mask) {
-        out_rows_.resize(n_rows);
-        std::iota(out_rows_.begin(), out_rows_.end(), 0);
         fill_mask(mask_, n_kv_, pass, out_rows_, window, 0, 1);
         set_all(graph.mask, mask_);
     }
@@ -160,9 +175,7 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
     set_all(graph.out, out_rows_);
     if (graph.pos_out) {
         pos_out_.clear();
-        for (const int32_t i : out_rows_) {
-            pos_out_.push_back(pass.rows[i].pos);
-        }
+        add_positions(pos_out_, pass, out_rows_, 0);
         set_all(graph.pos_out, pos_out_);
     }
     if (graph.state_out) {
@@ -178,8 +191,8 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
         step_pos_.clear();
         step_row_.clear();
         for (int32_t step = 1; step < graph.shape.n_steps; ++step) {
+            add_positions(step_pos_, pass, out_rows_, step);
             for (const int32_t i : out_rows_) {
-                step_pos_.push_back(pass.rows[i].pos + step);
                 step_row_.push_back(row_[i] + step);
             }
         }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "draft/graph.h"
+#include "draft/rope_positions.h"
 #include "ggml-alloc.h"
 
 #include <deque>
@@ -56,9 +57,9 @@ using galloc_ptr = std::unique_ptr<ggml_gallocr, galloc_deleter>;
 // Builds graphs, keeps them, computes them. All share one compute buffer, since only one runs at a time.
 class draft_runner {
   public:
-    // n_state: recurrent rows to be kept
+    // positions: of the slots of each sequence, for heads that have four. n_state: recurrent rows to be kept
     draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
-                 const device & dev, int32_t n_state);
+                 const device & dev, const std::vector<rope_positions> & positions, int32_t n_state);
 
     // throws if the device cannot run it
     void compute(const draft_pass & pass);
@@ -98,11 +99,17 @@ class draft_runner {
     void          set_inputs(const draft_graph & graph, const draft_pass & pass);
     void          read_outputs(const draft_graph & graph);
 
-    const device & dev_;
-    context_ptr    state_ctx_;
-    buffer_ptr     state_buffer_;
-    draft_model    model_;
-    galloc_ptr     galloc_;
+    const device &                      dev_;
+    const std::vector<rope_positions> & positions_;
+
+    // in the order of the graph's tensor, of rows `step` further
+    void add_positions(std::vector<int32_t> & pos, const draft_pass & pass, const std::vector<int32_t> & rows,
+                       int32_t step) const;
+
+    context_ptr state_ctx_;
+    buffer_ptr  state_buffer_;
+    draft_model model_;
+    galloc_ptr  galloc_;
 
     std::deque<draft_graph> graphs_; // most recently built first
     draft_graph *           last_          = nullptr;

@@ -56,12 +56,12 @@ int32_t draft_sequence::truncate(int32_t n_past, bool same_next) {
     return pos_first_;
 }
 
-draft_sequence draft_sequence::prefix(int32_t n_past) const {
+draft_sequence draft_sequence::prefix(int32_t n_past, bool same_next) const {
     const int32_t  n = std::clamp(n_past - pos_first_, 0, n_rows());
     draft_sequence result(n_row_floats_);
     result.restore(pos_start_, pos_first_, { rows(), rows() + static_cast<size_t>(n) * n_row_floats_ },
                    { tokens(), tokens() + n }, n > 0 ? seeded_ : std::nullopt);
-    result.truncate(n_past);
+    result.truncate(n_past, same_next);
     return result;
 }
 

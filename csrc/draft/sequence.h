@@ -56,7 +56,7 @@ class draft_sequence {
     int32_t truncate(int32_t n_past, bool same_next = false);
 
     // the same positions < n_past; see truncate for where rows must come from then
-    draft_sequence prefix(int32_t n_past) const;
+    draft_sequence prefix(int32_t n_past, bool same_next = false) const;
 
     // forget everything; rows come from n_past on
     void restart(int32_t n_past);

@@ -7,9 +7,10 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float   credit_max    = 24.0f; // what a head that turns bad can waste
-constexpr float   credit_probe  = 1.0f;  // gained or lost: enough to decide about a closed gate
-constexpr float   variance_min  = 0.25f;
+constexpr float   credit_max   = 24.0f; // what a head that turns bad can waste
+constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
+constexpr float   variance_min = 0.25f;
+constexpr float   hopeless     = 8.0f; // at first a round counts so much if nothing was worth verifying, and rightly so
 constexpr float   rate_variance = 1.0f / 32.0f;
 constexpr int32_t n_wait_first  = 8;
 constexpr int32_t n_wait_text   = 32; // at most, when a new text begins
@@ -31,7 +32,7 @@ void gate::update(float value, float expected, bool verified, bool surprise) {
     const float gain = value / std::sqrt(std::max(variance_, variance_min));
     if (open_) {
         n_open_++;
-        credit_ = std::min(credit_ + gain, credit_max);
+        credit_ = std::min(credit_ + (verified || surprise || n_wait_ > 0 ? gain : hopeless * gain), credit_max);
         if (credit_ < 0.0f) {
             n_wait_ = n_wait_ > 0 && n_open_ < n_lasting ? std::min(2 * n_wait_, n_wait_max) : n_wait_first;
             wait_   = n_wait_;

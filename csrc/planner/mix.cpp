@@ -53,15 +53,24 @@ void planner::add_text() {
     }
 }
 
-// a node's child with this token, or with any that the text suggests (-1); -1 = none
+// a node's child with this token; -1 = none
 int32_t planner::find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const {
     for (size_t i = static_cast<size_t>(parent + 1); i < nodes_.size(); ++i) {
         const node & n = nodes_[i];
-        if (n.parent == parent && n.seq_id == seq_id && (token < 0 ? n.p_text > 0.0f : n.token == token)) {
+        if (n.parent == parent && n.seq_id == seq_id && n.token == token) {
             return static_cast<int32_t>(i);
         }
     }
     return -1;
+}
+
+// how likely one of those that the text suggests behind a node is accepted
+float planner::text_behind(int32_t parent) const {
+    float q = 0.0f;
+    for (size_t i = static_cast<size_t>(parent + 1); i < nodes_.size(); ++i) {
+        q += nodes_[i].parent == parent && nodes_[i].p_text > 0.0f ? nodes_[i].q : 0.0f;
+    }
+    return std::min(q, 1.0f);
 }
 
 // how likely all nodes are, by what both say of them

@@ -341,10 +341,10 @@ void planner::add_nodes(size_t first, int32_t depth) {
     for (size_t i = first; i < drafted.size(); ++i) {
         const int32_t index = of_head_[i];
         const node &  n     = nodes_[static_cast<size_t>(index)];
-        // where the text goes on with what the head said, the head need not
-        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left &&
-            (params_.uniform || n.p_text == 0.0f || find_child(index, -1, n.seq_id) < 0)) {
-            insert_candidate(level_, { n.cum, index }, n_level);
+        if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left) {
+            // what the text says behind it is there already
+            const float left = n.p_text > 0.0f && n_candidates_ > 1 ? 1.0f - text_behind(index) : 1.0f;
+            insert_candidate(level_, { left * n.cum, index }, n_level);
         }
     }
     outlook_.observe(drafted, first, node_place_);
@@ -407,16 +407,31 @@ void planner::order_by_depth() {
 }
 
 float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const {
-    const size_t n    = std::min(cums.size(), static_cast<size_t>(n_nodes_));
-    float        best = 0.0f;
-    float        gain = 0.0f;
-    float        cum  = 1.0f;
-    n_best            = 0;
+    const size_t n         = std::min(cums.size(), static_cast<size_t>(n_nodes_));
+    float        best      = 0.0f;
+    float        best_rate = static_cast<float>(price_);
+    float        gain      = 0.0f;
+    float        cum       = 1.0f;
+    n_best                 = 0;
     for (size_t i = 0; i < n; ++i) {
         gain += cums[i] - (cum - cums[i]) * replay_[i];
         cum = cums[i];
-        if ((i + 1) % stride() == 0 && gain - cost_[i + 1] > best) {
-            best   = gain - cost_[i + 1];
+        if ((i + 1) % stride() != 0) {
+            continue;
+        }
+        const float value = gain - cost_[i + 1];
+        if (has_text_ && value > 0.0f) {
+            // What the text goes on to say is there in the next round too: a second is worth what this one gives
+            const float rate =
+                (static_cast<float>(n_seqs_) + gain) / (target_->at(n_base_ + static_cast<int32_t>(i) + 1) + t_other_us_);
+            if (rate > best_rate) {
+                best_rate = rate;
+                best      = value;
+                n_best    = static_cast<int32_t>(i) + 1;
+            }
+        }
+        if (value > best && best_rate <= static_cast<float>(price_)) {
+            best   = value;
             n_best = static_cast<int32_t>(i) + 1;
         }
     }

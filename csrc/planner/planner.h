@@ -181,6 +181,7 @@ class planner {
     // mix.cpp: the text beside the head
     void    add_text();
     int32_t find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const;
+    float   text_behind(int32_t parent) const;
     void    rate();
     void    leave_paths();
     void    fill_up();

@@ -84,6 +84,7 @@ void feature_tap::begin(const llama_batch & batch) {
         throw error("the tap is not attached to a context");
     }
     n_tokens = batch.n_tokens;
+    embd     = batch.embd;
     cur      = state::running;
     i_decode++;
     reserve(n_tokens * n_row_floats());
@@ -99,6 +100,7 @@ void feature_tap::end() {
     if (reader) {
         reader->end();
         restore_order();
+        copy_input();
     } else {
         copy_native();
     }
@@ -147,6 +149,16 @@ void feature_tap::reserve(size_t n_floats) {
     if (n_floats > n_buf || buf.use_count() > 1) {
         buf.reset(new float[n_floats]);
         n_buf = n_floats;
+    }
+}
+
+// rows that came as embeddings are the first layer's input as they are
+void feature_tap::copy_input() {
+    const int64_t n_inp = llama_model_n_embd_inp(llama_get_model(ctx));
+    for (size_t k = 0; embd && k < bounds.size(); ++k) {
+        for (int32_t i = 0; bounds[k] == 0 && i < n_tokens; ++i) {
+            memcpy(buf.get() + i * n_row_floats() + k * n_embd_row, embd + i * n_inp, n_embd_row * sizeof(float));
+        }
     }
 }
 

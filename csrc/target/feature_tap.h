@@ -72,6 +72,7 @@ class feature_tap {
 
     void reserve(size_t n_floats);
     void copy_native();
+    void copy_input();
     void restore_order();
 
     const std::string          arch;
@@ -89,6 +90,7 @@ class feature_tap {
     size_t                   n_buf = 0; // floats
     std::vector<float>       tmp;
     int32_t                  n_tokens = 0;
+    const float *            embd     = nullptr; // of the current batch, if it has rows in place of tokens
     uint64_t                 i_decode = 0;
     state                    cur      = state::none;
 };

@@ -40,6 +40,7 @@ void graph_reader::begin(const llama_batch & batch, const ubatch_order & order, 
     this->order = &order;
     n_tokens    = batch.n_tokens;
     token       = order.is_batch_order ? nullptr : batch.token;
+    has_embd    = batch.embd != nullptr;
     n_done      = 0;
     i_ubatch    = 0;
     started     = false;
@@ -70,7 +71,8 @@ void graph_reader::begin_ubatch() {
 void graph_reader::end_ubatch() {
     const int32_t n_ubatch = i_ubatch < order->sizes.size() ? order->sizes[i_ubatch] : 0;
     for (size_t i = 0; i < bounds.size(); ++i) {
-        if (n_rows[i] != n_ubatch && problem.empty()) {
+        const bool is_input = bounds[i] == 0 && has_embd; // which no node of the graph computes
+        if (n_rows[i] != n_ubatch && !is_input && problem.empty()) {
             problem = format("%d of %d rows of boundary %d (tensor %s) were seen", n_rows[i], n_ubatch, bounds[i],
                              slot_name(i).c_str());
         }

@@ -51,6 +51,7 @@ class graph_reader {
     float *              dst      = nullptr; // null: not ours to read
     const llama_token *  token    = nullptr; // set when the order of evaluation is not that of the batch
     const ubatch_order * order    = nullptr;
+    bool                 has_embd = false; // rows came as embeddings: no node computes the first layer's input
     int32_t              n_tokens = 0;
     int32_t              n_done   = 0; // rows of finished ubatches
     size_t               i_ubatch = 0;

@@ -42,13 +42,13 @@ void recurrent_round::check(int32_t n_tokens) const {
     }
 }
 
-void recurrent_round::begin(int32_t n_tokens) {
+void recurrent_round::begin(int32_t n_tokens, llama_pos pos) {
     abort();
     check(n_tokens);
     if (kind_ == rollback_kind::checkpoint && n_tokens > 1) {
         store(before_, round_flags_); // a single token is never rejected: it is the last one that was accepted
     }
-    n_past_   = n_past();
+    n_past_   = pos;
     n_tokens_ = 0;
     open_     = true;
 }
@@ -84,7 +84,7 @@ void recurrent_round::commit(int32_t n_accepted) {
             return;
         case rollback_kind::checkpoint: break;
     }
-    if (n_tokens_ == 0 && replay_.empty() && memory_end() == n_past_) {
+    if (n_tokens_ == 0 && replay_.empty() && memory_end() <= n_past_) {
         return; // nothing was decoded
     }
     if (n_tokens_ == 1 || !restore(before_, round_flags_)) {

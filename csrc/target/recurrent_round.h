@@ -40,9 +40,9 @@ class recurrent_round {
     // throws std::invalid_argument if a batch of n_tokens, not counting the replay, cannot be taken back in parts
     void check(int32_t n_tokens) const;
 
-    // a batch of n_tokens, not counting the replay, is about to be decoded and may be taken back in parts. A round that
-    // was left open is aborted
-    void begin(int32_t n_tokens);
+    // a batch of n_tokens, not counting the replay, is about to be decoded at a position, where the sequence ends, and
+    // may be taken back in parts. A round that was left open is aborted
+    void begin(int32_t n_tokens, llama_pos pos);
 
     // tokens, the replay in front, are in the memory now
     void decoded(const std::vector<llama_token> & tokens);

@@ -22,10 +22,12 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw error("models with an encoder cannot be used: decoder-only models can");
     }
-    n_vocab_tgt = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    n_batch     = llama_n_batch(ctx);
-    n_ctx       = llama_n_ctx_seq(ctx);
-    n_seq_max   = llama_n_seq_max(ctx);
+    n_vocab_tgt  = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    n_batch      = llama_n_batch(ctx);
+    n_ctx        = llama_n_ctx_seq(ctx);
+    n_seq_max    = llama_n_seq_max(ctx);
+    n_embd       = llama_model_n_embd_inp(model);
+    n_ubatch_ctx = llama_n_ubatch(ctx);
     if (n_seq < 0 || n_seq > n_seq_max) {
         throw std::invalid_argument(format("n_seq = %d: the context has n_seq_max = %d", n_seq, n_seq_max));
     }
@@ -42,6 +44,7 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     }
     is_remote = eagle3::logits_are_remote(model);
     can_share = unified && rounds[0].kind() == rollback_kind::trim;
+    positions.resize(n_seq_max);
     drafts.resize(n_seq_max);
     loans.resize(n_seq_max);
     if (tap) {
@@ -102,6 +105,10 @@ int32_t target::check_part(const batch_part & part) const {
         throw context_full_error(
             format("%d tokens after %d do not fit into the context of n_ctx = %d", n, part.n_past, n_ctx));
     }
+    if (!part.media.embd.empty()) {
+        check_media(part);
+        return 0;
+    }
     if (part.parents.empty()) {
         if (part.is_draft) {
             rounds[part.seq_id].check(n);
@@ -129,20 +136,48 @@ int32_t target::check_part(const batch_part & part) const {
     return n_leaf - 1;
 }
 
+void target::check_media(const batch_part & part) const {
+    const media_piece & media = part.media;
+    const auto          n     = static_cast<int32_t>(part.tokens.size());
+    if (media.embd.size() != static_cast<size_t>(n) * n_embd) {
+        throw std::invalid_argument(format("expected %d rows of %d values, found %zu values: the projector belongs to "
+                                           "another model",
+                                           n, n_embd, media.embd.size()));
+    }
+    if (media.pos.size() != (may_leave_gaps ? static_cast<size_t>(n) * 4 : 0)) {
+        throw std::invalid_argument(format("expected %d positions for each of %d rows, found %zu in all",
+                                           may_leave_gaps ? 4 : 0, n, media.pos.size()));
+    }
+    if (part.is_draft || !part.parents.empty()) {
+        throw std::invalid_argument("rows of an image cannot be a draft");
+    }
+    if (!media.causal && n > n_ubatch_ctx) {
+        throw error(format("an image of %d rows does not fit into n_ubatch = %d, and its rows see each other: load the "
+                           "model with n_ubatch and n_batch of %d or more",
+                           n, n_ubatch_ctx, n));
+    }
+    const auto & spans = positions[part.seq_id].spans();
+    if (media.offset < 0 || media.offset > part.n_past ||
+        (media.offset > 0 && (spans.empty() || spans.back().first + media.offset != part.n_past ||
+                              spans.back().n_tokens != media.offset))) {
+        throw std::invalid_argument(
+            format("%d rows of the image should be there, before token %d", media.offset, part.n_past));
+    }
+}
+
 // a part may begin where its sequence ends, or before: then the rest is forgotten
 void target::begin_part(const batch_part & part) {
-    recurrent_round & round = rounds[part.seq_id];
     if (holds_draft(part.seq_id)) {
         keep(part.seq_id, {}); // it was left open
     }
-    const int32_t n_have = round.n_past();
+    const int32_t n_have = n_past(part.seq_id);
     if (part.n_past > n_have && !may_leave_gaps) {
         throw error(format("position %d would leave a gap: the target's memory ends at %d", part.n_past, n_have));
     }
     if (part.n_past < n_have && truncate(part.n_past, part.seq_id) < part.n_past) {
         throw error(format("the target's memory cannot go back from position %d to %d: it ends at %d now, decode from "
                            "there (a sliding window needs swa_full = True to go back, a recurrent state a checkpoint)",
-                           n_have, part.n_past, round.n_past()));
+                           n_have, part.n_past, n_past(part.seq_id)));
     }
 }
 
@@ -150,6 +185,7 @@ void target::clear_batch() {
     decoded = false;
     batch_count++;
     batch_tokens.clear();
+    batch_media = nullptr;
     batch_pos.clear();
     batch_n_seq.clear();
     batch_seq_ids.clear();
@@ -174,7 +210,7 @@ void target::add_token(llama_token token, llama_pos pos, bool logits, bool visib
 
 void target::add_chain(const batch_part & part) {
     const auto & replay = rounds[part.seq_id].replay();
-    llama_pos    pos    = part.n_past - static_cast<int32_t>(replay.size());
+    llama_pos    pos    = position(part.seq_id, part.n_past) - static_cast<int32_t>(replay.size());
     for (llama_token token : replay) {
         add_token(token, pos++, /*logits =*/false, /*visible =*/false);
     }
@@ -185,8 +221,23 @@ void target::add_chain(const batch_part & part) {
     batch_seq_ids.insert(batch_seq_ids.end(), replay.size() + part.tokens.size(), part.seq_id);
 }
 
-// an id of the pool that holds the prefix of its owner; there is a free one
-llama_seq_id target::take_leaf(llama_seq_id owner, int32_t n_past) {
+void target::add_media(const batch_part & part) {
+    const auto n   = part.tokens.size();
+    llama_pos  pos = position(part.seq_id, part.n_past);
+    for (size_t i = 0; i < n; ++i) {
+        add_token(part.tokens[i], part.media.pos.empty() ? pos++ : part.media.pos[i], part.logits == part_logits::all,
+                  /*visible =*/true);
+    }
+    if (!part.media.pos.empty()) {
+        batch_pos = part.media.pos; // the first of four dimensions was added, llama.cpp wants all
+    }
+    batch_logits.back() = part.logits != part_logits::none;
+    batch_seq_ids.insert(batch_seq_ids.end(), n, part.seq_id);
+    batch_media = &part.media;
+}
+
+// an id of the pool that holds the owner's prefix up to a position; there is a free one
+llama_seq_id target::take_leaf(llama_seq_id owner, llama_pos end) {
     llama_seq_id best = -1;
     for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
         if (!loans[s].busy &&
@@ -203,9 +254,9 @@ llama_seq_id target::take_leaf(llama_seq_id owner, int32_t n_past) {
         llama_memory_seq_rm(mem, best, 0, -1);
         loan = { owner, 0, false };
     }
-    if (loan.n_lent < n_past) {
-        llama_memory_seq_cp(mem, owner, best, loan.n_lent, n_past);
-        loan.n_lent = n_past;
+    if (loan.n_lent < end) {
+        llama_memory_seq_cp(mem, owner, best, loan.n_lent, end);
+        loan.n_lent = end;
     }
     loan.busy = true;
     return best;
@@ -224,9 +275,10 @@ void target::add_tree(const batch_part & part) {
             n_below[part.parents[i]] += n_below[i];
         }
     }
+    const llama_pos           pos    = position(part.seq_id, part.n_past);
     std::vector<llama_seq_id> leaves = { part.seq_id };
     while (static_cast<int32_t>(leaves.size()) < n_below[0]) {
-        leaves.push_back(take_leaf(part.seq_id, part.n_past));
+        leaves.push_back(take_leaf(part.seq_id, pos));
     }
     open_draft & draft = drafts[part.seq_id];
     draft.parents      = part.parents;
@@ -241,7 +293,7 @@ void target::add_tree(const batch_part & part) {
         next[i]       = first[i];
         draft.leaf[i] = leaves[first[i]];
         // positions of a tree reach as far as it is deep, but every node takes a cell
-        add_token(part.tokens[i], part.n_past + depth[i], part.logits != part_logits::none, /*visible =*/true);
+        add_token(part.tokens[i], pos + depth[i], part.logits != part_logits::none, /*visible =*/true);
         batch_n_seq.back() = n_below[i];
         batch_seq_ids.insert(batch_seq_ids.end(), leaves.begin() + first[i], leaves.begin() + first[i] + n_below[i]);
     }
@@ -263,8 +315,15 @@ void target::decode(const std::vector<batch_part> & parts) {
         n += parts[i].tokens.size();
     }
     check_fits(n);
+    const bool is_media = std::any_of(parts.begin(), parts.end(), [](const auto & p) { return !p.media.embd.empty(); });
+    if (is_media && parts.size() > 1) {
+        throw std::invalid_argument("a piece of an image is a batch of its own");
+    }
     for (const auto & part : parts) {
         begin_part(part);
+        if (is_media && !rounds[part.seq_id].replay().empty()) {
+            settle();
+        }
         n += rounds[part.seq_id].replay().size();
     }
     check_fits(n);
@@ -279,18 +338,39 @@ void target::decode(const std::vector<batch_part> & parts) {
     for (const auto & part : parts) {
         const bool is_tree = !part.parents.empty();
         if (is_tree || part.is_draft) {
-            drafts[part.seq_id] = { part.n_past, static_cast<int32_t>(part.tokens.size()), {}, {} };
+            drafts[part.seq_id] = {
+                position(part.seq_id, part.n_past), static_cast<int32_t>(part.tokens.size()), {}, {}
+            };
         }
         if (is_tree) {
             add_tree(part);
             continue;
         }
         if (part.is_draft) {
-            rounds[part.seq_id].begin(static_cast<int32_t>(part.tokens.size()));
+            rounds[part.seq_id].begin(static_cast<int32_t>(part.tokens.size()), drafts[part.seq_id].pos);
         }
-        add_chain(part);
+        if (is_media) {
+            add_media(part);
+        } else {
+            add_chain(part);
+        }
     }
-    run();
+    try {
+        run();
+    } catch (...) {
+        for (const auto & part : parts) {
+            if (part.media.offset > 0) {
+                truncate(part.n_past - part.media.offset, part.seq_id);
+            }
+        }
+        throw;
+    }
+    if (is_media) {
+        const batch_part & part = parts.front();
+        const auto         rows = static_cast<int32_t>(part.tokens.size());
+        positions[part.seq_id].append(part.n_past - part.media.offset, part.media.offset, rows,
+                                      may_leave_gaps ? part.media.n_pos : part.media.offset + rows);
+    }
     auto first = batch_tokens.begin();
     for (const auto & part : parts) {
         const auto last = first + static_cast<std::ptrdiff_t>(rounds[part.seq_id].replay().size() + part.tokens.size());
@@ -320,32 +400,33 @@ void target::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
     const auto n_kept       = static_cast<int32_t>(path.size());
     if (draft.parents.empty()) {
         rounds[seq_id].commit(n_kept);
+        sync_positions(seq_id); // snapshots may have lost all
         return;
     }
     if (path.empty()) {
-        truncate(draft.n_past, seq_id);
+        truncate(positions[seq_id].count(draft.pos), seq_id);
         return;
     }
     llama_memory_t     mem   = llama_get_memory(ctx);
     const llama_seq_id leaf  = draft.leaf[path.back()];
-    const llama_pos    first = draft.n_past + 1;
-    const llama_pos    end   = draft.n_past + n_kept;
+    const llama_pos    first = draft.pos + 1;
+    const llama_pos    end   = draft.pos + n_kept;
     if (leaf == seq_id) {
         llama_memory_seq_rm(mem, seq_id, end, -1);
     } else {
         llama_memory_seq_rm(mem, seq_id, first, -1);
         llama_memory_seq_cp(mem, leaf, seq_id, first, end);
     }
-    drop_leaves(seq_id, draft.n_past);
+    drop_leaves(seq_id, draft.pos);
 }
 
-// the leaves of a sequence keep what they borrow before n_past
-void target::drop_leaves(llama_seq_id owner, int32_t n_past) {
+// the leaves of a sequence keep what they borrow before a position
+void target::drop_leaves(llama_seq_id owner, llama_pos end) {
     for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
         leaf_loan & loan = loans[s];
-        if (loan.owner == owner && (loan.busy || loan.n_lent > n_past)) {
-            llama_memory_seq_rm(llama_get_memory(ctx), s, n_past, -1);
-            loan.n_lent = std::min(loan.n_lent, n_past);
+        if (loan.owner == owner && (loan.busy || loan.n_lent > end)) {
+            llama_memory_seq_rm(llama_get_memory(ctx), s, end, -1);
+            loan.n_lent = std::min(loan.n_lent, end);
             loan.busy   = false;
         }
     }
@@ -396,6 +477,22 @@ static const char * decode_problem(int32_t ret) {
     }
 }
 
+// whether rows of a batch see only those before them
+struct causal_scope {
+    causal_scope(llama_context * ctx, bool causal) : ctx(causal ? nullptr : ctx) {
+        if (this->ctx) {
+            llama_set_causal_attn(ctx, false);
+        }
+    }
+    ~causal_scope() {
+        if (ctx) {
+            llama_set_causal_attn(ctx, true);
+        }
+    }
+
+    llama_context * ctx;
+};
+
 void target::run() {
     decoded = false;
     if (tap_ptr && tap_ptr->needs_all_outputs()) {
@@ -408,7 +505,9 @@ void target::run() {
 
     llama_batch batch = {};
     batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
-    batch.token       = batch_tokens.data();
+    // llama.cpp only reads
+    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
+    batch.token       = batch_media ? nullptr : batch_tokens.data();
     batch.pos         = batch_pos.data();
     batch.n_seq_id    = batch_n_seq.data();
     batch.seq_id      = batch_seq.data();
@@ -423,8 +522,9 @@ void target::run() {
         if (tap_ptr) {
             tap_ptr->begin(batch);
         }
-        const abort_guard guard(abort_guard::outside_kernels);
-        const int32_t     ret = llama_decode(ctx, batch);
+        const abort_guard  guard(abort_guard::outside_kernels);
+        const causal_scope causal(ctx, !batch_media || batch_media->causal);
+        const int32_t      ret = llama_decode(ctx, batch);
         if (ret == 1) {
             throw context_full_error(
                 format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
@@ -468,53 +568,9 @@ void target::take_back_batch() {
     }
     for (const auto & [seq, pos] : first) {
         rounds[seq].failed(pos);
+        sync_positions(seq);
         drafts[seq].n_tokens = 0;
         loans[seq].busy      = false;
-    }
-}
-
-int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
-    check_seq(seq_id);
-    if (n_past < 0) {
-        throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
-    }
-    drafts[seq_id].n_tokens = 0;
-    drop_leaves(seq_id, n_past);
-    return rounds[seq_id].truncate(n_past);
-}
-
-int32_t target::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) {
-    check_seq(src);
-    truncate(0, dst);
-    if (!can_share || src == dst || n_past <= 0 || n_past > rounds[src].n_past() || !rounds[src].can_trim(n_past)) {
-        return 0;
-    }
-    llama_memory_seq_cp(llama_get_memory(ctx), src, dst, 0, n_past);
-    return n_past;
-}
-
-std::vector<uint8_t> target::state_get(llama_seq_id seq_id) {
-    check_seq(seq_id);
-    drop_leaves(seq_id, 0);
-    return rounds[seq_id].state_get();
-}
-
-void target::state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state) {
-    truncate(0, seq_id);
-    rounds[seq_id].state_set(state);
-}
-
-void target::settle() {
-    check_open();
-    for (llama_seq_id s = 0; s < n_seq; ++s) {
-        drop_leaves(s, 0);
-        recurrent_round & round = rounds[s];
-        if (!round.replay().empty()) {
-            const std::vector<llama_token> tokens = round.replay();
-            const int32_t                  n_past = round.n_past() - static_cast<int32_t>(tokens.size());
-            round.truncate(n_past);
-            decode({ { s, n_past, tokens } });
-        }
     }
 }
 

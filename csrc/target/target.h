@@ -3,6 +3,7 @@
 #include "target/device_argmax.h"
 #include "target/feature_tap.h"
 #include "target/recurrent_round.h"
+#include "target/token_positions.h"
 
 #include "llama.h"
 
@@ -13,7 +14,16 @@ namespace eagle3 {
 
 enum class part_logits { none, last, all };
 
-// tokens of one sequence, from position n_past on
+// rows of embeddings in place of tokens that the model would look up: a piece of an image or a sound
+struct media_piece {
+    std::vector<float>     embd;          // [n_tokens, n_embd_inp]; empty: it is text
+    std::vector<llama_pos> pos;           // M-RoPE: four of each row, [4, n_tokens]; else empty, they follow each other
+    int32_t                offset = 0;    // rows of the same chunk that came before, in other batches
+    int32_t                n_pos  = 0;    // M-RoPE: positions that the whole chunk takes
+    bool                   causal = true; // else its rows see each other, and must be decoded together
+};
+
+// tokens of one sequence, behind its first n_past
 struct batch_part {
     llama_seq_id             seq_id = 0;
     int32_t                  n_past = 0;
@@ -22,12 +32,15 @@ struct batch_part {
     std::vector<int32_t>     parents  = {};
     part_logits              logits   = part_logits::last;
     bool                     is_draft = false; // keep() will say which tokens stay; so it will of every tree
+    // with embeddings the tokens only stand for the rows. A batch has rows or tokens, not both
+    media_piece              media    = {};
 };
 
 // The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
 // make llama.cpp abort is checked first. The context and the model belong to somebody else. For one thread at a time.
 //
 // Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
+// n_past counts tokens, rows of images included, whatever positions they have (see token_positions).
 //
 // Trees. A drafted tree is decoded as a part in which a node belongs to the sequences of all leaves below it, in a
 // cache that the sequences share. Leaf 0 is the sequence itself; the others are taken from a pool of sequence ids,
@@ -45,8 +58,8 @@ class target {
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
 
-    // One llama_decode for all parts, each of another sequence: forget its positions from n_past on and evaluate its
-    // tokens there. If it throws, every memory ends at n_past or before it
+    // One llama_decode for all parts, each of another sequence: forget its tokens from n_past on and evaluate these
+    // there. If it throws, every memory ends at n_past or before it
     void decode(const std::vector<batch_part> & parts);
 
     // after a part that is a draft or a tree: keep the path through these of its rows, the first one first, and forget
@@ -78,16 +91,32 @@ class target {
     // sample from n_vocab() logits that somebody has changed
     llama_token sample_from(llama_sampler * smpl, const float * logits);
 
-    // what a sequence can take back, and how
+    // what a sequence can take back, and how; it knows positions
     recurrent_round & round(llama_seq_id seq_id);
 
-    // keep the first n_past positions of a sequence. Returns the position from which tokens must be decoded again:
-    // n_past, or less where the memory cannot go back there
+    // tokens that a sequence holds, those of a replay included
+    int32_t n_past(llama_seq_id seq_id) const;
+
+    // position of the token that comes behind the first n_past ones
+    llama_pos position(llama_seq_id seq_id, int32_t n_past) const;
+
+    // positions of a row: 4 with M-RoPE, else 1
+    int32_t n_pos_per_row() const { return may_leave_gaps ? 4 : 1; }
+    int32_t n_embd_inp() const { return n_embd; }
+    int32_t n_ubatch() const { return n_ubatch_ctx; }
+
+    // keep the first n_past tokens of a sequence. Returns how many it holds then, those behind must be decoded again:
+    // n_past, or less where the memory cannot go back there, such as into an image
     int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0);
 
-    // Have dst hold the first n_past positions of src, which stays as it is, and nothing else; they share the cells.
-    // Returns n_past, or 0 where that cannot be: a recurrent state, a window that has moved on, caches of their own
+    // Have dst hold the first n_past tokens of src, which stays as it is, and nothing else; they share the cells.
+    // Returns n_past, or where an image begins that it is inside of, or 0 where that cannot be: a recurrent state, a
+    // window that has moved on, caches of their own
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+
+    // images in a sequence; and where they are in what somebody else has put into it
+    const std::vector<media_span> & spans(llama_seq_id seq_id) const;
+    void                            set_spans(llama_seq_id seq_id, std::vector<media_span> spans);
 
     // all that a sequence holds, and what it can go back to. state_set throws context_full_error if there is no room:
     // the sequence is empty then
@@ -117,7 +146,7 @@ class target {
   private:
     // a draft that was decoded
     struct open_draft {
-        int32_t                   n_past   = 0;
+        llama_pos                 pos      = 0; // of its first token
         int32_t                   n_tokens = 0; // 0 = there is none
         std::vector<int32_t>      parents;      // empty: a chain
         std::vector<llama_seq_id> leaf;         // the first leaf below each node of a tree
@@ -126,11 +155,13 @@ class target {
     // of a sequence id in the pool
     struct leaf_loan {
         llama_seq_id owner  = -1;
-        int32_t      n_lent = 0;     // up to where it borrows the owner's prefix
+        llama_pos    n_lent = 0;     // up to where it borrows the owner's prefix
         bool         busy   = false; // holds nodes of a tree
     };
 
     int32_t check_part(const batch_part & part) const;
+    void    check_media(const batch_part & part) const;
+    void    sync_positions(llama_seq_id seq_id);
 
     void check_open() const;
     void check_row(int32_t row) const;
@@ -145,15 +176,18 @@ class target {
     void add_token(llama_token token, llama_pos pos, bool logits, bool visible);
     void run();
     void take_back_batch();
-    void drop_leaves(llama_seq_id owner, int32_t n_past);
+    void drop_leaves(llama_seq_id owner, llama_pos end);
+    void add_media(const batch_part & part);
 
-    llama_seq_id take_leaf(llama_seq_id owner, int32_t n_past);
+    llama_seq_id take_leaf(llama_seq_id owner, llama_pos end);
 
     llama_context * ctx;
     feature_tap *   tap_ptr;
     int32_t         n_vocab_tgt;
     int32_t         n_batch;
     int32_t         n_ctx;
+    int32_t         n_embd; // of rows that go in
+    int32_t         n_ubatch_ctx;
     int32_t         n_seq_max;
     int32_t         n_seq;
     bool            unified;
@@ -162,11 +196,13 @@ class target {
 
     // by sequence id
     std::vector<recurrent_round> rounds;
+    std::vector<token_positions> positions;
     std::vector<open_draft>      drafts;
     std::vector<leaf_loan>       loans;
 
     // the last batch, the replay included
     std::vector<llama_token>    batch_tokens;
+    const media_piece *         batch_media = nullptr; // rows in place of the tokens
     std::vector<llama_pos>      batch_pos;
     std::vector<int32_t>        batch_n_seq;
     std::vector<llama_seq_id>   batch_seq_ids; // of all tokens, one after the other

@@ -94,7 +94,11 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
     sequences_[static_cast<size_t>(seq_id)].text.find(begin, end, n_votes, matches_);
     votes_.clear();
     for (const auto & m : matches_) {
-        votes_.push_back({ begin + m.place, tokens.size() - m.place, m.length });
+        // what stands for an image does not follow
+        const auto * last = std::find_if(begin + m.place, end, [](llama_token token) { return token < 0; });
+        if (last != begin + m.place) {
+            votes_.push_back({ begin + m.place, static_cast<size_t>(last - (begin + m.place)), m.length });
+        }
     }
     int32_t longest = 0;
     for (const vote & v : votes_) {

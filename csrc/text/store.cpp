@@ -40,7 +40,8 @@ std::vector<text_store::match> text_store::find(const llama_token * begin, const
         for (const auto & m : found) {
             const auto first  = half.tokens().begin() + m.place;
             const auto n_left = static_cast<size_t>(half.tokens().end() - first);
-            const auto last   = std::find(first, first + static_cast<std::ptrdiff_t>(std::min(n, n_left)), separator);
+            const auto last   = std::find_if(first, first + static_cast<std::ptrdiff_t>(std::min(n, n_left)),
+                                             [](llama_token token) { return token < 0; }); // a separator, or an image
             if (first != last) {
                 result.push_back({ m.length, { first, last } });
             }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from llama_cpp import Llama
 
 from ..batch import Request, make_request
-from ..engine import Engine, Sampling, Sequence, TokenLogprob, Vocab
+from ..engine import Engine, Media, Sampling, Sequence, TokenLogprob, Vocab
 from .parser import Message
 from .sampling import sampling_rules
 from .templates import ChatParams
@@ -147,6 +147,7 @@ def chat_request(
     engine: Engine,
     tokenize: Callable[..., list[int]],
     make_sampling: Callable[..., Sampling],
+    prompt: tuple[list[int], list[Media]] | None = None,
 ) -> Request:
     """The arguments of `create_chat_completion` for the engine.
 
@@ -156,6 +157,7 @@ def chat_request(
         engine: that will answer.
         tokenize: `Llama.tokenize`.
         make_sampling: Llama's sampling options as the engine's.
+        prompt: the prompt's tokens and images, if it has any.
 
     Raises:
         ValueError, ContextFullError: it cannot be generated.
@@ -167,7 +169,7 @@ def chat_request(
         reasoning_budget=arguments.get("reasoning_budget", -1),
         reasoning_message=arguments.get("reasoning_budget_message", ""),
     )
-    tokens = tokenize(params.prompt.encode(), add_bos=True, special=True)
+    tokens, media = prompt or (tokenize(params.prompt.encode(), add_bos=True, special=True), [])
     options = {name: arguments[name] for name in _SAMPLING_OPTIONS}
     sampling = make_sampling(**options, logit_bias=arguments["logit_bias"] or {}, grammar=None)
     max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
@@ -179,6 +181,7 @@ def chat_request(
         stop=[*([stop] if isinstance(stop, str) else stop), *params.additional_stops],
         logprobs=(arguments["top_logprobs"] or 0) if arguments["logprobs"] else None,
         engine=engine,
+        media=media,
     )
     return replace(request, special=rules.special)
 

@@ -24,6 +24,7 @@ def apply_request(
     enable_thinking: bool | None = None,
     reasoning_format: str = "auto",
     prefill_assistant: bool = True,
+    has_markers: bool = False,
 ) -> ChatParams:
     """Render a request's conversation, as llama-server's `oaicompat_chat_params_parse` does.
 
@@ -39,11 +40,12 @@ def apply_request(
         enable_thinking: what a request gets that does not say it; None = whether the template knows of reasoning.
         reasoning_format: the same.
         prefill_assistant: an assistant's message at the end of a request is gone on with.
+        has_markers: markers stand for images (`media.take_media`), as parts of type "media_marker".
 
     Raises:
         ValueError: the request is not as it should be; the message is for the client.
     """
-    messages = _messages(body)
+    messages = _messages(body, has_markers)
     tools, tool_choice = _tools(body)
     has_tools = tools is not None and tool_choice != "none"
     grammar = _get(body, "grammar", str, "")
@@ -103,7 +105,7 @@ def _get(body: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     return value
 
 
-def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]]:
     if "messages" not in body:
         raise ValueError("'messages' is required")
     messages = body["messages"]
@@ -123,7 +125,7 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _MEDIA:
                 raise ValueError(f"{_MEDIA[kind]} input is not supported")
-            if kind != "text":
+            if kind != "text" and not (has_markers and kind == "media_marker"):
                 raise ValueError("unsupported content[].type")
     return messages
 

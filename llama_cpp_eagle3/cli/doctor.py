@@ -15,6 +15,7 @@ from ..planning import Costs, load_costs, measure_types, save_costs
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
+from .sources import head_of
 
 _PROMPT = "Write a Python class for a stack, with a docstring and a test."
 _N_TOKENS = 128
@@ -74,10 +75,11 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("pair", [Finding("error", str(e))])
         return
-    if not report.show("pair", check_files(args.model, args.model_draft)):
+    head = head_of(args)
+    if not report.show("pair", check_files(args.model, head)):
         return
     try:
-        llm = load_model(args, args.model_draft)
+        llm = load_model(args, head)
     except (Eagle3Error, ValueError, OSError) as e:
         report.show("", [Finding("error", f"loading it fails: {e}")])
         return

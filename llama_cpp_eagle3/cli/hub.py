@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from ..errors import Eagle3Error
+from .sources import uses_head
 
 
 def fetch_files(args: argparse.Namespace) -> None:
@@ -31,7 +32,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         from ..hub import Access, fetch_pair
     except ImportError as e:
         raise Eagle3Error(f"-hf and -hfd: {e}") from e
-    drafts = getattr(args, "spec_type", None) != ()
+    drafts = uses_head(args)
     pair = fetch_pair(
         args.hf_repo,
         args.hf_repo_draft if drafts else None,

@@ -91,6 +91,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "kv_overrides": args.override_kv,
         "lora": [*args.lora, *args.lora_scaled],
         "no_perf": True,
+        "mmproj_path": getattr(args, "mmproj", None),
         "verbose": args.verbose,
         **(draft_options if draft is not None or source_options(args).get("draft_sources") else {}),
         **source_options(args),

@@ -8,9 +8,15 @@ from typing import Any
 from .flags.draft import TEXT_TYPES
 
 
+def uses_head(args: argparse.Namespace) -> bool:
+    """Whether a head is to draft, if there is one."""
+    types = getattr(args, "spec_type", None)  # not every command has it
+    return types is None or "draft-eagle3" in types
+
+
 def head_of(args: argparse.Namespace) -> str | None:
     """The head's file, if it is to draft."""
-    return args.model_draft if args.spec_type is None or "draft-eagle3" in args.spec_type else None
+    return args.model_draft if uses_head(args) else None
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

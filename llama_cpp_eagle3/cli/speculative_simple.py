@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..llama import Eagle3Llama
+from ..media import Prompt, read_media
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import list_devices, load_model, progress_bar, resolve_pair
@@ -29,6 +30,7 @@ class Stack:
     def __init__(self, items=None):'''
 _DEMO_REPEAT_PENALTY = 1.15  # small models repeat themselves
 
+_MARKER = "<__media__>"  # llama.cpp's
 
 FLAGS = {
     "prompt and output": PROMPT,
@@ -111,11 +113,17 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
         load_seconds = time.perf_counter() - start
         if llm.draft == "auto":
             llm.calibrate()
-        tokens = llm.tokenize(prompt.encode("utf-8"), add_bos=True, special=True)
+        given = prompt_tokens(llm, prompt, args.media)
+        tokens = given.tokens
         n_left = llm.n_ctx() - len(tokens)
         if n_left <= 0:
             raise ValueError(f"the prompt has {len(tokens)} tokens, the context {llm.n_ctx()}: use a larger -c")
-        _evaluate_with_bar(llm, tokens)
+        for media in given.media:
+            if media.first > llm.n_tokens:
+                llm.eval(tokens[llm.n_tokens : media.first])
+            llm.eval_media(media)
+        if not given.media:
+            _evaluate_with_bar(llm, tokens)
         steps_before = 0 if llm.drafter is None else llm.drafter.n_steps
         writer = Writer(out, args.color)
         writer.write(prompt)
@@ -134,6 +142,17 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
         )
     finally:
         llm.close()
+
+
+def prompt_tokens(llm: Eagle3Llama, prompt: str, files: list[str]) -> Prompt:
+    """Tokens of a prompt with images, as llama.cpp's multimodal tool reads it."""
+    if not files:
+        return Prompt(llm.tokenize(prompt.encode("utf-8"), add_bos=True, special=True), [])
+    if llm.projector is None:
+        raise ValueError("--image and --audio need --mmproj")
+    if _MARKER not in prompt:
+        prompt = _MARKER * len(files) + prompt
+    return llm.projector.prompt(prompt.replace(_MARKER, llm.projector.marker), [read_media(name) for name in files])
 
 
 def _describe_draft(llm: Eagle3Llama) -> str:

@@ -23,6 +23,8 @@ class Rope:
     kind: str = "none"  # none, linear, yarn, llama3
     keys: dict[str, Any] = field(default_factory=dict)
     freqs: Array | None = None  # llama3: what each frequency is divided by
+    sections: tuple[int, ...] = ()  # mrope: pairs of channels by each position
+    interleaved: bool = False  # mrope: they take turns
     notes: tuple[str, ...] = ()
 
 
@@ -39,11 +41,13 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     notes: list[str] = []
     if "mrope_section" in scaling:
-        # for text all three positions of mrope are the same, which is plain rotation
-        notes.append("mrope: text positions only")
         kind = "default" if kind == "mrope" else kind
+    sections = _sections(config, scaling, n_rot)
+    interleaved = bool(scaling.get("mrope_interleaved"))
     if kind == "default":
-        return Rope(n_rot, base, not given, notes=tuple(notes))
+        return Rope(n_rot, base, not given, sections=sections, interleaved=interleaved)
+    if sections:
+        notes.append(f"mrope with {kind} scaling: text positions only")
     if kind not in ("linear", "yarn", "llama3"):
         raise ModelFileError(
             f"'{config.path}': rope_type '{kind}' is not supported; known: linear, yarn, llama3, mrope"
@@ -56,7 +60,8 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:
             raise ModelFileError(f"'{config.path}': llama3 scaling: low_freq_factor {low} is not below {high}")
-        return Rope(n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), tuple(notes))
+        factors = _llama3(n_rot, base, factor, n_ctx, low, high)
+        return Rope(n_rot, base, not given, kind, {}, factors, notes=tuple(notes))
     keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
     for beta in ("beta_fast", "beta_slow"):
         if scaling.get(beta) is not None:
@@ -67,6 +72,20 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     if scaling.get("truncate") is False:
         notes.append("yarn without truncation: ggml rounds the ramp's ends to whole channels, as with truncation")
     return Rope(n_rot, base, not given, kind, keys, notes=tuple(notes))
+
+
+def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int, ...]:
+    """mrope_section; for text, whose three positions are the same, it means nothing."""
+    sections = scaling.get("mrope_section")
+    if sections is None:
+        return ()
+    is_list = isinstance(sections, list) and len(sections) in (3, 4) and all(type(n) is int for n in sections)
+    if not is_list or min(sections) < 0 or sum(sections) != n_rot // 2:
+        raise ModelFileError(
+            f"'{config.path}': key 'mrope_section': expected three numbers with a sum of {n_rot // 2}, half of the "
+            f"channels that are rotated, found {sections!r}"
+        )
+    return tuple(sections)
 
 
 def parameters(config: Config) -> dict[str, Any]:

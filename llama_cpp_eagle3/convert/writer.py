@@ -176,6 +176,10 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
         writer.add_uint32(f"eagle3.{key}", number)
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", spec.rms_eps)
     writer.add_float32("eagle3.rope.freq_base", spec.rope.theta)
+    if spec.rope.sections:
+        writer.add_array("eagle3.rope.dimension_sections", [*spec.rope.sections, *[0] * (4 - len(spec.rope.sections))])
+        if spec.rope.interleaved:
+            writer.add_bool("eagle3.rope.mrope_interleaved", True)
     if spec.rope.kind in ("linear", "yarn"):
         writer.add_string("eagle3.rope.scaling.type", spec.rope.kind)
         for key, scale in spec.rope.keys.items():

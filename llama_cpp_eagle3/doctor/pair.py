@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import logging
-import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators
@@ -38,7 +40,7 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     try:
         pair = check_pair(target, head)
         check_file(target, {}, True)
-        sizes = [os.path.getsize(path) for path in (target, head) if path is not None]
+        sizes = [size_of(path) for path in (target, head) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
     info = pair.target
@@ -54,6 +56,15 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
     return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
+
+
+def size_of(path: str) -> int:
+    """Bytes of a model, all shards together if it is the first one."""
+    found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", Path(path).name)
+    shards = (
+        [Path(path)] if found is None else Path(path).parent.glob(f"{glob.escape(found[1])}-?????-of-{found[2]}.gguf")
+    )
+    return sum(shard.stat().st_size for shard in shards)
 
 
 def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:

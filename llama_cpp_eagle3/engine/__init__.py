@@ -4,6 +4,7 @@
 """
 
 from .engine import Engine, Output, check_prompt
+from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
@@ -21,6 +22,7 @@ __all__ = [
     "Fixed",
     "Guess",
     "LogitsProcessor",
+    "Media",
     "Memory",
     "Output",
     "Part",
@@ -36,6 +38,8 @@ __all__ = [
     "Text",
     "TokenLogprob",
     "Vocab",
+    "check_media",
     "check_prompt",
+    "media_tokens",
     "samplers_of",
 ]

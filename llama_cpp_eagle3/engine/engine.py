@@ -14,6 +14,7 @@ from typing import Literal
 from .._core import Drafter, FeatureTap, Planner, Target, TextDrafter
 from ..errors import ContextFullError, Eagle3Error
 from ..guard import Guard
+from .media import Media, check_media
 from .memory import Memory
 from .proposer import Proposer
 from .rounds import Rounds
@@ -187,6 +188,7 @@ class Engine:
         use_kept: bool = True,
         special: Collection[int] = (),
         exact: bool = False,
+        media: SequenceOf[Media] = (),
     ) -> Sequence:
         """Have tokens continued. From any thread.
 
@@ -201,6 +203,7 @@ class Engine:
             use_kept: whether it may begin with what others left behind.
             special: special tokens that are part of the text.
             exact: never exceed max_tokens, not even to complete a character.
+            media: images in the prompt, whose rows have the prompt's negative tokens.
 
         Returns:
             The sequence; look at it between two steps.
@@ -220,6 +223,7 @@ class Engine:
             use_kept=use_kept,
             special=special,
             exact=exact,
+            media=media,
         )
         self.submit(sequence)
         return sequence
@@ -237,6 +241,7 @@ class Engine:
         use_kept: bool = True,
         special: Collection[int] = (),
         exact: bool = False,
+        media: SequenceOf[Media] = (),
         n_indent: int = 0,
         shift: Shift | None = None,
         prompt_logprobs: bool = False,
@@ -248,7 +253,10 @@ class Engine:
             shift: how to go on when the context is full; None ends the text then.
             prompt_logprobs: keep those of the prompt's tokens too, with as many others; all of it is read for that.
         """
-        check_prompt(tokens, self.vocab.n_tokens, self.n_ctx)
+        check_prompt(tokens, self.vocab.n_tokens, self.n_ctx, media)
+        check_media(tokens, media, self.n_batch, self.target.n_ubatch)
+        if media and (shift is not None or prompt_logprobs):
+            raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
         draft = draft or self.draft
         self.check_draft(draft)
         if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
@@ -266,6 +274,7 @@ class Engine:
         sequence.chain.see(tokens)
         sequence.n_save = self.n_save(len(tokens))
         sequence.seq_id_wanted, sequence.use_kept, sequence.special = seq_id, use_kept, frozenset(special)
+        sequence.media = list(media)
         sequence.shift = shift
         if prompt_logprobs:
             if logprobs is None:
@@ -374,6 +383,7 @@ class Engine:
             else:
                 self.memory.settle(sequence)  # what is lost was not to be gone on from
                 self.memory.resume(sequence, tokens)
+            sequence.media = [m for m in sequence.media if m.is_in(tokens)]
             sequence.n_prompt = len(tokens)
             sequence.n_save = self.n_save(len(tokens))
             self._rounds.begin_text(sequence)
@@ -530,10 +540,14 @@ class Engine:
             for sequence in sequences:
                 if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
                     self._full(sequence, by_hand)
+                if sequence.lacks_media and not sequence.finish_reason:
+                    self._fail_or_raise(sequence, _no_media(), by_hand)
             going = [s for s in sequences if not s.finish_reason]
             opened = self._rounds.plan(going, by_hand)
             if opened is None:
                 return None
+            if opened.parts[0].media is not None and not self._encode(opened.parts[0], by_hand):
+                continue
             if with_drafts:
                 self._rounds.propose(opened)
             try:
@@ -552,6 +566,21 @@ class Engine:
                     return None
             else:
                 return opened
+
+    def _encode(self, part: Part, by_hand: bool) -> bool:
+        """Have an image's rows; False if that ends its sequence."""
+        assert part.media is not None
+        try:
+            part.media.encode()
+        except Exception as e:
+            self._fail_or_raise(part.sequence, e, by_hand)
+            return False
+        return True
+
+    def _fail_or_raise(self, sequence: Sequence, error: Exception, by_hand: bool) -> None:
+        if by_hand:
+            raise error
+        self._fail(sequence, error)
 
     def _settle_all(self, sequences: SequenceOf[Sequence]) -> None:
         """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
@@ -625,11 +654,15 @@ def _lost() -> Eagle3Error:
     return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
 
 
-def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int) -> None:
+def _no_media() -> Eagle3Error:
+    return Eagle3Error("the text goes on with an image that is not in memory any more: give its messages again")
+
+
+def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
     """Raise what `Engine.add` raises for a prompt that cannot be read."""
     if not tokens:
         raise ValueError("expected at least one token, found none")
     if len(tokens) > n_ctx:
         raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
-    if min(tokens) < 0 or max(tokens) >= n_vocab:
+    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
         raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

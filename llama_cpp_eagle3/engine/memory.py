@@ -196,6 +196,7 @@ class Memory:
         held = place.tokens
         n_past = min(n_past, len(held))
         same_next = n_past < len(held) and held[n_past] == sequence.tokens[n_past]
+        same_next = same_next or ends_with_media(held, n_past)
         with self._changing(place):
             n_past = self._truncate(place.seq_id, n_past, same_next)
         self._occupy(place, sequence, n_past)
@@ -206,7 +207,9 @@ class Memory:
         with self._changing(place):
             n_past = self._copy(source.seq_id, place.seq_id, n_past)
             if n_past > 0 and self.drafter is not None:
-                n_past = self.target.truncate(self.drafter.copy(source.seq_id, place.seq_id, n_past), place.seq_id)
+                same_next = ends_with_media(source.tokens, n_past)
+                n_seen = self.drafter.copy(source.seq_id, place.seq_id, n_past, same_next)
+                n_past = self.target.truncate(n_seen, place.seq_id)
         if n_past == 0:
             self._forget(place)
             return False
@@ -428,6 +431,7 @@ class Memory:
         more because another token is to follow it; with `same_next` it is the same one.
         """
         sequence.is_dirty, sequence.rows = True, []
+        same_next = same_next or ends_with_media(sequence.tokens, n_past)
         sequence.n_past = sequence.n_own = self._truncate(sequence.seq_id, n_past, same_next)
         sequence.is_dirty = False
 
@@ -499,12 +503,26 @@ class Memory:
         first = max(0, n_seen - part.n_past)
         rows = [part.first_row + row for row in part.path[first:]]
         if rows:
-            start = part.n_past + first
-            drafter.process(tap, sequence.tokens[start : start + len(rows)], start, sequence.seq_id, rows, may_wait)
+            start, media = part.n_past + first, part.media
+            if media and start == media.first and drafter.n_pos_per_row > 1 and target.n_pos_per_row > 1:
+                pos = media.positions(target.position(start, sequence.seq_id)).copy()
+                pos[3] = pos[0]  # pairs of channels that no section has are the first one's
+                drafter.add_image(start, pos, media.n_pos, sequence.seq_id)
+            tokens = [media.placeholder] * len(rows) if media else sequence.tokens[start : start + len(rows)]
+            drafter.process(tap, tokens, start, sequence.seq_id, rows, may_wait)
 
     def save(self, sequence: Sequence) -> None:
         """Keep the present state of a sequence to go back to, if its memory needs that."""
         self.target.save(sequence.seq_id)
+
+
+def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
+    """Whether the n-th token is an image's.
+
+    The draft then keeps the slot of that row although another token may follow now: it is one row of many, and for it
+    alone the image would have to be encoded again.
+    """
+    return 0 < n <= len(tokens) and tokens[n - 1] < 0
 
 
 def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:

@@ -57,6 +57,7 @@ class Rounds:
         self._can_replay = target.rollback_kind == "checkpoint"
         self._n_draft_max = n_rs_seq if target.rollback_kind == "snapshots" else n_batch
         self._n_ctx = target.n_ctx
+        self._is_text_turn = False  # images and text take turns
         self._live: list[Sequence] = []  # whose rows may still be those of the last decode
         self._n_batches = target.n_batches  # with that one
         self._plain = Plain()
@@ -120,12 +121,13 @@ class Rounds:
         if again:  # first, for another pass would overwrite their rows
             return Round(again, by_hand, n_rows=0, n_prompt_rows=0)
         parts: list[Part] = []
-        reading = []
+        reading: list[Sequence] = []
+        looking: list[Sequence] = []
         n_room = self.n_batch
         is_crowded = False
         for s in sequences:
             if s.n_past < s.n_prompt or len(s.tokens) > s.n_past + 1:
-                reading.append(s)
+                (looking if s.tokens[s.n_past] < 0 else reading).append(s)
                 continue
             n = 1 + self._n_replay(s)
             if n > n_room:
@@ -142,18 +144,31 @@ class Rounds:
             n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
             if n <= 0:
                 break
-            n_end = min(len(s.tokens), s.n_past + n)
+            media = s.next_media()
+            n_end = min(len(s.tokens) if media is None else media.first, s.n_past + n)
             if s.n_past < s.n_save < n_end:
                 n_end = s.n_save
             parts.append(Part(s, s.n_past, s.tokens[s.n_past : n_end], True))
             n_prompt_rows += n_end - s.n_past
             n_room -= n_replay + n_end - s.n_past
+        if looking and not (parts and self._is_text_turn):
+            self._is_text_turn = True
+            return self._plan_media(looking[0], by_hand)
+        self._is_text_turn = False
         if not parts:
             return None
         if len(parts) > 1:
             parts.sort(key=lambda part: part.sequence.seq_id)
         # without drafts nobody has tokens to evaluate again after this pass: the next one has room for all
         return Round(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, n_prompt_rows)
+
+    def _plan_media(self, s: Sequence, by_hand: bool) -> Round:
+        """A pass for rows of one image: llama.cpp takes either tokens or embeddings."""
+        media = s.next_media()
+        assert media is not None
+        n = min(media.end - s.n_past, self.n_batch)
+        part = Part(s, s.n_past, s.tokens[s.n_past : s.n_past + n], True, media)
+        return Round([part], by_hand, n, n)
 
     def _n_replay(self, s: Sequence) -> int:
         return self.target.n_replay(s.seq_id) if self._can_replay else 0
@@ -222,7 +237,11 @@ class Rounds:
             s.is_dirty = True
             part.root = row + len(tokens) - 1
             row += len(tokens) + len(draft.tokens)
-            if draft.tokens:
+            if part.media is not None:
+                part.has_logits = part.n_past + len(tokens) == len(s.tokens) or s.logits_all
+                logits = "all" if s.logits_all else "last" if part.has_logits else "none"
+                batch.append(part.media.piece(self.target, s.seq_id, part.n_past, len(tokens), logits))
+            elif draft.tokens:
                 batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
             else:
                 is_end = part.n_past + len(tokens) == len(s.tokens)
@@ -243,9 +262,11 @@ class Rounds:
                 self._count(part, opened, (n + len(part.draft.tokens)) / row)
             part.ended = s.n_past < len(s.tokens) or s.chain is None
             s.part = part
+            if part.media is not None and s.n_past == part.media.end:
+                part.media.forget_rows()
             if s.prompt_logprobs is not None and part.reads:
                 self._score(part, s.prompt_logprobs)
-        if batch:
+        if batch and opened.parts[0].media is None:
             self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
 
     def _score(self, part: Part, found: list[TokenLogprob]) -> None:

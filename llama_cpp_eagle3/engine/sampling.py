@@ -349,7 +349,8 @@ class Chain:
         lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
         n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
-            lib.llama_sampler_accept(self._chain, token)
+            if token >= 0:  # an image says nothing twice
+                lib.llama_sampler_accept(self._chain, token)
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
         """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""

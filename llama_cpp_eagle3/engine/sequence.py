@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..draft import Draft
 from ..stats import Stats
+from .media import Media
 from .sampling import Chain
 from .text import Text
 
@@ -100,9 +101,9 @@ class Sequence:
 
     __slots__ = (
         *("chain", "draft", "drafted", "error", "finish_reason", "is_cancelled", "is_dirty", "logprobs", "max_tokens"),
-        *("logits_all", "n_foreign", "n_cut", "n_kept", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "part"),
-        *("prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state", "stats", "text"),
-        *("tokens", "use_kept", "wants_logits"),
+        *("logits_all", "media", "n_foreign", "n_cut", "n_kept", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save"),
+        *("part", "prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state", "stats"),
+        *("text", "tokens", "use_kept", "wants_logits"),
     )
 
     def __init__(
@@ -127,6 +128,8 @@ class Sequence:
         """Whether somebody looks at the logits of its rows, so that they must not stay on a device."""
         self.logits_all = False
         """Whether rows of prompts have logits too."""
+        self.media: list[Media] = []
+        """Images in its prompt, in order. What was taken in is needed again only if memory goes back before it."""
         self.n_save = -1
         """Position at which its state is kept to go back to, if its memory needs that."""
 
@@ -188,6 +191,19 @@ class Sequence:
         """Tokens that target and draft have not taken in."""
         return len(self.tokens) - self.n_past
 
+    def next_media(self) -> Media | None:
+        """The image that stands where it goes on, or the first one behind that."""
+        return next((m for m in self.media if m.end > self.n_past), None)
+
+    @property
+    def lacks_media(self) -> bool:
+        """Whether an image is pending that nobody has."""
+        pending = self.tokens[self.n_past : self.n_prompt]
+        if all(t >= 0 for t in pending):
+            return False
+        known = {i for m in self.media for i in range(m.first, m.end)}
+        return any(t < 0 and i not in known for i, t in enumerate(pending, self.n_past))
+
     @property
     def is_done(self) -> bool:
         """Whether nothing more will come."""
@@ -210,6 +226,8 @@ class Part:
     """What was pending; empty if the row of an earlier pass is used again."""
     reads: bool
     """Whether it belongs to a prompt, rather than to a round of generation."""
+    media: Media | None = None
+    """The image that its tokens are rows of."""
     root: int = -1
     """Row of the pass that says what follows the pending tokens; those of the draft come next."""
     draft: Draft = NO_DRAFT

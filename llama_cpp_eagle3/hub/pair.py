@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .._version import __version__
 from ..errors import Eagle3Error, HubError
@@ -85,6 +86,7 @@ def fetch_pair(
 def _fetch_target(
     repository: Repository, quant: str, file: str | None, more: tuple[str, ...], log: Callable[[str], None]
 ) -> str:
+    repository.check()
     snapshot, chosen = _choose(repository, quant, file, choose_target) or _refuse_target(repository, quant)
     names = shards_of(snapshot.files, chosen)
     names += [match_one(repository.repo_id, snapshot.files, pattern) for pattern in more]
@@ -106,6 +108,12 @@ def _refuse_target(repository: Repository, quant: str) -> tuple[Snapshot, str]:
 def _fetch_head(
     repository: Repository, quant: str, file: str | None, target_path: str | None, log: Callable[[str], None]
 ) -> str:
+    if not repository.snapshots and target_path is not None and not quant and file is None:
+        kept = sorted(_converted(repository, "*", target_path), key=lambda path: path.stat().st_mtime)
+        if kept:  # whose checkpoint was removed from the hub's cache
+            log(f"head: {repository.repo_id}, converted before: {kept[-1]}, the hub was not asked")
+            return str(kept[-1])
+    repository.check()
     chosen = _choose(repository, quant, file, choose_head)
     if chosen is not None:
         snapshot, name = chosen
@@ -159,14 +167,19 @@ def _weights(files: tuple[str, ...]) -> str | None:
     return others[0] if len(others) == 1 else None
 
 
+def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:
+    """Where what was made of a checkpoint is kept; of all that are there if `commit` is a pattern."""
+    folder = cache_dir() / "heads" / re.sub(r"[^\w.-]", "--", repository.repo_id)
+    # it depends on the target too: its tokenizer, its layers, its embedding
+    name = f"{commit[:12]}-{fingerprint(target_path)[:12]}-{__version__}.gguf"
+    return list(folder.glob(name)) if commit == "*" else [folder / name]
+
+
 def _convert(
     repository: Repository, snapshot: Snapshot, weights: str, target_path: str, log: Callable[[str], None]
 ) -> str:
     """The checkpoint as a GGUF: from our cache folder, else fetched, converted and kept there."""
-    folder = re.sub(r"[^\w.-]", "--", repository.repo_id)
-    # what is made of a checkpoint depends on the target: its tokenizer, its layers, its embedding
-    name = f"{snapshot.commit[:12]}-{fingerprint(target_path)[:12]}-{__version__}.gguf"
-    output = cache_dir() / "heads" / folder / name
+    (output,) = _converted(repository, snapshot.commit, target_path)
     if output.is_file():
         log(f"head: {repository.repo_id}, converted before: {output}")
         return str(output)

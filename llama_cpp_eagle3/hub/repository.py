@@ -61,11 +61,23 @@ class Repository:
         """Ask the hub what it holds, or look at the cache if that is not wanted or not possible.
 
         Raises:
-            HubError: there is no such repository, nobody may read it so, or nothing of it is in the cache.
+            HubError: there is no such repository, or nobody may read it so.
         """
         self.repo_id, self.access = repo_id, access
+        self._unanswered: HubError | None = None
         self._is_local = access.offline or bool(constants.HF_HUB_OFFLINE)
         self.snapshots = self._cached() if self._is_local else self._listed()
+
+    def check(self) -> None:
+        """Raise HubError if nothing of it is in the cache, and the hub was not asked, or did not answer."""
+        if self.snapshots:
+            return
+        if self._unanswered is not None:
+            raise self._unanswered
+        raise HubError(
+            f"nothing of '{self.repo_id}' is in the cache '{self._cache_dir()}', and the hub is not asked offline "
+            "(--offline, HF_HUB_OFFLINE): fetch it once with a network"
+        )
 
     def find(self, choose: Callable[[Snapshot], T | None]) -> tuple[Snapshot, T] | None:
         """What is chosen of the newest snapshot of which something is."""
@@ -154,12 +166,10 @@ class Repository:
         except HubError as e:
             if not isinstance(e.__cause__, _network_errors()):
                 raise
-            try:
-                snapshots = self._cached()
-            except HubError:
-                raise e from e.__cause__
-            _log.warning("%s: what is in the cache is taken", e)
-            self._is_local = True
+            self._is_local, self._unanswered = True, e
+            snapshots = self._cached()
+            if snapshots:
+                _log.warning("%s: what is in the cache is taken", e)
             return snapshots
         return [Snapshot(str(info.sha), tuple(sorted(file.rfilename for file in info.siblings or ())))]
 
@@ -174,11 +184,6 @@ class Repository:
             for revision in sorted(revisions, key=lambda r: r.last_modified, reverse=True):
                 files = sorted(f.file_path.relative_to(revision.snapshot_path).as_posix() for f in revision.files)
                 found.append(Snapshot(revision.commit_hash, tuple(files)))
-        if not found:
-            raise HubError(
-                f"nothing of '{self.repo_id}' is in the cache '{self._cache_dir()}', and the hub is not asked offline "
-                "(--offline, HF_HUB_OFFLINE): fetch it once with a network"
-            )
         return found
 
     def _cache_dir(self) -> Path:

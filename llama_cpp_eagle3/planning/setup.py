@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +87,7 @@ def costs_of(
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
     """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
     planner = engine.planner
-    if planner is None:
+    if planner is None or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
     curves = [curve.corrected for curve in planner.costs]
     stored = [curve.measured for curve in planner.costs]

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
 from ..engine import TokenLogprob
+from ..media import MediaError, Prompt, load_base64_or_url, take_media
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
@@ -42,9 +43,10 @@ async def apply_template(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens."""
     server: Server = request.app.state.server
-    params = await server.aside(chat_params, server, await read_json(request))
-    tokens = await server.aside(server.tokenizer.tokenize, params.prompt, True)
-    return Json({"input_tokens": len(tokens), "object": "response.input_tokens"})
+    prompt = await server.aside(
+        read_prompt, server, *await server.aside(conversation, server, await read_json(request))
+    )
+    return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
 
 
 def chat_params(server: Server, body: Any) -> ChatParams:
@@ -53,37 +55,67 @@ def chat_params(server: Server, body: Any) -> ChatParams:
     Raises:
         ApiError: the conversation is not as it should be.
     """
+    return conversation(server, body)[0]
+
+
+def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
+    """The same, and the files of its images: a marker stands for each in the prompt."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     if any(name in body for name in ("chat_template", "chat_template_file")):
         raise invalid("Field 'chat_template': templates are programs, and taken from the server's flags only")
+    projector = server.llm.projector
+    files: list[Any] = []
     try:
-        return apply_request(
+        if projector is not None and isinstance(body.get("messages"), list):
+            messages, files = take_media(
+                body["messages"],
+                projector.marker,
+                lambda source: load_base64_or_url(source, allow_http=server.options.media_http),
+            )
+            body = {**body, "messages": messages}
+        params = apply_request(
             server.templates,
             {name: value for name, value in body.items() if value is not None},
             chat_template_kwargs=server.options.chat_template_kwargs,
             enable_thinking=server.options.enable_thinking,
             reasoning_format=server.options.reasoning_format,
             prefill_assistant=server.options.prefill_assistant,
+            has_markers=bool(files),
         )
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or type(e).__name__) from None
+    return params, files
+
+
+def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Prompt:
+    """Tokens of a prompt, and its images.
+
+    Raises:
+        ApiError: an image cannot be used.
+    """
+    if not files or server.llm.projector is None:
+        return Prompt(server.tokenizer.tokenize(params.prompt, True), [])
+    try:
+        return server.llm.projector.prompt(params.prompt, files)
+    except MediaError as e:
+        raise invalid(str(e)) from None
 
 
 async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatParams, Completion]:
     """Have a conversation's answer generated."""
-    params: ChatParams = await server.aside(chat_params, server, body)
+    params, files = await server.aside(conversation, server, body)
     c = parse(Completion, {name: body[name] for name in body if name not in _OWN}, server.options.defaults)
     c = c.model_copy(update={"n_probs": _n_probs(body), "stop": [*_stops(c), *params.additional_stops]})
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
-    tokens = await server.aside(server.tokenizer.tokenize, params.prompt, True)
-    if not tokens:
+    prompt: Prompt = await server.aside(read_prompt, server, params, files)
+    if not prompt.tokens:
         raise invalid("the template makes nothing of these messages")
     rules = _rules(server, params, body)
     # without a grammar of its own it is the one that the server was started with, if any
     options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-    generation = await server.generate([tokens], c, id=id, special=rules.special, **options)
+    generation = await server.generate([prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options)
     return generation, params, c
 
 

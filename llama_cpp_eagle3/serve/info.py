@@ -99,7 +99,7 @@ async def props(request: Request) -> Response:
             "model_path": server.llm.model_path,
             "draft_model_path": server.llm.draft_model_path,
             "speculative": draft,
-            "modalities": {"vision": False, "audio": False, "video": False},
+            "modalities": _modalities(server),
             "endpoint_slots": options.slots,
             "endpoint_props": False,
             "endpoint_metrics": options.metrics,
@@ -203,3 +203,10 @@ async def _object(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     return body
+
+
+def _modalities(server: Server) -> dict[str, bool]:
+    """What messages may hold beside text."""
+    projector = server.llm.projector
+    images, sounds = projector is not None and projector.takes_images, projector is not None and projector.takes_sounds
+    return {"vision": images, "audio": sounds, "video": False}

@@ -53,6 +53,8 @@ class ServeOptions:
     """llama.cpp's number; None: what the model says."""
     spm_infill: bool = False
     prefill_assistant: bool = True
+    media_http: bool = False
+    """Whether images are fetched from addresses that requests name."""
 
 
 FLAGS = {
@@ -137,6 +139,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         context_shift=args.context_shift,
         spm_infill=args.spm_infill,
         prefill_assistant=args.prefill_assistant,
+        media_http=args.media_http,
     )
 
 

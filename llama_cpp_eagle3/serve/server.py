@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from ..engine import Sampling, Shift
+from ..engine import Media, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .embedder import Embedder
@@ -96,6 +96,7 @@ class Server:
         *,
         id: str | None = None,
         special: Collection[int] = (),
+        media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
         """Have prompts continued, each `completion.n` times.
@@ -105,6 +106,7 @@ class Server:
             completion: the request.
             id: of the answer.
             special: special tokens that are part of the text.
+            media: images in the only prompt.
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
@@ -119,7 +121,7 @@ class Server:
         generation.n_per_prompt = completion.n
         self._n_preparing += n_new
         try:
-            prepared = await self.aside(self._prepare, generation, prompts, completion, special, sampling)
+            prepared = await self.aside(self._prepare, generation, prompts, completion, special, media, sampling)
         finally:
             self._n_preparing -= n_new
         generation.begin(*prepared)
@@ -135,6 +137,7 @@ class Server:
         prompts: SequenceOf[list[int]],
         c: Completion,
         special: Collection[int],
+        media: SequenceOf[Media],
         more: dict[str, Any],
     ) -> tuple[list[Job], list[Answer]]:
         check_unsupported(c)
@@ -163,9 +166,10 @@ class Server:
                         use_kept=c.cache_prompt or i > 0,
                         special=special,
                         exact=True,
+                        media=media,
                         n_indent=c.n_indent,
-                        shift=self._shift_of(c, len(tokens)),
-                        prompt_logprobs=c.echo and c.n_probs > 0 and i == 0,
+                        shift=None if media else self._shift_of(c, len(tokens)),
+                        prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None

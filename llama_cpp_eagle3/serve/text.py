@@ -34,8 +34,10 @@ class Tokenizer:
         return int(lib.llama_vocab_bos(pointer)) if lib.llama_vocab_get_add_bos(pointer) else -1
 
     def detokenize(self, tokens: list[int]) -> str:
-        """Text of tokens, special ones included."""
-        return b"".join(self.vocab.piece(token, True) for token in tokens).decode("utf-8", errors="replace")
+        """Text of tokens, special ones included; images have none."""
+        return b"".join(self.vocab.piece(token, True) for token in tokens if token >= 0).decode(
+            "utf-8", errors="replace"
+        )
 
     def mixed(self, value: Any, add_special: bool, parse_special: bool) -> list[int]:
         """Tokens of a text, or of a list of texts and tokens.

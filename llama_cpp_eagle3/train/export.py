@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,20 @@ from .model import Attention, Config, Llama
 SOURCE = "CPython standard library"
 
 
+@dataclass(frozen=True)
+class About:
+    """What files say of themselves; the defaults are the bundled pair's."""
+
+    name: str = "pystdlib 8M"
+    target: str = f"small language model of Python code, trained on the {SOURCE}"
+    head: str = f"EAGLE-3 head for pystdlib 8M, trained on the {SOURCE} and on the target's own text"
+    license: str = "PSF-2.0"
+    chat_template: str = ""
+
+
+_BUNDLED = About()
+
+
 def permute(weight: Tensor, n_head: int) -> Tensor:
     """Rows of a q or k projection from half-rotation to llama.cpp's interleaved RoPE."""
     n_out, n_in = weight.shape
@@ -24,10 +39,11 @@ def permute(weight: Tensor, n_head: int) -> Tensor:
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     """The byte-level BPE of :mod:`corpus`, as llama.cpp's ``gpt2`` model with the ``gpt-2`` pre-tokenizer."""
-    state: dict[str, Any] = json.loads(path.read_text())["model"]
+    whole: dict[str, Any] = json.loads(path.read_text())
+    state = whole["model"]
     tokens = sorted(state["vocab"], key=state["vocab"].__getitem__)
     merges = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
-    special = set(corpus.SPECIAL_TOKENS)
+    special = {*corpus.SPECIAL_TOKENS, *(token["content"] for token in whole.get("added_tokens", ()))}
     kinds = [gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -85,15 +101,17 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-def write_target(model: Llama, tokenizer: Path, path: Path) -> None:
+def write_target(model: Llama, tokenizer: Path, path: Path, about: About = _BUNDLED) -> None:
     """The target as a GGUF of architecture ``llama``; the embedding is tied, so there is no output tensor."""
     cfg = model.cfg
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("pystdlib 8M")
-    writer.add_description(f"small language model of Python code, trained on the {SOURCE}")
-    writer.add_license("PSF-2.0")
+    writer.add_name(about.name)
+    writer.add_description(about.target)
+    writer.add_license(about.license)
     add_sizes(writer, cfg, cfg.n_layer, cfg.n_ff)
     add_tokenizer(writer, tokenizer)
+    if about.chat_template:
+        writer.add_chat_template(about.chat_template)
     add_matrix(writer, "token_embd", model.tok_embd.weight)
     for il, block in enumerate(model.blocks):
         add_vector(writer, f"blk.{il}.attn_norm", block.attn_norm.weight)
@@ -103,13 +121,13 @@ def write_target(model: Llama, tokenizer: Path, path: Path) -> None:
     finish(writer)
 
 
-def write_head(head: nn.Module, d2t: np.ndarray, tokenizer: Path, path: Path) -> None:
+def write_head(head: nn.Module, d2t: np.ndarray, tokenizer: Path, path: Path, about: About = _BUNDLED) -> None:
     """The head as a GGUF of architecture ``eagle3``, as llama.cpp's own loader wants it; it shares the embedding."""
     cfg: Config = head.cfg
     writer = gguf.GGUFWriter(path, "eagle3")
-    writer.add_name("pystdlib 8M EAGLE-3")
-    writer.add_description(f"EAGLE-3 head for pystdlib 8M, trained on the {SOURCE} and on the target's own text")
-    writer.add_license("PSF-2.0")
+    writer.add_name(f"{about.name} EAGLE-3")
+    writer.add_description(about.head)
+    writer.add_license(about.license)
     add_sizes(writer, cfg, 1, head.n_ff)
     add_tokenizer(writer, tokenizer)
     writer.add_array("eagle3.target_layers", [int(b) for b in cfg.boundaries])

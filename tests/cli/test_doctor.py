@@ -110,6 +110,14 @@ def test_files(files: list[str], tmp_path: Path) -> None:
         assert said in finding.text
 
 
+def test_sizes(tmp_path: Path) -> None:
+    for i in (1, 2, 3):
+        (tmp_path / f"big[1]-{i:05}-of-00003.gguf").write_bytes(bytes(i))
+    (tmp_path / "big[1]-00001-of-00002.gguf").write_bytes(bytes(9))
+    assert pair.size_of(str(tmp_path / "big[1]-00001-of-00003.gguf")) == 6
+    assert pair.size_of(str(tmp_path / "big[1]-00002-of-00003.gguf")) == 2
+
+
 def test_memory() -> None:
     assert levels(pair.judge_memory(10, 9, None)) == ["warning"]
     assert pair.judge_memory(10, 10, None) == pair.judge_memory(10, None, None) == pair.judge_memory(10, 9, 10) == []

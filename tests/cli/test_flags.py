@@ -128,7 +128,7 @@ def test_values_may_look_like_flags() -> None:
         (["--perf"], "--perf is not possible here"),
         (["--draft-max", "4"], "it is called --spec-draft-n-max now"),
         (["-cmoed"], "has no experts"),
-        (["--spec-type", "ngram-mod"], "found 'ngram-mod': drafts come from EAGLE-3 heads"),
+        (["--spec-type", "draft-mtp"], "found 'draft-mtp': drafts come from EAGLE-3 heads"),
         (["-fit", "on"], "only off is possible here, found 'on'"),
         (["-np", "2"], "only 1 is possible here, found '2': there is one prompt"),
         (["-sm", "tensor"], "expected one of none, layer, row"),
@@ -156,7 +156,7 @@ def test_server_flags(capsys: Any) -> None:
     args = parse("-np", 2, "-no-kvu", "--no-webui", "-cram", 7, "-to", 5, "-rea", "off", "--top-k", 4, server=True)
     assert (args.parallel, args.kv_unified, args.ui, args.cache_ram, args.timeout) == (2, False, False, 7, 5.0)
     assert (args.reasoning, args.top_k) == ("off", 4)
-    assert "--mmproj is not possible here: there are no images" in fails(capsys, "--mmproj", "x", server=True)
+    assert "--mmproj-url is not possible here" in fails(capsys, "--mmproj-url", "x", server=True)
     assert "-nocb is not possible here" in fails(capsys, "-nocb", server=True)
     args = parse("--mirostat-lr", 0.3, "-l", "5-1", "--samplers", "temp;top-k", "--ignore-eos", server=True)
     assert defaults_of(args) == {

@@ -59,7 +59,9 @@ class Case:
         return self.load(draft_n_max=N_MAX)
 
     def load(self, **options: Any) -> Eagle3Llama:
-        info: Any = SimpleNamespace(n_embd=self.info.n_embd, n_vocab=self.info.n_vocab, n_layer=self.info.n_layer)
+        info: Any = SimpleNamespace(
+            arch=self.info.arch, n_embd=self.info.n_embd, n_vocab=self.info.n_vocab, n_layer=self.info.n_layer
+        )
         head = write_head(self.path.with_suffix(".head"), info, boundaries=self.boundaries)
         return load(self.path, head, logits_all=self.row.logits_all, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -238,6 +239,9 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest
     with pytest.raises(HubError, match=r"cached part of 'me/Tiny-GGUF' \(offline\) has no Q8_0 model.*Tiny-Q4_K_M"):
         Eagle3Llama.from_pretrained("me/Tiny-GGUF:Q8_0", **LOAD)
     assert hub.requests == []
+    # the checkpoint is no longer needed
+    shutil.rmtree(next(Path(constants.HF_HUB_CACHE).glob("*Bin")))
+    assert greedy(load()) == expected
     # a hub that does not answer
     monkeypatch.delenv("HF_HUB_OFFLINE")
     importlib.reload(constants)
@@ -331,14 +335,20 @@ def test_command_line(hub: HubServer, capsys: pytest.CaptureFixture[str], target
     assert "target: me/Tiny-GGUF, Tiny-Q4_K_M.gguf\n" in said
     assert "head: me/Bin, pytorch_model.bin, converted for this target\n" in said
     assert "n_draft   = 2" in said
-    assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin")
+    assert "converted before" in simple("-m", target.path, "--hf-repo-draft", "me/Bin", "--spec-draft-n-max", 2)
     # the head beside the target, unless nothing shall be drafted
-    assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both")
-    assert "head" not in simple("-hf", "me/Both", "--spec-type", "none")
+    assert "eagle3-Tiny-F16.gguf, which lies beside the target" in simple("-hf", "me/Both", "--spec-draft-n-max", 2)
+    for kind in ("none", "ngram-simple"):
+        assert "head:" not in simple("-hf", "me/Both", "--spec-type", kind)
     assert "head" not in simple("-hf", "me/Tiny-GGUF", "-hff", "sub/Tiny-Q8_0.gguf")
     hub.requests.clear()
-    simple("-hf", "me/Both", "--offline")
+    simple("-hf", "me/Both", "--offline", "--spec-draft-n-max", 2)
     assert hub.requests == []
+    pair = ["-hf", "me/Tiny-GGUF", "-hfd", "me/Bin", "-t", "1", "-c", "128"]
+    assert main(["calibrate", *pair, "--seconds", "0.2"]) in (0, 1)
+    assert "to accept" in capsys.readouterr().out
+    assert main(["doctor", *pair]) in (0, 1)
+    assert "they fit" in capsys.readouterr().out
     # tokens are not written down
     simple("-hf", "me/Gated", "-hft", TOKEN, "--json", tmp_path / "report.json")
     assert TOKEN not in (tmp_path / "report.json").read_text()

@@ -125,7 +125,10 @@ def test_without_a_head(tiny_target: Any) -> None:
 
 
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = costs_of(llm, 0.1)
+    for seconds in (0.1, 1.0, 3.0):  # what is measured while much else runs is not kept
+        costs = costs_of(llm, seconds)
+        if any(cache.rglob("*.json")):
+            break
     (file,) = cache.rglob("*.json")
     assert file == costs_path(llm.costs_key())
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)

@@ -298,7 +298,7 @@ FAMILIES = {
             rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default"},
             target_model_type="qwen2_5_vl",
         ),
-        _DEFAULT | {"rope_theta": 1e6},
+        _DEFAULT | {"rope_theta": 1e6, "rope_sections": (2, 3, 3, 0)},
         midlayer,
         name="SpecForge",
     ),

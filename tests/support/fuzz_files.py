@@ -113,7 +113,7 @@ class Fuzzer:
 
         if base not in self._head_of:
             info = read_target(str(base))
-            shape: Any = SimpleNamespace(n_embd=info.n_embd, n_vocab=info.n_vocab, n_layer=info.n_layer)
+            shape: Any = SimpleNamespace(arch=info.arch, n_embd=info.n_embd, n_vocab=info.n_vocab, n_layer=info.n_layer)
             path = base.with_suffix(".head")
             self._head_of[base] = Path(write_head(path, shape, boundaries=(1, info.n_layer - 1, info.n_layer)).path)
         return self._head_of[base]

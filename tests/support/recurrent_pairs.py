@@ -21,6 +21,7 @@ def write_pair(folder: Path, arch: str) -> tuple[str, str]:
     path = folder / f"{arch}-model.gguf"
     llama_cpp.llama_model_save_to_file(model, str(path).encode())
     target = SimpleNamespace(
+        arch=arch,
         path=str(path),
         n_embd=llama_cpp.llama_model_n_embd(model),
         n_layer=llama_cpp.llama_model_n_layer(model),

@@ -54,6 +54,16 @@ class Rope:
 
     inv_freq: Array
     scale: float = 1.0
+    section_of: Array | None = None  # M-RoPE: which of a row's positions rotates a pair of channels
+
+    def with_sections(self, sections: tuple[int, ...], interleaved: bool) -> Rope:
+        """M-RoPE as transformers has it: sections follow each other, or take turns."""
+        owner = np.repeat(np.arange(len(sections)), sections)
+        if interleaved:  # every third pair is the height's, or the width's, as far as their sections reach
+            owner = np.zeros(len(self.inv_freq), dtype=int)
+            for k in (1, 2):
+                owner[k : 3 * sections[k] : 3] = k
+        return replace(self, section_of=owner)
 
     @classmethod
     def make(cls, n_rot: int, theta: float, scaling: dict[str, Any] | None = None) -> Rope:
@@ -78,7 +88,10 @@ class Rope:
     def __call__(self, x: Array, pos: Array) -> Array:
         """Rotate x [n, n_head, head_dim] to positions `pos`."""
         n = len(self.inv_freq)
-        angle = np.outer(pos, self.inv_freq)[:, None, :]
+        if self.section_of is not None and pos.ndim == 2:  # (4, n)
+            angle = (pos[self.section_of].T * self.inv_freq)[:, None, :]
+        else:
+            angle = np.outer(pos, self.inv_freq)[:, None, :]
         cos, sin = np.cos(angle) * self.scale, np.sin(angle) * self.scale
         a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
@@ -248,6 +261,9 @@ class ReferenceHead:
         self.tokens: list[int] = []
         self.rows = np.zeros((0, head.n_embd_inp))
         rope = Rope.make(v.n_rot, v.rope_theta, v.rope_scaling)
+        if v.rope_sections:
+            rope = rope.with_sections(v.rope_sections, v.rope_interleaved)
+        self.positions: Array | None = None  # (4, n) of all slots, for a head with sections behind an image
         mla = {"n_head": v.n_head, "n_rot": v.n_rot, "n_value": v.v_head_dim, "scale": v.attn_scale}
         self.blocks = [
             (_MlaBlock if v.kv_lora_rank else _Block)(
@@ -329,6 +345,8 @@ class ReferenceHead:
         v, w = self.variant, self.head.weights
         embd = w.get("embed_tokens.weight", self.head.target.weights["model.embed_tokens.weight"])
         pos = np.arange(pos_first, pos_first + len(tokens))
+        if self.positions is not None:
+            pos = self.positions[:, pos]
         for il, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
             if il == 0:
                 normed = block.norm("hidden_norm", hidden)

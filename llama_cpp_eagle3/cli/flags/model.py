@@ -38,6 +38,8 @@ def _threads(text: str) -> int:
     return n if n > 0 else default_threads()
 
 
+MMPROJ = flag("-mm --mmproj", "FILE", "multimodal projector, a GGUF file: images or sounds", env="LLAMA_ARG_MMPROJ")
+
 FILES = (
     flag("-m --model", "FNAME", "target, a GGUF file (default: the bundled pair)", env="LLAMA_ARG_MODEL"),
     refuse("-mu --model-url", _NO_DOWNLOAD, env="LLAMA_ARG_MODEL_URL", metavar="MODEL_URL"),

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from .flag import flag, on_off_auto, only
+from .model import MMPROJ
 
 PROMPT = (
     flag("-p --prompt", "TEXT", "(default with the bundled pair: some Python)"),
     flag("-f --file", "FNAME", "read the prompt from a file, - is stdin"),
+    MMPROJ,
+    flag(
+        "--image --audio",
+        "FILE",
+        "an image or a sound, where the prompt says <__media__>, or before it; more with each use",
+        dest="media",
+        repeats=True,
+        is_ours=True,
+    ),
     flag("-bf --binary-file", "FNAME", "the same, with the newline at its end"),
     flag("-e --escape", no="--no-escape", help="process \\n, \\t, \\\\ in -p (default: on)", default=True),
     flag(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from .chat import TEMPLATE
-from .flag import NO_IMAGES, NO_OTHER_DRAFTS, flag, one_of, only, refuse
+from .flag import NO_OTHER_DRAFTS, flag, one_of, only, refuse
+from .model import MMPROJ
 
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
+_MMPROJ_ALONE = "--mmproj names a file, and images come in messages"
 _NO_TOOLS = "the server runs no tools"
 _ONE_MODEL = "one server has one model"
 _NO_RERANKING = "there is no reranking"
@@ -92,6 +94,8 @@ SERVER = (
         default=-1,
         env="LLAMA_ARG_N_PREDICT",
     ),
+    MMPROJ,
+    flag("--media-http", help="fetch images from http addresses in messages", is_ours=True),
     *TEMPLATE,
     flag("--jinja", no="--no-jinja", help="(default: on)", default=True, env="LLAMA_ARG_JINJA"),
     flag(
@@ -154,18 +158,17 @@ SERVER = (
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
             ("--embd-normalize", "", "N", "", "a request says it: embd_normalize"),
             ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", _NO_RERANKING),
-            ("-mm --mmproj", "LLAMA_ARG_MMPROJ", "FILE", "", NO_IMAGES),
-            ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", NO_IMAGES),
-            ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", NO_IMAGES),
-            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", NO_IMAGES),
-            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", NO_IMAGES),
-            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", NO_IMAGES),
-            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", NO_IMAGES),
-            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", NO_IMAGES),
-            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", NO_IMAGES),
-            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", NO_IMAGES),
-            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", NO_IMAGES),
-            ("--media-path", "", "PATH", "", NO_IMAGES),
+            ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", _MMPROJ_ALONE),
+            ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", _MMPROJ_ALONE),
+            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _MMPROJ_ALONE),
+            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", _MMPROJ_ALONE),
+            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _MMPROJ_ALONE),
+            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
+            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
+            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", _MMPROJ_ALONE),
+            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", _MMPROJ_ALONE),
+            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", _MMPROJ_ALONE),
+            ("--media-path", "", "PATH", "", _MMPROJ_ALONE),
             ("--reuse-port", "LLAMA_ARG_REUSE_PORT", "", "", "one server has one port, or the start fails"),
             ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", "a web server in front serves files"),
             ("--cors-methods", "LLAMA_ARG_CORS_METHODS", "METHODS", "", "--cors-origins alone opens the server"),

@@ -34,6 +34,8 @@ class HeadVariant:
     n_rot: int | None = None  # None: head_dim; fewer is partial rotary
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config: linear, yarn, llama3
+    rope_sections: tuple[int, ...] = ()  # M-RoPE; q and k are in the file as without
+    rope_interleaved: bool = False
     sliding_window: int = 0
     kv_lora_rank: int = 0  # MLA: keys of head_dim values, of which n_rot are rotated, and values of v_head_dim
     q_lora_rank: int = 0
@@ -235,7 +237,8 @@ def _write(head: Head) -> None:
     writer = gguf.GGUFWriter(head.path, head.arch)
     writer.add_name("tiny random EAGLE-3 head")
     _write_keys(writer, head)
-    add_vocab(writer, head.target.n_vocab)
+    if head.target.arch != "vlm":  # whose tokens are its own
+        add_vocab(writer, head.target.n_vocab)
     for name, array in head.weights.items():
         if name == "d2t" and v.dialect != "fork":
             array = head.d2t
@@ -299,6 +302,9 @@ def _write_keys(writer: gguf.GGUFWriter, head: Head) -> None:
         writer.add_uint32(f"eagle3.{key}", int(value or 0))
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", v.rms_eps)
     writer.add_float32("eagle3.rope.freq_base", v.rope_theta)
+    if v.rope_sections:
+        writer.add_array("eagle3.rope.dimension_sections", list(v.rope_sections))
+        writer.add_bool("eagle3.rope.mrope_interleaved", v.rope_interleaved)
     _write_rope_scaling(writer, v.rope_scaling)
 
 

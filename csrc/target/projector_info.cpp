@@ -1,0 +1,32 @@
+#include "target/projector_info.h"
+
+#include "error.h"
+#include "gguf_file.h"
+
+namespace eagle3 {
+
+projector_info read_projector_info(const std::string & path) {
+    const gguf_file   file(path);
+    const std::string arch = file.get_str("general.architecture").value_or("");
+    if (arch != "clip") {
+        throw model_file_error(format("'%s': expected a multimodal projector (general.architecture 'clip'), found '%s'",
+                                      path.c_str(), arch.c_str()));
+    }
+    const std::string type = file.get_str("clip.projector_type").value_or("");
+    projector_info    res;
+    if (file.get_bool("clip.has_vision_encoder").value_or(false)) {
+        res.vision = file.get_str("clip.vision.projector_type").value_or(type);
+    }
+    if (file.get_bool("clip.has_audio_encoder").value_or(false)) {
+        res.audio = file.get_str("clip.audio.projector_type").value_or(type);
+    }
+    if (res.vision.empty() && res.audio.empty()) {
+        throw model_file_error(
+            format("'%s': a projector for images or sounds has keys clip.projector_type and clip.has_vision_encoder or "
+                   "clip.has_audio_encoder, this file lacks them",
+                   path.c_str()));
+    }
+    return res;
+}
+
+} // namespace eagle3

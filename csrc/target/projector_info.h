@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+namespace eagle3 {
+
+// What the header of a multimodal projector's GGUF file (mmproj) says
+struct projector_info {
+    std::string vision; // type of its projector for images, empty if it takes none
+    std::string audio;  // for sounds
+};
+
+// throws model_file_error if the file is missing, truncated, not GGUF, or no projector
+projector_info read_projector_info(const std::string & path);
+
+} // namespace eagle3

@@ -1,0 +1,119 @@
+"""Images and sounds in a text: rows of embeddings that stand in the place of tokens.
+
+Each row has a token, so that whatever counts and compares tokens does the same with images. These tokens are negative
+and come from a hash of the image: equal ones are the same image, encoded the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .._core import BatchPart, Target
+
+Rows = npt.NDArray[np.single]
+
+
+def media_tokens(key: bytes, n_rows: int) -> list[int]:
+    """Tokens that stand for the rows of an image: any eight carry the SHA-256 of what it is, 31 bits each."""
+    words = np.frombuffer(hashlib.sha256(key + n_rows.to_bytes(4, "little")).digest(), dtype="<u4")
+    return [-1 - int(words[i % 8] >> 1) for i in range(n_rows)]
+
+
+class Media:
+    """A chunk of an image or a sound that is part of a prompt. It is taken in as a whole, or not at all."""
+
+    def __init__(
+        self,
+        first: int,
+        tokens: Sequence[int],
+        placeholder: int,
+        encode: Callable[[], Rows],
+        *,
+        n_pos: int | None = None,
+        positions: Callable[[int], npt.NDArray[np.intc]] | None = None,
+        causal: bool = True,
+    ):
+        """Describe a chunk.
+
+        Args:
+            first: where it begins in the prompt, in tokens.
+            tokens: of its rows; see `media_tokens`.
+            placeholder: token of the vocabulary that the draft sees in place of each row.
+            encode: computes the rows, float32 (n, n_embd_inp), when they are needed.
+            n_pos: positions that it takes; None = one each.
+            positions: with M-RoPE, those of the rows, int32 (4, n), if the chunk begins at a position.
+            causal: whether a row sees only those before it.
+        """
+        self.first, self.tokens, self.placeholder = first, list(tokens), placeholder
+        self.n_pos = len(self.tokens) if n_pos is None else n_pos
+        self.causal = causal
+        self._encode, self._positions = encode, positions
+        self._rows: Rows | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the text goes on."""
+        return self.first + len(self.tokens)
+
+    def is_in(self, tokens: Sequence[int]) -> bool:
+        """Whether a text has it in the same place."""
+        return list(tokens[self.first : self.end]) == self.tokens
+
+    def encode(self) -> None:
+        """Compute the rows, unless they are there."""
+        if self._rows is None:
+            self._rows = np.ascontiguousarray(self._encode(), dtype=np.single).reshape(len(self.tokens), -1)
+
+    def forget_rows(self) -> None:
+        """The rows were taken in; whoever needs them again has them computed again."""
+        self._rows = None
+
+    def positions(self, pos_0: int) -> npt.NDArray[np.intc]:
+        """Four positions of each row, int32 (4, n), if the chunk begins at pos_0."""
+        if self._positions is not None:
+            return self._positions(pos_0)
+        return np.tile(np.arange(len(self.tokens), dtype=np.intc) + pos_0, (4, 1))
+
+    def piece(self, target: Target, seq_id: int, n_past: int, n: int, logits: str) -> BatchPart:
+        """A part of a pass: the n rows that stand behind the first n_past tokens of a sequence."""
+        self.encode()
+        assert self._rows is not None
+        offset = n_past - self.first
+        pos = None
+        if target.n_pos_per_row > 1:
+            pos = np.ascontiguousarray(self.positions(target.position(self.first, seq_id))[:, offset : offset + n])
+        return BatchPart.media(
+            seq_id,
+            n_past,
+            [self.placeholder] * n,
+            self._rows[offset : offset + n],
+            pos=pos,
+            offset=offset,
+            n_pos=self.n_pos,
+            causal=self.causal,
+            logits=logits,
+        )
+
+
+def check_media(tokens: Sequence[int], media: Sequence[Media], n_batch: int, n_ubatch: int) -> None:
+    """Raise ValueError for a prompt whose images are not where its tokens say, or cannot be decoded.
+
+    n_batch, n_ubatch: rows of a pass, and of what is computed together.
+    """
+    n_rows = 0
+    for m in media:
+        if not m.is_in(tokens):
+            raise ValueError(f"expected the tokens of an image at {m.first} to {m.end - 1} of the prompt")
+        n_max = min(n_batch, n_ubatch)
+        if not m.causal and len(m.tokens) > n_max:
+            raise ValueError(
+                f"an image of {len(m.tokens)} rows that see each other has to fit into n_batch and n_ubatch, {n_max}: "
+                f"load the model with n_batch and n_ubatch of {len(m.tokens)} or more"
+            )
+        n_rows += len(m.tokens)
+    if sum(t < 0 for t in tokens) != n_rows:
+        raise ValueError("expected an image for each negative token of the prompt")

@@ -1,0 +1,18 @@
+"""Images and sounds: from a file or a message to rows of embeddings, with llama.cpp's libmtmd."""
+
+from .files import MediaError, load_base64_or_url, read_media
+from .handlers import hook_handler
+from .messages import take_media
+from .placeholders import find_placeholder
+from .projector import Projector, Prompt
+
+__all__ = [
+    "MediaError",
+    "Projector",
+    "Prompt",
+    "find_placeholder",
+    "hook_handler",
+    "load_base64_or_url",
+    "read_media",
+    "take_media",
+]

@@ -1,0 +1,214 @@
+"""Files of images and sounds, looked at before llama.cpp's decoders see them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import struct
+from collections.abc import Iterator
+from urllib.error import URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+N_BYTES_MAX = 64 << 20
+"""Of a file."""
+N_PIXELS_MAX = 64 << 20
+"""Of an image: it takes three bytes each, and more while it is resized."""
+_TIMEOUT_S = 30.0
+
+
+class MediaError(ValueError):
+    """An image or a sound cannot be used."""
+
+
+def read_media(source: str | os.PathLike[str] | bytes, *, allow_http: bool = False) -> bytes:
+    """Bytes of an image or a sound, from a path, a URL (`data:`, `file:`, `http:`) or bytes, looked at by `check`.
+
+    Raises:
+        MediaError: it is not there, may not be fetched, or is not what it should be.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data, name = bytes(source), "the file"
+    elif isinstance(source, str) and source[:5].lower() in ("data:", "file:", "http:", "https"):
+        data, name = load_url(source, allow_http=allow_http, allow_files=True), _short(source)
+    else:
+        data, name = _read_file(os.fspath(source)), f"'{os.fspath(source)}'"
+    check(data, name)
+    return data
+
+
+def load_base64_or_url(source: str | bytes, *, allow_http: bool = False) -> bytes:
+    """What a request may name: a URL without files, or plain base64.
+
+    Raises:
+        MediaError: it is neither, may not be fetched, or is too large.
+    """
+    if isinstance(source, bytes):
+        return source
+    if not isinstance(source, str):
+        raise MediaError(f"expected a URL, found {type(source).__name__}")
+    return load_url(source, allow_http=allow_http) if ":" in source[:8] else decode_base64(source)
+
+
+def load_url(url: str, *, allow_http: bool = False, allow_files: bool = False) -> bytes:
+    """What a URL stands for, of at most N_BYTES_MAX bytes.
+
+    Raises:
+        MediaError: not allowed, not there, or too large.
+    """
+    scheme = url.partition(":")[0].lower()
+    if scheme == "data":
+        return _decode_data_url(url)
+    if scheme in ("http", "https"):
+        if not allow_http:
+            raise MediaError(f"{_short(url)}: addresses are not fetched (allow_http); send the image as a data URL")
+        return _fetch(url)
+    if scheme == "file" and allow_files:
+        return _read_file(unquote(urlsplit(url).path))
+    raise MediaError(f"{_short(url)}: expected a data URL" + (" or an http address" if allow_http else ""))
+
+
+def _short(url: str) -> str:
+    return f"'{url[:80]}{'...' if len(url) > 80 else ''}'"
+
+
+def _decode_data_url(url: str) -> bytes:
+    head, comma, body = url.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise MediaError("expected a data URL with base64: 'data:image/png;base64,...'")
+    if len(body) > N_BYTES_MAX * 4 // 3 + 4:
+        raise _too_large("the data URL")
+    return decode_base64(body)
+
+
+def decode_base64(text: str) -> bytes:
+    """Bytes of base64, without whitespace.
+
+    Raises:
+        MediaError: it is none.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as e:
+        raise MediaError(f"the data is no base64: {e}") from None
+
+
+def _read_file(path: str) -> bytes:
+    path = os.path.expanduser(path)
+    try:
+        if os.path.getsize(path) > N_BYTES_MAX:
+            raise _too_large(f"'{path}'")
+        with open(path, "rb") as f:
+            return f.read()
+    except OSError as e:
+        raise MediaError(f"'{path}': {e.strerror or e}") from None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """A redirect may lead to where a request must not go."""
+
+
+def _fetch(url: str) -> bytes:
+    try:
+        with build_opener(_NoRedirect).open(Request(url), timeout=_TIMEOUT_S) as response:
+            data: bytes = response.read(N_BYTES_MAX + 1)
+    except (URLError, OSError, ValueError) as e:
+        raise MediaError(f"{_short(url)}: {e}") from None
+    if len(data) > N_BYTES_MAX:
+        raise _too_large(_short(url))
+    return data
+
+
+def _too_large(name: str) -> MediaError:
+    return MediaError(f"{name} is larger than {N_BYTES_MAX >> 20} MiB")
+
+
+def check(data: bytes, name: str = "the file") -> None:
+    """Raise MediaError for what is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or no single image of a usable size."""
+    if not data:
+        raise MediaError(f"{name} is empty")
+    if len(data) > N_BYTES_MAX:
+        raise _too_large(name)
+    if _is_sound(data):
+        return
+    try:
+        size = _size(data, name)
+    except (struct.error, IndexError):
+        raise MediaError(f"{name} is truncated") from None
+    if size is None:
+        raise MediaError(f"{name} is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or its header is damaged")
+    width, height = size
+    if width <= 0 or height <= 0:
+        raise MediaError(f"{name} is an image of {width} x {height} pixels")
+    if width * height > N_PIXELS_MAX:
+        raise MediaError(f"{name} has {width} x {height} pixels, more than {N_PIXELS_MAX >> 20} Mi: make it smaller")
+
+
+def _is_sound(data: bytes) -> bool:
+    is_mp3 = data[:3] == b"ID3" or (data[0] == 0xFF and len(data) > 1 and data[1] & 0xE0 == 0xE0)
+    is_jpeg = data[:3] == b"\xff\xd8\xff"
+    return (data[:4] == b"RIFF" and data[8:12] == b"WAVE") or (is_mp3 and not is_jpeg) or data[:4] == b"fLaC"
+
+
+def _size(data: bytes, name: str) -> tuple[int, int] | None:
+    """Width and height; None if it is no image that the decoder knows."""
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        if b"acTL" in data[:1024]:
+            raise _animated(name)
+        width, height = struct.unpack(">II", data[16:24])
+        return width, height
+    if data[:3] == b"\xff\xd8\xff":
+        return _jpeg_size(data)
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        if sum(1 for _ in _gif_frames(data)) > 1:
+            raise _animated(name)
+        width, height = struct.unpack("<HH", data[6:10])
+        return width, height
+    if data[:2] == b"BM":
+        if struct.unpack("<I", data[14:18])[0] == 12:
+            width, height = struct.unpack("<HH", data[18:22])
+        else:
+            width, height = struct.unpack("<ii", data[18:26])
+        return width, abs(height)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        raise MediaError(f"{name} is WebP, which llama.cpp does not decode: convert it to PNG or JPEG")
+    return None
+
+
+def _animated(name: str) -> MediaError:
+    return MediaError(f"{name} is animated: give the frame that is meant")
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    i = 2
+    while i + 9 < len(data):
+        if data[i] != 0xFF:
+            return None
+        marker = data[i + 1]
+        if marker == 0xFF:
+            i += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[i + 5 : i + 9])
+            return width, height
+        i += 2 + struct.unpack(">H", data[i + 2 : i + 4])[0]
+    return None
+
+
+def _gif_frames(data: bytes) -> Iterator[int]:
+    """Where its frames begin."""
+    i = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
+    while data[i] != 0x3B:
+        if data[i] == 0x2C:
+            yield i
+            flags = data[i + 9]
+            i += 11 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
+        elif data[i] == 0x21:
+            i += 2
+        else:
+            return
+        while data[i]:
+            i += data[i] + 1
+        i += 1

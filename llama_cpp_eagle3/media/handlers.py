@@ -1,0 +1,80 @@
+"""llama_cpp's multimodal chat handlers: what they decode themselves goes through the engine instead.
+
+A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets one that is the same but for the function
+which decodes a chunk: for contexts of an `Eagle3Llama` that hands the rows to the engine, so that the head sees them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import ModuleType
+from typing import Any, Protocol
+
+import llama_cpp.llama_cpp as lib
+import llama_cpp.mtmd_cpp as mtmd
+
+from .._core import read_projector, tokenize
+from ..engine import Media
+from .placeholders import find_placeholder
+from .projector import make_media
+
+
+class Owner(Protocol):
+    """Who decodes for a context."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that it holds."""
+
+    @property
+    def model_address(self) -> int:
+        """Of the llama_model."""
+
+    def eval_media(self, media: Media) -> None:
+        """Decode an image behind them."""
+
+
+_owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
+
+
+class _Module(ModuleType):
+    """llama_cpp.mtmd_cpp, with a decoder that knows whose context it gets."""
+
+    def __init__(self, path: str):
+        super().__init__(mtmd.__name__)
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mtmd, name)
+
+    def mtmd_helper_eval_chunk_single(
+        self, ctx: Any, lctx: Any, chunk: Any, n_past: Any, seq_id: Any, n_batch: Any, logits_last: Any, new_n_past: Any
+    ) -> int:
+        """Decode a chunk, as the function of this name does."""
+        owner = _owners.get(int(lctx))
+        if owner is None or mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            return int(
+                mtmd.mtmd_helper_eval_chunk_single(ctx, lctx, chunk, n_past, seq_id, n_batch, logits_last, new_n_past)
+            )
+        is_audio = mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO
+        types = read_projector(self._path)
+        vocab = int(lib.llama_model_get_vocab(owner.model_address))
+        placeholder, _ = find_placeholder(
+            types[is_audio], is_audio, lambda text: tokenize(vocab, text.encode(), False, True)
+        )
+        key = f"{types}:{owner.n_tokens}:".encode() + (mtmd.mtmd_input_chunk_get_id(chunk) or b"")
+        n_embd_inp = int(lib.llama_model_n_embd_inp(owner.model_address))
+        owner.eval_media(
+            make_media(ctx, chunk, owner.n_tokens, placeholder, key, n_embd_inp, lambda encode: encode(ctx))
+        )
+        new_n_past._obj.value = owner.n_tokens
+        return 0
+
+
+def hook_handler(handler: Any, owner: Owner, context: int) -> None:
+    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is."""
+    if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):
+        return
+    _owners[context] = owner
+    if not isinstance(handler._mtmd_cpp, _Module):
+        handler._mtmd_cpp = _Module(handler.clip_model_path)

@@ -1,0 +1,104 @@
+"""Images in requests to the server, and on the command line."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from llama_cpp_eagle3.cli import main
+from serving import Running
+from tiny import write_head
+from vlm_pairs import BEFORE, load_vlm
+
+N = 12
+
+
+@pytest.fixture(scope="module")
+def vlm():
+    return load_vlm("qwen25vl")
+
+
+@pytest.fixture(scope="module")
+def head(vlm, tmp_path_factory):
+    return write_head(tmp_path_factory.mktemp("serve") / "head.gguf", vlm.target)
+
+
+@pytest.fixture(scope="module")
+def running(vlm, head, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slots")
+    with Running(
+        vlm, head, draft="chain", mmproj_path=vlm.mmproj, options={"slot_save_path": folder, "jinja": True}
+    ) as running:
+        yield running
+
+
+def body(url, text=BEFORE, **more):
+    parts = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"messages": [{"role": "user", "content": parts}], "max_tokens": N, "temperature": 0, **more}
+
+
+@pytest.fixture(scope="module")
+def url(vlm):
+    return f"data:image/png;base64,{base64.b64encode(vlm.file).decode()}"
+
+
+def test_chat_with_an_image(running, url):
+    whole = running.ask("/v1/chat/completions", body(url))
+    text = whole["choices"][0]["message"]["content"]
+    local = running.server.llm.projector
+    n_prompt = len(local.prompt(f"{BEFORE}{local.marker} It is a", [base64.b64decode(url.partition(",")[2])]).tokens)
+    assert whole["usage"]["prompt_tokens"] == n_prompt
+    assert running.ask("/v1/chat/completions/input_tokens", body(url))["input_tokens"] == n_prompt
+    chunks = running.stream("/v1/chat/completions", body(url))[:-1]
+    deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
+    assert "".join(d.get("content") or "" for d in deltas) == text
+    again = running.ask("/v1/chat/completions", body(url))
+    assert again["timings"]["cache_n"] >= 36  # text and image were there
+    without = running.ask("/v1/chat/completions", body(url, speculative={"n_max": 0}))
+    assert without["choices"][0]["message"]["content"] == text
+
+
+def test_slots_with_images(running, url):
+    first = running.ask("/v1/chat/completions", body(url, id_slot=0))
+    running.ask("/slots/0?action=save", {"filename": "image.bin"})
+    running.ask("/slots/0?action=erase", {})
+    running.ask("/slots/0?action=restore", {"filename": "image.bin"})
+    again = running.ask("/v1/chat/completions", body(url, id_slot=0))
+    assert again["choices"] == first["choices"]
+    assert again["timings"]["cache_n"] >= 36
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("http://127.0.0.1:1/image.png", "addresses are not fetched"),
+        ("file:///etc/passwd", "expected a data URL"),
+        ("data:image/png;base64,AAAA", "is no PNG"),
+        ("%%%%", "no base64"),
+    ],
+)
+def test_what_is_refused(running, source, message):
+    n_batches = running.server.engine.target.n_batches
+    response = running.post("/v1/chat/completions", body(source))
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+    assert running.server.engine.target.n_batches == n_batches
+
+
+def test_props_say_what_is_taken(running):
+    assert running.client.get("/props").json()["modalities"] == {"vision": True, "audio": False, "video": False}
+
+
+def test_command_line(vlm, head, tmp_path, capsys):
+    (tmp_path / "image.png").write_bytes(vlm.file)
+    arguments = ["speculative-simple", "-m", vlm.path, "-md", head.path, "--mmproj", vlm.mmproj, "-n", "8", "-c", "256"]
+    arguments += ["--image", str(tmp_path / "image.png"), "--temp", "0", "-t", "1", "--spec-draft-n-max", "2"]
+    texts = []
+    for prompt in ("What is <__media__>?", "What is this?"):
+        assert main([*arguments, "-p", prompt]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].startswith("What is <__media__>?")
+    assert len(texts[1]) > len("What is this?\n")
+    assert main([*arguments, "--mmproj", vlm.path, "-p", "x"]) != 0
+    assert "expected a multimodal projector" in capsys.readouterr().err
