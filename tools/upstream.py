@@ -117,6 +117,9 @@ class Trial:
 
     def _tests(self) -> Iterator[tuple[str, list[str]]]:
         for test in TESTS:
+            if self.stand_in.exists() and test.startswith("tests/chat/"):
+                yield test, ["not run, for want of the chat code"]
+                continue
             say(test)
             yield test, self._pytest(test)
 
