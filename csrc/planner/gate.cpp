@@ -10,7 +10,7 @@ namespace {
 constexpr float   credit_max   = 24.0f; // what a head that turns bad can waste
 constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
 constexpr float   variance_min = 0.25f;
-constexpr float   hopeless = 12.0f; // at first a round counts so much if nothing was worth verifying, and rightly so
+constexpr float   hopeless = 14.0f; // at first a round counts so much if nothing was worth verifying, and rightly so
 constexpr float   rate_variance = 1.0f / 32.0f;
 constexpr int32_t n_wait_first  = 8;
 constexpr int32_t n_wait_text   = 32; // at most, when a new text begins

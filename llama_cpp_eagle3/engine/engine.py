@@ -654,8 +654,11 @@ def _lost() -> Eagle3Error:
     return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
 
 
-def _no_media() -> Eagle3Error:
-    return Eagle3Error("the text goes on with an image that is not in memory any more: give its messages again")
+def _no_media() -> ValueError:
+    return ValueError(
+        "expected tokens of the vocabulary, found those of an image that is not in memory any more: give its messages "
+        "again"
+    )
 
 
 def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:

@@ -274,6 +274,8 @@ def make_media(
         if mtmd.mtmd_encode_chunk(ctx, own) != 0:
             raise Eagle3Error(f"an image could not be encoded: {_mtmd_log.reason or 'llama.cpp gives no reason'}")
         values: Rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp)).copy()
+        if not np.isfinite(values).all():  # Pixtral's [IMG_BREAK]: llama.cpp multiplies memory that nobody wrote by 0
+            raise Eagle3Error("an image was encoded to values that are no numbers: try again, or load the model anew")
         return values
 
     is_2d = mtmd.mtmd_decode_use_mrope(ctx) and (

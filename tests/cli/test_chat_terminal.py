@@ -69,6 +69,26 @@ class Terminal:
         """Ctrl-C."""
         os.kill(self.process.pid, signal.SIGINT)
 
+    def interrupt_until(self, pattern: str) -> str:
+        """Ctrl-C, once more each second until something is written: who types does not know how far the program is."""
+        for _ in range(30):
+            self.interrupt()
+            try:
+                return self.wait_for(pattern, 1.0)
+            except AssertionError:
+                continue
+        raise AssertionError(f"no {pattern!r} after Ctrl-C")
+
+    def stop(self, text: str) -> None:
+        """Say something, and stop the answer. On a busy machine it may have ended before: then once more."""
+        for _ in range(10):
+            self.send("/clear\n" + text)
+            self.wait_for("\x1b\\[36m[^\x1b]+\x1b\\[0m")  # accepted drafted tokens are coloured
+            self.interrupt()
+            if "(stopped)" in self.wait_for("> $"):
+                return
+        raise AssertionError("no answer was stopped")
+
     def close(self) -> int:
         """Wait for the end, reading on; returns the exit code."""
         while True:
@@ -94,10 +114,7 @@ def terminal(pair: Any) -> Iterator[Terminal]:
 def test_on_a_terminal(terminal: Terminal) -> None:
     """Ctrl-C stops the answer alone; what it said is in the history; commands work; Ctrl-D ends."""
     terminal.wait_for("> $")
-    terminal.send("the self\n")
-    terminal.wait_for("\x1b\\[36m[^\x1b]+\x1b\\[0m")  # accepted drafted tokens are coloured
-    terminal.interrupt()
-    assert "(stopped)" in terminal.wait_for("> $")
+    terminal.stop("the self\n")
     terminal.send("/stats\n")
     stats = terminal.wait_for("mean acceptance length [^\n]+\n(.|\n)*> $")
     assert "(interrupted)" in stats
@@ -117,8 +134,7 @@ def test_on_a_terminal(terminal: Terminal) -> None:
     assert n_new < n_second  # the beginning was there
     terminal.send("/clear\n/nope\n/help\n")
     assert "there is no command /nope" in terminal.wait_for("another answer(.|\n)*> $")
-    terminal.interrupt()
-    terminal.wait_for("Ctrl-C once more")
+    terminal.interrupt_until("Ctrl-C once more")
     terminal.send("\x04")
     assert terminal.close() == 0
 
@@ -126,8 +142,7 @@ def test_on_a_terminal(terminal: Terminal) -> None:
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_two_interrupts_end(terminal: Terminal) -> None:
     terminal.wait_for("> $")
-    terminal.interrupt()
-    terminal.wait_for("once more(.|\n)*> $")
+    terminal.interrupt_until("once more(.|\n)*> $")
     terminal.interrupt()
     assert terminal.close() == 0
 

@@ -37,7 +37,8 @@ class RpcCounter:
                 while len(head := requests.read(9)) == 9:
                     command, size = struct.unpack("<BQ", head)
                     self.n[_COMMANDS.get(command, "other")] += 1
-                    server.sendall(head + requests.read(size))
+                    with contextlib.suppress(OSError):  # it was stopped
+                        server.sendall(head + requests.read(size))
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
