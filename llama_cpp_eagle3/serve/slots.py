@@ -90,6 +90,7 @@ async def act(request: Request) -> Response:
         raise invalid("Invalid slot ID")
     action = request.query_params.get("action", "")
     if action == "erase":
+        await request.body()  # none is needed, but only behind it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         body = await read_json(request)
