@@ -31,9 +31,8 @@ def add_arguments(parser: Parser) -> None:
         help=f"(default: {_N_CTX})",
     )
     predict = next(flag for flag in PROMPT if flag.attribute == "predict")
-    parser.add_flags(
-        "pair", (*HUB, *changed(pair, "gpu_layers", default=0, help="of the target (default: 0)"), predict)
-    )
+    pair = changed(pair, "gpu_layers", default=0, help="of the target (default: 0)")
+    parser.add_flags({"pair": (*HUB, *pair, predict)})
     files = parser.add_argument_group("prompts")
     files.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME", help="a prompt, or a JSON list of them"

@@ -24,8 +24,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("target", metavar="MODEL", nargs="?", help="target, a GGUF file (default: the bundled pair)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="time to spend (default: 10)")
     parser.add_argument("--json", action="store_true", help="print the costs as JSON instead of a table")
-    for title, flags in {**LOAD, "log": LOG}.items():
-        parser.add_flags(title, flags)
+    parser.add_flags({**LOAD, "log": LOG})
     parser.set_defaults(seed=0)
 
 

@@ -31,8 +31,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "-n", "--predict", "--n-predict", type=int, default=_N_TOKENS, metavar="N", help="(default: 128)"
     )
-    for title, flags in {**LOAD, "log": LOG}.items():
-        parser.add_flags(title, flags)
+    parser.add_flags({**LOAD, "log": LOG})
     parser.set_defaults(seed=0)
 
 

@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .flags.flag import FALSY, TRUTHY, Flag
@@ -26,12 +26,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self._flags: list[Flag] = []
 
-    def add_flags(self, title: str, flags: Iterable[Flag]) -> None:
-        """Add flags under a title; those that are refused do not appear in the help."""
-        group = self.add_argument_group(title)
-        for flag in flags:
-            self._flags.append(flag)
-            _add(group, flag)
+    def add_flags(self, by_title: Mapping[str, Iterable[Flag]]) -> None:
+        """Add flags, each under its title; those that are refused do not appear in the help."""
+        for title, flags in by_title.items():
+            group = self.add_argument_group(title)
+            for flag in flags:
+                self._flags.append(flag)
+                _add(group, flag)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, after the environment."""

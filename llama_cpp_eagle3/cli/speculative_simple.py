@@ -49,8 +49,7 @@ FLAGS = {
 
 def add_arguments(parser: Parser) -> None:
     """Add this command's flags."""
-    for title, flags in FLAGS.items():
-        parser.add_flags(title, flags)
+    parser.add_flags(FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

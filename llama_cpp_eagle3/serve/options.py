@@ -71,8 +71,7 @@ FLAGS = {
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
-    for title, flags in FLAGS.items():
-        parser.add_flags(title, flags)
+    parser.add_flags(FLAGS)
 
 
 def defaults_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from contextlib import closing
 from pathlib import Path
@@ -22,18 +21,10 @@ from llama_cpp_eagle3.serve.options import FLAGS as SERVE
 from llama_cpp_eagle3.serve.options import add_arguments as add_server
 from llama_cpp_eagle3.serve.options import defaults_of
 from loading import load, path_of, take
+from tool_modules import load_tool
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"speculative-simple": SIMPLE, "serve": SERVE}
-
-
-def load_tool() -> Any:
-    spec = importlib.util.spec_from_file_location("flags_tool", ROOT / "tools" / "flags.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def parse(*args: Any, server: bool = False) -> Any:
@@ -51,7 +42,7 @@ def fails(capsys: Any, *args: Any, server: bool = False) -> str:
 
 
 def test_document_is_current() -> None:
-    tool = load_tool()
+    tool = load_tool("flags")
     known = json.loads(tool.KNOWN.read_text())
     assert tool.DOCUMENT.read_text() == tool.document(known), "run python tools/flags.py"
     assert tool.KNOWN.read_text().count("LLAMA_ARG_") > 150
@@ -66,7 +57,7 @@ def test_help_is_understood() -> None:
         "                                        layers\n"
         "--perf, --no-perf                       timings\n"
     )
-    assert load_tool().parse_help(text) == [
+    assert load_tool("flags").parse_help(text) == [
         {"section": "common", "names": ["-t", "--threads"], "value": "N", "env": "LLAMA_ARG_THREADS"},
         {"section": "common", "names": ["--spec-draft-ngl", "-ngld", "--gpu-layers-draft"], "value": "N", "env": ""},
         {"section": "common", "names": ["--perf", "--no-perf"], "value": "", "env": ""},

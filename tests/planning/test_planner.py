@@ -140,7 +140,7 @@ def test_a_head_that_becomes_good_is_found() -> None:
     assert sum(waiting) == 6  # with the others' prompts it is probed
     assert stats["probes"] < 50
     assert stats["chosen"][0] > 0.99 * stats["rounds"]
-    run_auto(machine, planner, 256 + 128, text=10_000)
+    run_auto(machine, planner, 256 + 64, text=10_000)
     assert planner.stats()["worth_asking"]
     assert not planner.may_wait(0, 1)
     plain = run_plain(costs, 10)

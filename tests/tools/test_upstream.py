@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,14 @@ from typing import Any
 import llama_cpp
 import pytest
 
+from tool_modules import load_tool
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("upstream_tool", ROOT / "tools" / "upstream.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("upstream")
 
 
 def test_differences(tool: Any) -> None:

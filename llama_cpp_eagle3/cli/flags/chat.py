@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .flag import NO_IMAGES, flag, on_off_auto, one_of, refuse
+from .prompt import COLOR
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 
@@ -89,14 +90,7 @@ CONVERSATION = (
         help="on alone: speculative-simple completes texts",
         default=True,
     ),
-    flag(
-        "-co --color",
-        "on|off|auto",
-        "colour the accepted draft tokens (default: auto, on a terminal)",
-        on_off_auto,
-        default="auto",
-        bare="on",
-    ),
+    COLOR,
     flag("--simple-io", help="no line editing"),
     refuse("-mm --mmproj", NO_IMAGES, env="LLAMA_ARG_MMPROJ", metavar="FILE"),
 )

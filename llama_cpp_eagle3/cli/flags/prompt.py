@@ -5,6 +5,15 @@ from __future__ import annotations
 from .flag import flag, on_off_auto, only
 from .model import MMPROJ
 
+COLOR = flag(
+    "-co --color",
+    "on|off|auto",
+    "colour the accepted draft tokens (default: auto, on a terminal)",
+    on_off_auto,
+    default="auto",
+    bare="on",
+)
+
 PROMPT = (
     flag("-p --prompt", "TEXT", "(default with the bundled pair: some Python)"),
     flag("-f --file", "FNAME", "read the prompt from a file, - is stdin"),
@@ -37,14 +46,7 @@ PROMPT = (
         default="1",
         env="LLAMA_ARG_N_PARALLEL",
     ),
-    flag(
-        "-co --color",
-        "on|off|auto",
-        "colour the accepted draft tokens (default: auto, on a terminal)",
-        on_off_auto,
-        default="auto",
-        bare="on",
-    ),
+    COLOR,
     flag("--json", "FNAME", "write the figures to a file too, - is stdout instead of text", is_ours=True),
     flag("--baseline", help="run without the head too, and print the ratio", is_ours=True),
 )
