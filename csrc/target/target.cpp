@@ -186,6 +186,7 @@ void target::clear_batch() {
     batch_count++;
     batch_tokens.clear();
     batch_media = nullptr;
+    batch_n_pad = 0;
     batch_pos.clear();
     batch_n_seq.clear();
     batch_seq_ids.clear();
@@ -299,7 +300,66 @@ void target::add_tree(const batch_part & part) {
     }
 }
 
-void target::decode(const std::vector<batch_part> & parts) {
+// behind all other rows, so that they can be left out again
+void target::add_pads(const std::vector<batch_part> & parts, int32_t n_pad) {
+    const auto n_parts = static_cast<int32_t>(parts.size());
+    if (n_pad <= 0 || batch_media || rounds[0].kind() != rollback_kind::trim ||
+        static_cast<int32_t>(batch_tokens.size()) + n_pad > std::min(n_batch, n_ubatch_ctx)) {
+        return;
+    }
+    std::vector<llama_seq_id> behind;
+    for (const auto & part : parts) {
+        behind.push_back(part.seq_id);
+    }
+    if (!unified && n_pad % n_parts != 0) {
+        const auto n_each = static_cast<int32_t>(parts.front().tokens.size());
+        const auto first  = behind.back() + 1;
+        if (n_pad % n_each != 0 || first + n_pad / n_each > n_seq) {
+            return;
+        }
+        behind.clear();
+        for (llama_seq_id s = first; s < first + n_pad / n_each; ++s) {
+            behind.push_back(s);
+        }
+    }
+    std::map<llama_seq_id, llama_pos> next;
+    for (const llama_seq_id s : behind) {
+        next[s] = position(s, n_past(s));
+    }
+    for (size_t i = 0, k = 0; i < batch_tokens.size(); ++i) {
+        for (int32_t s = 0; s < batch_n_seq[i]; ++s, ++k) {
+            next[batch_seq_ids[k]] = batch_pos[i] + 1; // of a tree: behind the path to its first leaf
+        }
+    }
+    for (int32_t i = 0; i < n_pad; ++i) {
+        const llama_seq_id s = behind[static_cast<size_t>(i) % behind.size()];
+        add_token(parts.front().tokens.back(), next[s]++, /*logits =*/false, /*visible =*/false);
+        batch_seq_ids.push_back(s);
+    }
+    batch_n_pad = n_pad;
+}
+
+// have the memory forget them, or leave them out of a batch that was not decoded
+void target::drop_pads() {
+    if (batch_n_pad == 0) {
+        return;
+    }
+    const size_t n = batch_tokens.size() - static_cast<size_t>(batch_n_pad);
+    if (decoded) {
+        for (size_t i = n; i < batch_tokens.size(); ++i) {
+            llama_memory_seq_rm(llama_get_memory(ctx), *batch_seq[i], batch_pos[i], -1);
+        }
+    }
+    batch_tokens.resize(n);
+    batch_pos.resize(n);
+    batch_n_seq.resize(n);
+    batch_seq.resize(n);
+    batch_seq_ids.resize(batch_seq_ids.size() - static_cast<size_t>(batch_n_pad));
+    batch_logits.resize(n);
+    batch_n_pad = 0;
+}
+
+void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
     if (parts.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
@@ -355,6 +415,7 @@ void target::decode(const std::vector<batch_part> & parts) {
             add_chain(part);
         }
     }
+    add_pads(parts, n_pad);
     try {
         run();
     } catch (...) {
@@ -493,6 +554,22 @@ struct causal_scope {
     llama_context * ctx;
 };
 
+int32_t target::decode_rows() {
+    llama_batch batch = {};
+    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
+    // llama.cpp only reads
+    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
+    batch.token       = batch_media ? nullptr : batch_tokens.data();
+    batch.pos         = batch_pos.data();
+    batch.n_seq_id    = batch_n_seq.data();
+    batch.seq_id      = batch_seq.data();
+    batch.logits      = batch_logits.data();
+    if (tap_ptr) {
+        tap_ptr->begin(batch);
+    }
+    return llama_decode(ctx, batch);
+}
+
 void target::run() {
     decoded = false;
     if (tap_ptr && tap_ptr->needs_all_outputs()) {
@@ -503,32 +580,23 @@ void target::run() {
         batch_seq.push_back(batch_seq_ids.data() + n_seq);
     }
 
-    llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
-    // llama.cpp only reads
-    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
-    batch.token       = batch_media ? nullptr : batch_tokens.data();
-    batch.pos         = batch_pos.data();
-    batch.n_seq_id    = batch_n_seq.data();
-    batch.seq_id      = batch_seq.data();
-    batch.logits      = batch_logits.data();
-
     const int64_t t_start = ggml_time_us();
     try {
         argmax_used = argmax_.is_attached();
         if (argmax_used) {
             check_outputs();
         }
-        if (tap_ptr) {
-            tap_ptr->begin(batch);
-        }
         const abort_guard  guard(abort_guard::outside_kernels);
         const causal_scope causal(ctx, !batch_media || batch_media->causal);
-        const int32_t      ret = llama_decode(ctx, batch);
+        int32_t            ret = decode_rows();
+        if (ret == 1 && batch_n_pad > 0) {
+            drop_pads();
+            ret = decode_rows();
+        }
         if (ret == 1) {
             throw context_full_error(
-                format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
-                       batch.n_tokens, n_ctx));
+                format("no room for %zu tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
+                       batch_tokens.size(), n_ctx));
         }
         if (ret != 0) {
             throw error(format("llama_decode failed with %d (%s)", ret, decode_problem(ret)));
@@ -552,8 +620,9 @@ void target::run() {
         }
         throw error(format("llama_decode failed: %s", e.what()));
     }
-    t_decode += ggml_time_us() - t_start;
     decoded = true;
+    drop_pads();
+    t_decode += ggml_time_us() - t_start;
 }
 
 // after a failure: take back what some ubatches may have added. An open round is aborted; what cannot go back is
