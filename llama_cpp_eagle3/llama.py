@@ -25,7 +25,7 @@ from llama_cpp import (
 
 from ._core import Drafter, FeatureTap, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
-from .chat import ChatTemplates, apply_request
+from .chat import ChatTemplates, apply_request, grammar_text
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Context, Generation
 from .engine import Chain, DraftSettings, Engine, Media, Sampling, Vocab
@@ -619,8 +619,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         **options: Any,
     ) -> Sampling:
         """Llama's sampling options as the engine's."""
-        if grammar is not None:  # llama_cpp has no other way to its text
-            options |= {"grammar": grammar._grammar, "grammar_root": grammar._root}
+        if grammar is not None:
+            options["grammar"], options["grammar_root"] = grammar_text(grammar)
         return Sampling(
             seed=self._seed if seed is None else seed,
             penalty_last_n=self.last_n_tokens_size,
