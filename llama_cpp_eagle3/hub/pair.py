@@ -58,7 +58,7 @@ def fetch_pair(
         target_path: the target's file, if it is not fetched.
         target_file: its file in the repository, or a pattern that matches one, instead of a type.
         more_files: patterns of further files of the target's repository, one each.
-        head_file: the head's file, or a pattern.
+        head_file: the head's file, or a pattern; without `head` it is in the target's repository.
         use_sidecar: without `head`, take the eagle3-*.gguf of the target's repository, if there is one.
         log: told what is taken.
 
@@ -68,6 +68,8 @@ def fetch_pair(
         ImportError: something of the extra `hub` is missing.
     """
     repository = None
+    if head is None and head_file is not None and target is not None:
+        head = split_name(target)[0]
     if target is not None:
         repo_id, quant = split_name(target)
         repository = Repository(repo_id, access)
