@@ -186,22 +186,23 @@ def _convert(
         log(f"head: {repository.repo_id}, converted before: {output}")
         return str(output)
     try:
-        from ..convert import convert
         from ..convert.checkpoint import shard_names
+        from ..convert.source import Source
     except ImportError as e:
         raise Eagle3Error(f"'{repository.repo_id}' must be converted, for which {e}") from e
     log(f"head: {repository.repo_id}, {weights}, converted for this target")
-    source = repository.fetch(snapshot, ["config.json", weights])[-1]
+    path = repository.fetch(snapshot, ["config.json", weights])[-1]
     if weights.endswith(".index.json"):
-        repository.fetch(snapshot, shard_names(source))
+        repository.fetch(snapshot, shard_names(path))
     output.parent.mkdir(parents=True, exist_ok=True)
-    result = convert(source.parent, target_path, output, progress=sys.stderr.isatty(), name=repository.repo_id)
-    for note in result.spec.notes:
+    source = Source.read(path.parent, Path(target_path), name=repository.repo_id)
+    source.save(output, progress=sys.stderr.isatty())
+    for note in source.spec.notes:
         log(f"note: {note}")
-    for doubt in result.spec.doubts:
+    for doubt in source.spec.doubts:
         _log.warning(
             "the checkpoint of '%s' leaves open: %s. Settle it: llama-cpp-eagle3 convert '%s' --target '%s' --probe "
             "PROMPTS -o HEAD.gguf, and give that with -md",
-            *(repository.repo_id, doubt, source.parent, target_path),
+            *(repository.repo_id, doubt, path.parent, target_path),
         )
-    return str(result.path)
+    return str(output)
