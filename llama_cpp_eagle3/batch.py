@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from .engine import DraftSettings, Engine, Media, Sampling, Sequence, TokenLogprob, check_media, check_prompt
 from .errors import ContextFullError
+from .guard import Guard
 from .stats import Stats
 
 
@@ -85,6 +87,29 @@ def make_request(
     return Request(tokens, sampling, max_tokens, stops, logprobs, media=tuple(media))
 
 
+def make_requests(
+    prompts: SequenceOf[str | SequenceOf[int]],
+    options: SequenceOf[Mapping[str, Any]] | None,
+    common: Mapping[str, Any],
+    tokens_of: Callable[[str | SequenceOf[int]], list[int]],
+    make_sampling: Callable[..., Sampling],
+    engine: Engine,
+) -> list[Request]:
+    """Check the arguments of `Eagle3Llama.generate_batch`: common ones, and in `options` what differs for each prompt.
+
+    Raises:
+        ValueError, ContextFullError: they name the prompt by its number.
+    """
+    requests = []
+    for i, prompt in enumerate(prompts):
+        merged = {**common, **(options[i] if options is not None else {})}
+        own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
+        merged.pop("tfs_z")
+        merged["logit_bias"] = merged["logit_bias"] or {}
+        requests.append(make_request(i, tokens_of(prompt), make_sampling(**merged), **own, engine=engine))
+    return requests
+
+
 class BatchRun:
     """Requests on their way through an engine, which runs dry."""
 
@@ -120,6 +145,39 @@ class BatchRun:
             i = self._index.get(id(output.sequence))
             if i is not None:
                 yield i, output.token, output.text
+
+    def stream(
+        self, guard: Guard, bar: Any, on_end: Callable[[Stats], None], total_ns: int = 0, calibrate_ns: int = 0
+    ) -> BatchStream:
+        """Advance all until they are done; they end when it is left.
+
+        Args:
+            guard: held while the engine works.
+            bar: told of each that is done.
+            on_end: told the figures of all in the end.
+            total_ns: that was spent on them before.
+            calibrate_ns: the same on measuring.
+        """
+        try:
+            while not self.is_done:
+                n_done = self.n_done
+                with guard:
+                    start = perf_counter_ns()
+                    outputs = list(self.step())
+                    total_ns += perf_counter_ns() - start
+                bar.update(self.n_done - n_done)
+                yield from outputs
+        finally:
+            bar.close()
+            if not self.is_done and guard.try_acquire():
+                try:
+                    self.drop()
+                finally:
+                    guard.release()
+            stats = sum((sequence.stats for sequence in self.sequences), Stats())
+            stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
+            on_end(stats)
+        return self.results()
 
     @property
     def n_done(self) -> int:

@@ -24,30 +24,22 @@ from llama_cpp import (
 )
 
 from ._core import Drafter, FeatureTap, Planner, Target, TextStore
-from .batch import BatchResult, BatchRun, BatchStream, Request, make_request, progress_bar
-from .chat import ChatTemplates, apply_request
+from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
+from .chat import ChatTemplates, apply_request, grammar_text
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Context, Generation
 from .engine import Chain, DraftSettings, Engine, Media, Sampling, Vocab
 from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
-from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 from .guard import Guard, bury, closed_error
 from .head import Head
-from .loading import Loading
+from .loading import Loading, measure_state
+from .log import tell
 from .media import Projector, hook_handler, read_media, take_media
 from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
-from .options import (
-    DraftOptions,
-    cache_types,
-    check_names,
-    check_values,
-    default_threads,
-    draft_mode,
-    draft_sources_of,
-)
+from .options import DraftOptions, cache_types, check_names, check_values, set_defaults
 from .planning import have_planner, keep_corrections, load_costs, why_not
 from .state import Eagle3State, check_state
 from .stats import Stats
@@ -56,8 +48,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
-
-_N_MAX_TEXT = 32
 
 _N_ROUNDS_TOLD = 8  # of a shorter text nobody asks why nothing was drafted
 
@@ -190,25 +180,23 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        tree = (draft_tree_depth, draft_tree_topk, draft_tree_tokens)
-        sources = draft_sources_of(draft_sources, has_head=draft_model_path is not None, is_auto=draft == "auto")
-        mode = draft_mode(draft, draft_n_max is not None or bool(draft_n_min or draft_p_min), tree != (None,) * 3)
-        draft_options = DraftOptions(
-            model_path=None if draft_model_path is None else os.path.expanduser(os.fspath(draft_model_path)),
-            mode=mode,
-            sources=sources,
-            n_max=(8 if mode == "auto" else 3) if draft_n_max is None else draft_n_max,
+        draft_options = DraftOptions.of(
+            draft_model_path,
+            draft=draft,
+            sources=draft_sources,
+            n_max=draft_n_max,
+            text_n_max=draft_text_n_max,
             n_min=draft_n_min,
             p_min=draft_p_min,
-            tree_depth=4 if draft_tree_depth is None else draft_tree_depth,
-            tree_topk=3 if draft_tree_topk is None else draft_tree_topk,
-            tree_tokens=max(8, draft_tree_depth or 0) if draft_tree_tokens is None else draft_tree_tokens,
+            tree_depth=draft_tree_depth,
+            tree_topk=draft_tree_topk,
+            tree_tokens=draft_tree_tokens,
             n_gpu_layers=draft_n_gpu_layers,
             device=draft_device,
-            type=type_id("draft_type", draft_type, WEIGHT_TYPES),
-            type_k=type_id("draft_type_k", draft_type_k, CACHE_TYPES),
-            type_v=type_id("draft_type_v", draft_type_v, CACHE_TYPES),
-            target_layers=None if draft_target_layers is None else [int(b) for b in draft_target_layers],
+            type=draft_type,
+            type_k=draft_type_k,
+            type_v=draft_type_v,
+            target_layers=draft_target_layers,
             n_threads=draft_n_threads,
             n_parallel=n_parallel,
             kv_unified=kv_unified,
@@ -216,41 +204,35 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         check_names(options, Eagle3Llama.__init__)
         options |= cache_types(options)
         check_values(draft_options, options)
+        set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
         self._guard = Guard(type(self).__name__)
         self._context = Context()
         self._engine: Engine | None = None
         self._head: Head | None = None
         self._stats_before = Stats()
         self._has_explained = False
-        self._info = partial(_tell, bool(options.get("verbose", True)))
+        self._info = partial(tell, bool(options.get("verbose", True)))
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
-        self.draft, self.draft_sources = mode, sources
-        self.draft_text_n_max = (draft_n_max or _N_MAX_TEXT) if draft_text_n_max is None else draft_text_n_max
+        self.draft, self.draft_sources = draft_options.mode, draft_options.sources
         self._text_store = draft_text_store
-        self.draft_n_max, self.draft_n_min, self.draft_p_min = draft_options.n_max, draft_n_min, draft_p_min
+        self.draft_n_max, self.draft_text_n_max = draft_options.n_max, draft_options.text_n_max
+        self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
         self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
-        if mmproj_path is not None:
-            options.setdefault("chat_format", "auto")
         self._media_placeholder, self._media_http = media_placeholder, media_http
         self._projector: Projector | None = None
         self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         path = os.path.expanduser(os.fspath(model_path))
-        # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
-        options["n_threads"] = options.get("n_threads") or default_threads()
-        options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
         try:
             vocab_only = bool(options.get("vocab_only"))
             more = ModelOptions.of(devices, override_tensor, lora, model_params)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
-            if rpc_servers:
-                options.setdefault("n_gpu_layers", -1)
             with file_errors(path):
                 super().__init__(path, **options)
             self.draft_model = draft_model
@@ -314,7 +296,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             self._info(self._projector.describe())
         if self._head is None:
             return
-        self._n_state_bytes = self._measure_state()
+        self._n_state_bytes = measure_state(self.target, self.token_bos())
         self._info(loading.describe(self._head.drafter, self.target, self._n_state_bytes))
         if self.draft == "auto":
             costs = load_costs(self.costs_key())
@@ -427,15 +409,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         with self._guard:
             if self._head is not None:
                 self._head.convert(draft_type, self.engine.set_drafter)
-
-    def _measure_state(self) -> int:
-        """Bytes of recurrent state per sequence; 0 for targets that only attend."""
-        if self.target.rollback_kind == "trim":
-            return 0
-        self.target.decode([max(0, self.token_bos())], 0, False)
-        n_bytes = self.target.n_state_bytes()
-        self.target.truncate(0)
-        return n_bytes
 
     def n_ctx(self) -> int:
         """Positions of the context, or of each sequence's part of it."""
@@ -620,8 +593,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         **options: Any,
     ) -> Sampling:
         """Llama's sampling options as the engine's."""
-        if grammar is not None:  # llama_cpp has no other way to its text
-            options |= {"grammar": grammar._grammar, "grammar_root": grammar._root}
+        if grammar is not None:
+            options["grammar"], options["grammar_root"] = grammar_text(grammar)
         return Sampling(
             seed=self._seed if seed is None else seed,
             penalty_last_n=self.last_n_tokens_size,
@@ -743,17 +716,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")
         with self._guard:
             start = perf_counter_ns()
-            requests = []
-            for i, prompt in enumerate(prompts):
-                merged = {**common, **(options[i] if options is not None else {})}
-                own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
-                merged.pop("tfs_z")
-                merged["logit_bias"] = merged["logit_bias"] or {}
-                tokens, sampling = self._prompt_tokens(prompt), self._sampling(**merged)
-                requests.append(make_request(i, tokens, sampling, **own, engine=self.engine))
+            requests = make_requests(prompts, options, common, self._prompt_tokens, self._sampling, self.engine)
             total_ns = perf_counter_ns() - start
             run, calibrate_ns = self._begin_run(requests)
-        return (yield from self._steps(run, progress_bar(len(prompts), progress), total_ns, calibrate_ns))
+        bar = progress_bar(len(prompts), progress)
+        return (yield from run.stream(self._guard, bar, self._end_run, total_ns, calibrate_ns))
 
     def _begin_run(self, requests: Sequence[Request]) -> tuple[BatchRun, int]:
         """Requests on their way, and the time that measuring has taken before."""
@@ -761,29 +728,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         calibrate_ns = self._context.stats.calibrate_ns
         return BatchRun(self.engine, requests, settings), calibrate_ns
 
-    def _steps(self, run: BatchRun, bar: Any, total_ns: int, calibrate_ns: int) -> BatchStream:
-        """Advance requests until all are done; they end when it is left."""
-        try:
-            while not run.is_done:
-                n_done = run.n_done
-                with self._guard:
-                    start = perf_counter_ns()
-                    outputs = list(run.step())
-                    total_ns += perf_counter_ns() - start
-                bar.update(run.n_done - n_done)
-                yield from outputs
-        finally:
-            bar.close()
-            if not run.is_done and self._guard.try_acquire():
-                try:
-                    run.drop()
-                finally:
-                    self._guard.release()
-            stats = sum((sequence.stats for sequence in run.sequences), Stats())
-            stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
-            self._context.sequence.stats = stats
-            self._explain()
-        return run.results()
+    def _end_run(self, stats: Stats) -> None:
+        self._context.sequence.stats = stats
+        self._explain()
 
     # chat
 
@@ -833,7 +780,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             run, calibrate_ns = self._begin_run([request])
 
         def texts() -> Iterator[str]:
-            for _, _, text in self._steps(run, progress_bar(1, False), 0, calibrate_ns):
+            for _, _, text in run.stream(self._guard, progress_bar(1, False), self._end_run, 0, calibrate_ns):
                 yield text
             if run.sequences[0].error is not None:
                 raise run.sequences[0].error
@@ -965,12 +912,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         stats = self._context.stats
         if stats.drafts or stats.rounds < _N_ROUNDS_TOLD or self._head is None:
             return
-        settings = self.draft_settings
-        if settings.mode == "auto" and settings.n_max > 0:
-            stats.why_not_drafted = why_not(self.engine.planner)
-        else:
-            stats.why_not_drafted = f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
-            stats.why_not_drafted += f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
+        stats.why_not_drafted = why_not(self.engine.planner, self.draft_settings)
         if not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)
@@ -1062,11 +1004,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             HubError: the hub has no such thing, does not give it, or does not answer.
             ImportError: something of the extra is missing.
         """
-        from .hub import Access, fetch_pair, split_name
+        from .hub import Access, fetch_pair
 
-        if draft_filename is not None and draft_repo_id is None:
-            draft_repo_id = split_name(repo_id)[0]
-        if draft_repo_id is not None and "draft_model_path" in kwargs:
+        if "draft_model_path" in kwargs and (draft_repo_id is not None or draft_filename is not None):
             raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
         pair = fetch_pair(
             repo_id,
@@ -1075,7 +1015,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             target_file=filename,
             more_files=tuple(additional_files or ()),
             head_file=draft_filename,
-            log=partial(_tell, bool(kwargs.get("verbose", True))),
+            log=partial(tell, bool(kwargs.get("verbose", True))),
         )
         if pair.head is not None:
             kwargs["draft_model_path"] = pair.head
@@ -1132,13 +1072,3 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             "media_placeholder": self._media_placeholder,
             "media_http": self._media_http,
         }
-
-
-def _tell(verbose: bool, text: str) -> None:
-    """Log what is good to know; with `verbose` it is seen. No method: who holds it would keep the model."""
-    if verbose and not _log.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("Eagle3Llama: %(message)s"))
-        _log.addHandler(handler)
-        _log.setLevel(logging.INFO)
-    _log.log(logging.INFO if verbose else logging.DEBUG, text)

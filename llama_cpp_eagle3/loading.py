@@ -217,3 +217,16 @@ class Loading:
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
             **self.model.costs_key(),
         }
+
+
+def measure_state(target: Target, token: int) -> int:
+    """Bytes of recurrent state that an empty target keeps per sequence; 0 for targets that only attend.
+
+    token: to be evaluated for that, if it is not negative.
+    """
+    if target.rollback_kind == "trim":
+        return 0
+    target.decode([max(0, token)], 0, False)
+    n_bytes = target.n_state_bytes()
+    target.truncate(0)
+    return n_bytes

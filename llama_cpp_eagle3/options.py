@@ -1,4 +1,5 @@
-"""Are the constructor's arguments what they should be? Asked before anything is loaded."""
+"""The constructor's arguments: what they are if they are not given, and whether they can work, before anything is
+loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import llama_cpp
 from llama_cpp import Llama
 
 from .engine.sequence import DraftSource
-from .ggml_types import CACHE_TYPES, type_id
+from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 
 _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
 
@@ -22,6 +23,7 @@ _LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"sel
 MODES = ("auto", "chain", "tree")
 SOURCES = ("head", "text")
 _N_LEAVES_AUTO = 8
+_N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1
 _N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 _FLOAT_TYPES = (0, 1, 30)
@@ -35,6 +37,7 @@ class DraftOptions:
     mode: str
     sources: tuple[DraftSource, ...]
     n_max: int
+    text_n_max: int
     n_min: int
     p_min: float
     tree_depth: int
@@ -49,6 +52,60 @@ class DraftOptions:
     n_threads: int | None
     n_parallel: int
     kv_unified: bool | None
+
+    @classmethod
+    def of(
+        cls,
+        model_path: str | os.PathLike[str] | None,
+        *,
+        draft: str | None,
+        sources: Sequence[DraftSource] | None,
+        n_max: int | None,
+        text_n_max: int | None,
+        n_min: int,
+        p_min: float,
+        tree_depth: int | None,
+        tree_topk: int | None,
+        tree_tokens: int | None,
+        n_gpu_layers: int,
+        device: str | None,
+        type: int | str | None,
+        type_k: int | str | None,
+        type_v: int | str | None,
+        target_layers: Sequence[int] | None,
+        n_threads: int | None,
+        n_parallel: int,
+        kv_unified: bool | None,
+    ) -> DraftOptions:
+        """The arguments as they are given, and what they are if they are not.
+
+        Raises:
+            ValueError: what is no source, or no type.
+        """
+        has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
+        chosen = _sources(sources, has_head=model_path is not None, is_auto=draft == "auto")
+        mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
+        return cls(
+            model_path=None if model_path is None else os.path.expanduser(os.fspath(model_path)),
+            mode=mode,
+            sources=chosen,
+            n_max=(8 if mode == "auto" else 3) if n_max is None else n_max,
+            text_n_max=(n_max or _N_MAX_TEXT) if text_n_max is None else text_n_max,
+            n_min=n_min,
+            p_min=p_min,
+            tree_depth=4 if tree_depth is None else tree_depth,
+            tree_topk=3 if tree_topk is None else tree_topk,
+            tree_tokens=max(8, tree_depth or 0) if tree_tokens is None else tree_tokens,
+            n_gpu_layers=n_gpu_layers,
+            device=device,
+            type=type_id("draft_type", type, WEIGHT_TYPES),
+            type_k=type_id("draft_type_k", type_k, CACHE_TYPES),
+            type_v=type_id("draft_type_v", type_v, CACHE_TYPES),
+            target_layers=None if target_layers is None else [int(b) for b in target_layers],
+            n_threads=n_threads,
+            n_parallel=n_parallel,
+            kv_unified=kv_unified,
+        )
 
     @property
     def drafts(self) -> bool:
@@ -76,16 +133,14 @@ class DraftOptions:
         return {"chain": 1, "tree": self.tree_tokens, "auto": _N_LEAVES_AUTO}[self.mode]
 
 
-def draft_mode(mode: str | None, chain: bool, tree: bool) -> str:
+def _mode(mode: str | None, chain: bool, tree: bool) -> str:
     """The kind of draft: what is said, else what the other arguments are about, else "auto"."""
     if mode is not None:
         return mode
     return "tree" if tree else "chain" if chain else "auto"
 
 
-def draft_sources_of(
-    sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool
-) -> tuple[DraftSource, ...]:
+def _sources(sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool) -> tuple[DraftSource, ...]:
     """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source."""
     if sources is None:
         return ("head", "text") if has_head else ("text",) if is_auto else ()
@@ -114,6 +169,17 @@ def default_threads() -> int:
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(path.read_text() if path.exists() else str(cpu))
     return max(1, len(siblings))
+
+
+def set_defaults(options: dict[str, Any], *, has_projector: bool, has_servers: bool) -> None:
+    """What the target is loaded with where nothing is said, and where it is not what llama_cpp would take."""
+    # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
+    options["n_threads"] = options.get("n_threads") or default_threads()
+    options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
+    if has_projector:
+        options.setdefault("chat_format", "auto")
+    if has_servers:
+        options.setdefault("n_gpu_layers", -1)
 
 
 def cache_types(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class _Link:
             self._poll.register(fd, _LOST)
         self._sink = 0  # inode of what stands for a lost connection
         self._lock = threading.Lock()
-        self._n_users = 0
+        self.n_users = 0
 
     @classmethod
     def get(cls, endpoint: str) -> _Link:
@@ -159,7 +159,7 @@ class _Link:
         with cls._all_lock:
             link = cls._all.get(endpoint)
             if link is not None and link.is_lost():
-                if link._n_users > 0 or link._is_held():
+                if link.n_users > 0 or link.is_held():
                     raise RpcError(
                         f"the connection to the ggml-rpc server {endpoint} was lost: close the models that used it "
                         "first"
@@ -167,7 +167,7 @@ class _Link:
                 link = None
             if link is None:
                 link = cls._all[endpoint] = cls(endpoint)
-            link._n_users += 1
+            link.n_users += 1
             return link
 
     def is_lost(self) -> bool:
@@ -184,7 +184,7 @@ class _Link:
                         os.dup2(sink.fileno(), fd, inheritable=False)
             return self._sink != 0
 
-    def _is_held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether something still holds the lost connection."""
         for fd in self._sockets:
             with contextlib.suppress(OSError):
@@ -195,9 +195,9 @@ class _Link:
     def release(self) -> None:
         """One user less. The last one closes the connection, if nothing else in the process holds it."""
         with self._all_lock:
-            self._n_users -= 1
+            self.n_users -= 1
             lost = self.is_lost()
-            if self._n_users == 0:
+            if self.n_users == 0:
                 del self.connection
                 if not lost:
                     del self._all[self.endpoint]

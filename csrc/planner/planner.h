@@ -164,26 +164,30 @@ class planner {
     // microseconds of the target's pass over n_rows of so many sequences, with what is added to it
     float pass_us(int32_t n_rows, int32_t n_seqs) const { return target_->at(n_rows + n_pad(n_rows, n_seqs)); }
 
-    bool    can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
-    void    check(llama_seq_id seq_id) const;
-    void    check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
-                  const std::vector<int32_t> & n_rooms) const;
-    void    set_price(int32_t n_seqs, int32_t n_rows_extra);
-    bool    ask(int32_t n_max);
+    void   check(llama_seq_id seq_id) const;
+    void   check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                 const std::vector<int32_t> & n_rooms) const;
+    void   set_price(int32_t n_seqs, int32_t n_rows_extra);
+    float  levels_us(int32_t n_levels, int32_t n_seqs) const;
+    float  choose();
+    void   order_by_depth();
+    float  best_of(const std::vector<float> & cums, int32_t & n_best) const;
+    size_t stride() const { return params_.uniform ? std::max<size_t>(1, n_drafting_) : 1; }
+    void   publish();
+
+    // asking.cpp: whether the head is asked, and for whom
+    bool  can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
+    bool  ask(int32_t n_max);
+    bool  leave_waiting();
+    float value_for_all() const;
+
+    // drafting.cpp: what the head drafts
     void    draft();
-    bool    leave_waiting();
-    float   value_for_all() const;
     int32_t begin();
     int32_t n_steps_ahead();
-    float   levels_us(int32_t n_levels, int32_t n_seqs) const;
     void    add_nodes(size_t first, int32_t depth);
-    float   choose();
-    void    order_by_depth();
-    float   best_of(const std::vector<float> & cums, int32_t & n_best) const;
-    size_t  stride() const { return params_.uniform ? std::max<size_t>(1, n_drafting_) : 1; }
     int32_t next_width(float value, int32_t depth);
     void    set_outlooks(int32_t depth);
-    void    publish();
 
     // mix.cpp: the text beside the head
     void    add_text();
@@ -200,6 +204,8 @@ class planner {
     void insert_cum(float cum) {
         cums_ahead_.insert(std::upper_bound(cums_ahead_.begin(), cums_ahead_.end(), cum, std::greater<float>()), cum);
     }
+
+    static double now_us();
 
     // run a call of the source; returns its microseconds
     template <typename F>

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,6 @@ import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from gguf.quants import dequantize
-from llama_cpp._logger import set_verbose
 from numpy.typing import NDArray
 
 from ..convert import quantize
@@ -409,7 +409,7 @@ def _head_tensors(model: _Model, n_boundaries: int) -> list[OutTensor]:
 
 def quantize_target(source: str | os.PathLike[str], output: str | os.PathLike[str], ftype: str, n_threads: int) -> None:
     """Quantize a target with libllama, with the mix of types that llama-quantize makes."""
-    set_verbose(False)  # it would print a line per tensor
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # it would print a line per tensor
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{ftype}"])

@@ -1,6 +1,6 @@
 """Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
 
-from .grammar import json_schema_to_grammar
+from .grammar import grammar_text, json_schema_to_grammar
 from .parser import ChatParser, Message
 from .request import apply_request
 from .sampling import ChatRules, sampling_rules
@@ -14,6 +14,7 @@ __all__ = [
     "GrammarTrigger",
     "Message",
     "apply_request",
+    "grammar_text",
     "json_schema_to_grammar",
     "sampling_rules",
 ]

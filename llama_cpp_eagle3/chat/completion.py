@@ -13,6 +13,7 @@ from llama_cpp import Llama
 
 from ..batch import Request, make_request
 from ..engine import Engine, Media, Sampling, Sequence, TokenLogprob, Vocab
+from .grammar import grammar_text
 from .parser import Message
 from .sampling import sampling_rules
 from .templates import ChatParams
@@ -136,8 +137,8 @@ def request_body(options: Mapping[str, Any]) -> Json:
         raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
     body = {name: options[name] for name in REQUEST_OPTIONS if options.get(name) is not None}
     grammar = options.get("grammar")
-    if grammar is not None:  # a LlamaGrammar, which has no other way to its text
-        body["grammar"] = grammar if isinstance(grammar, str) else grammar._grammar
+    if grammar is not None:
+        body["grammar"] = grammar if isinstance(grammar, str) else grammar_text(grammar)[0]
     return {"messages": list(options["messages"]), **body}
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import Eagle3Error
-from .checkpoint import Checkpoint, read_checkpoint
-from .encoding import OUTTYPES
-from .head import HeadSpec, Overrides, describe
+from .head import HeadSpec, Overrides
 from .output import temporary
 from .probe import Measurement, probe_head
-from .target import TargetModel, read_target_model
-from .writer import write_head
+from .source import Source
+from .target import TargetModel
 
 
 @dataclass(frozen=True)
@@ -66,35 +64,23 @@ def convert(
         ModelFileError: something in the files is missing, broken or not supported.
         IncompatibleDraftError: the head was not made for this target.
     """
-    if outtype != "auto" and outtype not in OUTTYPES:
-        raise ValueError(f"expected an outtype of auto, {', '.join(OUTTYPES)}, got {outtype!r}")
-    checkpoint = read_checkpoint(Path(draft))
-    target_model = read_target_model(Path(target))
     chosen = tuple(boundaries) if boundaries is not None else None
-    spec = describe(
-        checkpoint, target_model, Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
-    )
-    outtype = _outtype(checkpoint, outtype)
-    folder = Path(draft).resolve().name
-    path = Path(output) if output is not None else Path(f"{folder}-{outtype}.gguf")
+    overrides = Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
+    source = Source.read(Path(draft), Path(target), overrides, outtype, name)
+    path = Path(output) if output is not None else Path(f"{source.folder}-{source.outtype}.gguf")
 
     measurements: tuple[Measurement, ...] = ()
     with temporary(path) as part:
-        write_head(part, spec, checkpoint, target_model, outtype, progress, name or folder)
+        source.write(part, progress)
         if probe_prompts is not None:
-            gguf_target = _probe_target(target_model, probe_target)
-            measurements = probe_head(part, spec, gguf_target, list(probe_prompts), progress)
+            gguf_target = _probe_target(source.target, probe_target)
+            measurements = probe_head(part, source.spec, gguf_target, list(probe_prompts), progress)
             best = measurements[0].candidate
             how = f"measured: {measurements[0].n_accepted:.2f} tokens accepted per draft, best of {len(measurements)}"
-            spec = spec.settled(best.boundaries, best.norm_output, best.norm_before_residual, how)
-            write_head(part, spec, checkpoint, target_model, outtype, progress, name or folder)
-    return Conversion(path, spec, outtype, measurements)
-
-
-def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
-    if outtype != "auto":
-        return outtype
-    return "bf16" if checkpoint.tensors["layers.0.mlp.gate_proj.weight"].dtype == "bf16" else "f16"
+            spec = source.spec.settled(best.boundaries, best.norm_output, best.norm_before_residual, how)
+            source = replace(source, spec=spec)
+            source.write(part, progress)
+    return Conversion(path, source.spec, source.outtype, measurements)
 
 
 def _probe_target(target: TargetModel, path: str | Path | None) -> Path:

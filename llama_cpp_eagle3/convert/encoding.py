@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 
+from .._library import libllama
 from ..errors import Eagle3Error
 from .tensors import Array
 
@@ -68,7 +68,7 @@ def encode(values: Array, kind: GgmlType) -> Array:
 
 @cache
 def _quantize_chunk() -> Callable[..., int]:
-    library = llama_cpp.llama_cpp._lib
+    library = libllama()
     if sys.platform == "win32":  # there a library does not show the symbols of those that it needs
         library = ctypes.CDLL(str(Path(library._name).with_name("ggml-base.dll")))
     function = library.ggml_quantize_chunk

@@ -6,19 +6,16 @@ import gc
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
 
 from .. import _core
 from ..errors import Eagle3Error
+from ..llama import Eagle3Llama
 from .gguf_file import open_gguf
 from .head import HeadSpec
 from .tensors import Array
-
-if TYPE_CHECKING:
-    from ..llama import Eagle3Llama
 
 _N_DRAFT = 3  # norm_output shows from the second drafted token on
 _N_ANSWER = 64
@@ -69,8 +66,6 @@ def probe_head(head: Path, spec: HeadSpec, target: Path, prompts: list[str], pro
     prompts = [prompt for prompt in prompts if prompt.strip()]
     if not prompts:
         raise Eagle3Error("a probe needs prompts: one per line, or paragraphs between empty lines")
-    from ..llama import Eagle3Llama  # only here: converting needs no engine
-
     candidates = candidates_of(spec)
     union = sorted({b for candidate in candidates for b in candidate.boundaries})
     no_fc = not spec.use_aux_hidden_state

@@ -3,13 +3,14 @@
 `Engine` knows a target, a draft and llama.cpp's samplers, and neither `llama_cpp.Llama` nor files nor HTTP.
 """
 
-from .engine import Engine, Output, check_prompt
+from .engine import Engine
 from .media import Media, check_media, media_tokens
 from .memory import Memory
+from .outputs import Output
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
 from .sampling import SAMPLERS, Chain, LogitsProcessor, Reasoning, Sampling, samplers_of
-from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob
+from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob, check_prompt
 from .text import Text
 from .vocab import Vocab
 

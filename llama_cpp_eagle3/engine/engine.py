@@ -8,33 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
-from typing import Literal
 
 from .._core import Drafter, FeatureTap, Planner, Target, TextDrafter
-from ..errors import ContextFullError, Eagle3Error
+from ..errors import Eagle3Error
 from ..guard import Guard
 from .media import Media, check_media
 from .memory import Memory
+from .opener import Opener, lost_error
+from .outputs import Output, Outputs
 from .proposer import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
 from .schedule import Schedule
-from .sequence import DraftSettings, Part, Round, Saved, Sequence, Shift, State
+from .sequence import DraftSettings, Part, Round, Saved, Sequence, Shift, State, check_prompt
 from .text import N_COMPLETE, Text
 from .vocab import Vocab
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A token as it came, or the end of a sequence that ended without one."""
-
-    sequence: Sequence
-    token: int | None
-    text: str
-    """What is new of the text: whole characters, nothing that a stop string may still take back."""
-    drafted: bool = False
-    """Whether the token had been drafted."""
 
 
 class Engine:
@@ -92,11 +80,10 @@ class Engine:
             draft_model=draft_model,
             text=text,
         )
-        self._before_pass = before_pass
         self._guard = Guard(type(self).__name__)
         self._schedule = Schedule(self.memory, self._rounds.begin_text)
-        self._outputs: list[Output] = []
-        self._has_cancelled = False
+        self._outputs = Outputs(vocab)
+        self._opener = Opener(self.memory, self._rounds, self._schedule, self._outputs, before_pass)
 
     # what it is made of
 
@@ -171,7 +158,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do, or to tell."""
-        return bool(self._schedule.running or self._schedule.waiting or self._outputs)
+        return bool(self._schedule.running or self._schedule.waiting or len(self._outputs))
 
     # sequences
 
@@ -288,7 +275,7 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
-        sequence.is_cancelled = self._has_cancelled = True
+        self._schedule.cancel(sequence)
 
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
@@ -312,16 +299,15 @@ class Engine:
         """
         with self._guard:
             self._begin()
-            self._end_cancelled()
-            opened = self._open()
+            self._schedule.end_cancelled(self._outputs.end)
+            opened = self._opener.open()
             for part in opened.parts if opened is not None else ():
                 sequence = part.sequence
                 while not sequence.finish_reason and (token := self._next_or_fail(sequence)) is not None:
-                    self._advance(sequence, token)
+                    self._outputs.add(sequence, token)
             self._rounds.commit()
             self._schedule.retire()
-            outputs, self._outputs = self._outputs, []
-            return outputs
+            return self._outputs.take()
 
     def open(self, only: Sequence | None = None) -> Round | None:
         """Begin a pass: draft and verify. None if nothing is to be done.
@@ -330,7 +316,7 @@ class Engine:
         """
         with self._guard:
             self._begin()
-            return self._open(only)
+            return self._opener.open(only)
 
     def accept(self, sequence: Sequence) -> Iterator[int]:
         """Sample a sequence's rows of the open pass, one by one, for as long as its draft says the same."""
@@ -393,7 +379,7 @@ class Engine:
         with self._guard:
             self._begin()
             if sequence.seq_id >= 0 and not self.memory.settle(sequence):
-                raise _lost()
+                raise lost_error()
 
     def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Somebody has filled the empty context: a sequence holds these tokens there, and nothing else is there."""
@@ -427,7 +413,7 @@ class Engine:
         with self._guard:
             self._begin()
             if not self.memory.settle(sequence):
-                raise _lost()
+                raise lost_error()
             self.memory.go_back(sequence, n_past)
 
     def clear(self) -> None:
@@ -480,8 +466,8 @@ class Engine:
             for sequence in sequences:
                 self.cancel(sequence)
             self._begin()
-            self._end_cancelled()
-            self._outputs = [output for output in self._outputs if output.sequence not in sequences]
+            self._schedule.end_cancelled(self._outputs.end)
+            self._outputs.forget(sequences)
 
     def close(self) -> None:
         """The context is about to be freed: every later call raises."""
@@ -491,181 +477,12 @@ class Engine:
             self.target.close()
             self.vocab.close()
 
-    # who runs
-
-    def _end_cancelled(self) -> None:
-        if not self._has_cancelled:
-            return
-        try:
-            self._has_cancelled = False  # first: others may be cancelled meanwhile
-            for sequence in [s for s in list(self._schedule.waiting) if s.is_cancelled]:
-                self._end(sequence, "cancelled")
-                self._schedule.withdraw(sequence)
-            for sequence in self._schedule.running:
-                if sequence.is_cancelled and not sequence.finish_reason:
-                    self._end(sequence, "cancelled")
-            self._schedule.retire()
-        except BaseException:
-            self._has_cancelled = True
-            raise
-
-    def _end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
-        sequence.finish_reason = reason
-        text = "" if sequence.text is None else sequence.text.release(at_end=True)
-        self._outputs.append(Output(sequence, None, text))
-
-    def _fail(self, sequence: Sequence, error: BaseException) -> None:
-        sequence.error = error
-        self._end(sequence, "error")
-
-    # open
-
-    def _open(self, only: Sequence | None = None) -> Round | None:
-        self._before_pass()
-        if only is None:
-            self._schedule.admit()
-            self._schedule.close_ranks()
-            return self._pass(self._schedule.running, by_hand=False)
-        only.state = State.RUNNING  # nobody may take its place now
-        try:
-            return self._pass([only], by_hand=True)
-        finally:
-            if self._rounds.opened is None:
-                only.state = State.HELD
-
-    def _pass(self, sequences: list[Sequence], by_hand: bool) -> Round | None:
-        with_drafts = True
-        while True:
-            self._settle_all(sequences)
-            for sequence in sequences:
-                if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
-                    self._full(sequence, by_hand)
-                if sequence.lacks_media and not sequence.finish_reason:
-                    self._fail_or_raise(sequence, _no_media(), by_hand)
-            going = [s for s in sequences if not s.finish_reason]
-            opened = self._rounds.plan(going, by_hand)
-            if opened is None:
-                return None
-            if opened.parts[0].media is not None and not self._encode(opened.parts[0], by_hand):
-                continue
-            if with_drafts:
-                self._rounds.propose(opened)
-            try:
-                self._rounds.verify(opened)
-            except ContextFullError as e:
-                if self.memory.make_room():
-                    continue
-                if any(part.draft.tokens for part in opened.parts):
-                    with_drafts = False
-                elif by_hand:
-                    raise
-                elif len(going) > 1:
-                    self._schedule.put_aside(going[-1])
-                else:
-                    self._fail(going[0], e)
-                    return None
-            else:
-                return opened
-
-    def _encode(self, part: Part, by_hand: bool) -> bool:
-        """Have an image's rows; False if that ends its sequence."""
-        assert part.media is not None
-        try:
-            part.media.encode()
-        except Exception as e:
-            self._fail_or_raise(part.sequence, e, by_hand)
-            return False
-        return True
-
-    def _fail_or_raise(self, sequence: Sequence, error: Exception, by_hand: bool) -> None:
-        if by_hand:
-            raise error
-        self._fail(sequence, error)
-
-    def _settle_all(self, sequences: SequenceOf[Sequence]) -> None:
-        """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
-        for place in self.memory.places:
-            user = place.user
-            if user is None or not user.is_dirty:
-                continue
-            n_past, is_there = user.n_past, self.memory.settle(user)
-            if user in sequences:
-                if not is_there:
-                    raise _lost()
-            elif user.n_past < n_past:
-                self.memory.release(user)  # whoever holds it evaluates nothing now: all is there, or nothing
-
-    def _full(self, sequence: Sequence, by_hand: bool) -> None:
-        if by_hand:
-            raise ContextFullError(
-                f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
-                "Use a larger n_ctx."
-            )
-        if sequence.shift is None:
-            self._end(sequence, "length")
-        else:
-            self._shift(sequence, sequence.shift)
-
-    def _shift(self, s: Sequence, shift: Shift) -> None:
-        """Cut tokens out of a full context. What comes behind is read again: the head cannot be shown a cut."""
-        n_keep = min(shift.n_keep, self.n_ctx - 4)
-        n_left = self.n_ctx - n_keep
-        n_cut = min(shift.n_discard or n_left // 2, n_left - 1)
-        self.memory.go_back(s, n_keep)
-        del s.tokens[n_keep : n_keep + n_cut]
-        n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
-        s.n_prompt -= n_cut_prompt
-        s.n_cut += n_cut - n_cut_prompt
-        s.n_save = -1
-
-    # accept
-
     def _next_or_fail(self, s: Sequence) -> int | None:
-        """The same; an error ends the sequence alone."""
+        """As `next`; an error ends the sequence alone."""
         try:
             return self._rounds.next(s)
         except BaseException as e:
-            self._fail(s, e)
+            self._outputs.fail(s, e)
             if isinstance(e, Exception):
                 return None
             raise  # an interrupt is for all, but this sequence's sampler may have drawn a token that nobody got
-
-    def _advance(self, s: Sequence, token: int) -> None:
-        """A token came: go on, or end the text."""
-        text = s.text
-        assert text is not None
-        if token in self.vocab.eog:
-            s.tokens.pop()
-            s.finish_reason = "stop"
-        else:
-            piece = self.vocab.piece(token, token in s.special)
-            n = s.n_generated
-            if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
-                if text.find_stop():
-                    s.finish_reason = "stop"
-                elif text.find_outdent() or n >= s.max_tokens:
-                    s.finish_reason = "length"
-        self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason)), s.drafted))
-
-    # commit
-
-
-def _lost() -> Eagle3Error:
-    return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
-
-
-def _no_media() -> ValueError:
-    return ValueError(
-        "expected tokens of the vocabulary, found those of an image that is not in memory any more: give its messages "
-        "again"
-    )
-
-
-def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
-    """Raise what `Engine.add` raises for a prompt that cannot be read."""
-    if not tokens:
-        raise ValueError("expected at least one token, found none")
-    if len(tokens) > n_ctx:
-        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
-    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
-        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

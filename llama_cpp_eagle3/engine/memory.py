@@ -6,7 +6,6 @@ with them, until the place or its cells are needed; what goes then may stay in h
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 
 from .._core import Drafter, FeatureTap, Target
 from ..errors import ContextFullError, Eagle3Error
+from .host_store import HostStore, n_common
 from .sequence import Part, Saved, Sequence, State
 
 _N_WORTH_KEEPING = 32
@@ -43,54 +43,6 @@ class Place:
     def tokens(self) -> SequenceOf[int]:
         """What target and draft hold there."""
         return self.kept if self.user is None else self.user.tokens[: self.user.n_past]
-
-
-class HostStore:
-    """Prefixes in host memory, the least recently used of which go first."""
-
-    def __init__(self, n_bytes_max: int):
-        self.n_bytes_max = n_bytes_max
-        self.n_bytes = 0
-        self._entries: OrderedDict[tuple[int, ...], Saved] = OrderedDict()
-
-    def put(self, tokens: SequenceOf[int], state: Saved) -> None:
-        """Keep a prefix; those that it begins with are dropped."""
-        key = tuple(tokens)
-        if state.n_bytes > self.n_bytes_max:
-            return
-        for other in [other for other in self._entries if key[: len(other)] == other]:
-            self._drop(other)
-        self._entries[key] = state
-        self.n_bytes += state.n_bytes
-        while self.n_bytes > self.n_bytes_max:
-            self._drop(next(iter(self._entries)))
-
-    def find(self, tokens: SequenceOf[int]) -> tuple[tuple[int, ...], int]:
-        """The prefix that shares the most tokens, and how many; ((), 0) if none does."""
-        best: tuple[int, ...] = ()
-        n_best = 0
-        for key in self._entries:
-            n = n_common(key, tokens)
-            if n > n_best:
-                best, n_best = key, n
-        return best, n_best
-
-    def take(self, key: tuple[int, ...]) -> Saved:
-        """Take a prefix out."""
-        state = self._entries[key]
-        self._drop(key)
-        return state
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._entries.clear()
-        self.n_bytes = 0
-
-    def _drop(self, key: tuple[int, ...]) -> None:
-        self.n_bytes -= self._entries.pop(key).n_bytes
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 class Memory:
@@ -523,11 +475,3 @@ def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
     alone the image would have to be encoded again.
     """
     return 0 < n <= len(tokens) and tokens[n - 1] < 0
-
-
-def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
-    n = min(len(a), len(b))
-    if list(a[:n]) == list(b[:n]):
-        return n
-    return next(i for i in range(n) if a[i] != b[i])

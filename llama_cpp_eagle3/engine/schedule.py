@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 from .memory import Memory
 from .sequence import Sequence, State
@@ -15,7 +16,7 @@ _N_CELLS_EACH = 16
 
 
 class Schedule:
-    """The sequences of an engine that have not ended. Only `submit` may be called from any thread."""
+    """The sequences of an engine that have not ended. Only `submit` and `cancel` may be called from any thread."""
 
     def __init__(self, memory: Memory, on_run: Callable[[Sequence], None]):
         """on_run: told of each sequence that gets a place."""
@@ -23,10 +24,32 @@ class Schedule:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._on_run = on_run
+        self._has_cancelled = False
 
     def submit(self, sequence: Sequence) -> None:
         """Have a sequence wait for a place."""
         self.waiting.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Have a sequence end with the next `end_cancelled`, wherever it is."""
+        sequence.is_cancelled = self._has_cancelled = True
+
+    def end_cancelled(self, end: Callable[[Sequence, Literal["cancelled"]], None]) -> None:
+        """End those that were cancelled. end: told of each."""
+        if not self._has_cancelled:
+            return
+        try:
+            self._has_cancelled = False  # first: others may be cancelled meanwhile
+            for sequence in [s for s in list(self.waiting) if s.is_cancelled]:
+                end(sequence, "cancelled")
+                self.withdraw(sequence)
+            for sequence in self.running:
+                if sequence.is_cancelled and not sequence.finish_reason:
+                    end(sequence, "cancelled")
+            self.retire()
+        except BaseException:
+            self._has_cancelled = True
+            raise
 
     def admit(self) -> None:
         """Give places to those that wait. Who waits for a place that is taken lets others pass."""

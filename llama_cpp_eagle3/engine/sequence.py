@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..draft import Draft
+from ..errors import ContextFullError
 from ..stats import Stats
 from .media import Media
 from .sampling import Chain
@@ -269,3 +270,13 @@ class Round:
     """Of them, of prompts."""
     draft_ns: int = 0
     verify_ns: int = 0
+
+
+def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
+    """Raise what `Engine.add` raises for a prompt that cannot be read."""
+    if not tokens:
+        raise ValueError("expected at least one token, found none")
+    if len(tokens) > n_ctx:
+        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
+    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
+        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

@@ -58,7 +58,7 @@ def fetch_pair(
         target_path: the target's file, if it is not fetched.
         target_file: its file in the repository, or a pattern that matches one, instead of a type.
         more_files: patterns of further files of the target's repository, one each.
-        head_file: the head's file, or a pattern.
+        head_file: the head's file, or a pattern; without `head` it is in the target's repository.
         use_sidecar: without `head`, take the eagle3-*.gguf of the target's repository, if there is one.
         log: told what is taken.
 
@@ -68,6 +68,8 @@ def fetch_pair(
         ImportError: something of the extra `hub` is missing.
     """
     repository = None
+    if head is None and head_file is not None and target is not None:
+        head = split_name(target)[0]
     if target is not None:
         repo_id, quant = split_name(target)
         repository = Repository(repo_id, access)
@@ -184,22 +186,23 @@ def _convert(
         log(f"head: {repository.repo_id}, converted before: {output}")
         return str(output)
     try:
-        from ..convert import convert
         from ..convert.checkpoint import shard_names
+        from ..convert.source import Source
     except ImportError as e:
         raise Eagle3Error(f"'{repository.repo_id}' must be converted, for which {e}") from e
     log(f"head: {repository.repo_id}, {weights}, converted for this target")
-    source = repository.fetch(snapshot, ["config.json", weights])[-1]
+    path = repository.fetch(snapshot, ["config.json", weights])[-1]
     if weights.endswith(".index.json"):
-        repository.fetch(snapshot, shard_names(source))
+        repository.fetch(snapshot, shard_names(path))
     output.parent.mkdir(parents=True, exist_ok=True)
-    result = convert(source.parent, target_path, output, progress=sys.stderr.isatty(), name=repository.repo_id)
-    for note in result.spec.notes:
+    source = Source.read(path.parent, Path(target_path), name=repository.repo_id)
+    source.save(output, progress=sys.stderr.isatty())
+    for note in source.spec.notes:
         log(f"note: {note}")
-    for doubt in result.spec.doubts:
+    for doubt in source.spec.doubts:
         _log.warning(
             "the checkpoint of '%s' leaves open: %s. Settle it: llama-cpp-eagle3 convert '%s' --target '%s' --probe "
             "PROMPTS -o HEAD.gguf, and give that with -md",
-            *(repository.repo_id, doubt, source.parent, target_path),
+            *(repository.repo_id, doubt, path.parent, target_path),
         )
-    return str(result.path)
+    return str(output)

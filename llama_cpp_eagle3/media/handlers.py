@@ -6,6 +6,7 @@ which decodes a chunk: for contexts of an `Eagle3Llama` that hands the rows to t
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from types import ModuleType
 from typing import Any, Protocol
@@ -67,12 +68,13 @@ class _Module(ModuleType):
         owner.eval_media(
             make_media(ctx, chunk, owner.n_tokens, placeholder, key, n_embd_inp, lambda encode: encode(ctx))
         )
-        new_n_past._obj.value = owner.n_tokens
+        ctypes.cast(new_n_past, ctypes.POINTER(lib.llama_pos))[0] = owner.n_tokens
         return 0
 
 
 def hook_handler(handler: Any, owner: Owner, context: int) -> None:
     """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is."""
+    # there is no public name for the module through which it calls
     if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):
         return
     _owners[context] = owner

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core import CostCurve, Planner
-from ..engine import Engine
+from ..engine import DraftSettings, Engine
 from ..head import Head
 from .cache import load_costs, save_costs
 from .costs import GGML_TYPE_NARROW, Costs
@@ -98,8 +98,13 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
             save_costs(key(), costs)
 
 
-def why_not(planner: Planner | None) -> str:
-    """Why nothing is drafted, as far as the planner decides that."""
+def why_not(planner: Planner | None, settings: DraftSettings) -> str:
+    """Why nothing is drafted."""
+    if settings.mode != "auto" or settings.n_max <= 0:
+        return (
+            f"the settings leave none: draft={settings.mode!r}, draft_n_max={settings.n_max}, "
+            f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
+        )
     if planner is None:
         return "what passes cost here was not measured yet, since something else ran: call calibrate() before"
     if not planner.can_pay():

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._core import local_accelerators
 from ..errors import Eagle3Error
-from .batch import BatchRequest, answer_all, load_server
+from .batch_answers import BatchRequest, answer_all, load_server
 
 _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 

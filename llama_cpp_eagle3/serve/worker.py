@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-from ..engine import Engine, Sequence, TokenLogprob
-from ..engine.engine import Output
+from ..engine import Engine, Output, Sequence, TokenLogprob
 from .figures import Figures
 
 _N_FAILURES_MAX = 3

@@ -1,0 +1,72 @@
+"""A checkpoint and the target that it is converted for, read and described, to be written as a GGUF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .checkpoint import Checkpoint, read_checkpoint
+from .encoding import OUTTYPES
+from .head import HeadSpec, Overrides, describe
+from .output import temporary
+from .target import TargetModel, read_target_model
+from .writer import write_head
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a head is made of."""
+
+    checkpoint: Checkpoint
+    target: TargetModel
+    spec: HeadSpec
+    outtype: str
+    folder: str
+    """The name of the checkpoint's folder."""
+    name: str
+    """What the head is called in the file."""
+
+    @classmethod
+    def read(
+        cls,
+        draft: Path,
+        target: Path,
+        overrides: Overrides | None = None,
+        outtype: str = "auto",
+        name: str | None = None,
+    ) -> Source:
+        """Read both and say what the head is.
+
+        Args:
+            draft: folder with the head's config.json and weights.
+            target: the target's GGUF or its Hugging Face folder.
+            overrides: what is said instead of what the rules make of the checkpoint.
+            outtype: type of the matrices; auto keeps 16-bit types and makes f32 f16.
+            name: what the head is called in the file; without it, as the folder is.
+
+        Raises:
+            ModelFileError: something in the files is missing, broken or not supported.
+            IncompatibleDraftError: the head was not made for this target.
+        """
+        if outtype != "auto" and outtype not in OUTTYPES:
+            raise ValueError(f"expected an outtype of auto, {', '.join(OUTTYPES)}, got {outtype!r}")
+        checkpoint = read_checkpoint(draft)
+        model = read_target_model(target)
+        spec = describe(checkpoint, model, overrides)
+        folder = draft.resolve().name
+        return cls(checkpoint, model, spec, _outtype(checkpoint, outtype), folder, name or folder)
+
+    def write(self, path: Path, progress: bool) -> None:
+        """Write the head over a file. progress: show a bar."""
+        write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
+
+    def save(self, path: Path, progress: bool) -> None:
+        """Write the head to a file that is whole or not there."""
+        with temporary(path) as part:
+            self.write(part, progress)
+
+
+def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
+    if outtype != "auto":
+        return outtype
+    return "bf16" if checkpoint.tensors["layers.0.mlp.gate_proj.weight"].dtype == "bf16" else "f16"
