@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from contextlib import closing
@@ -238,7 +239,7 @@ def test_on_a_terminal(flags: list[str], tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
     os.close(theirs)
     chunks = []
-    while True:
+    while select.select([ours], [], [], 120.0)[0]:
         try:
             chunk = os.read(ours, 4096)
         except OSError:  # the other end is closed
