@@ -486,7 +486,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
-        if (self._head is not None or self.engine.text is not None) and self.engine.planner is None:
+        drafts = self._head is not None or self.engine.text is not None
+        if (drafts or self.n_parallel > 1) and self.engine.planner is None:
             start = perf_counter_ns()
             have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start

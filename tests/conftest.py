@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +24,8 @@ from llama_cpp_eagle3 import _core, model_file
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's job in the background: children would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 set_verbose(False)
 logging.getLogger("gguf").setLevel(logging.WARNING)
 

@@ -186,6 +186,7 @@ void target::clear_batch() {
     batch_count++;
     batch_tokens.clear();
     batch_media = nullptr;
+    batch_n_pad = 0;
     batch_pos.clear();
     batch_n_seq.clear();
     batch_seq_ids.clear();
@@ -236,7 +237,7 @@ void target::add_media(const batch_part & part) {
     batch_media = &part.media;
 }
 
-void target::decode(const std::vector<batch_part> & parts) {
+void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
     if (parts.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
@@ -292,6 +293,7 @@ void target::decode(const std::vector<batch_part> & parts) {
             add_chain(part);
         }
     }
+    add_pads(parts, n_pad);
     try {
         run();
     } catch (...) {
@@ -377,6 +379,22 @@ struct causal_scope {
     llama_context * ctx;
 };
 
+int32_t target::decode_rows() {
+    llama_batch batch = {};
+    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
+    // llama.cpp only reads
+    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
+    batch.token       = batch_media ? nullptr : batch_tokens.data();
+    batch.pos         = batch_pos.data();
+    batch.n_seq_id    = batch_n_seq.data();
+    batch.seq_id      = batch_seq.data();
+    batch.logits      = batch_logits.data();
+    if (tap_ptr) {
+        tap_ptr->begin(batch);
+    }
+    return llama_decode(ctx, batch);
+}
+
 void target::run() {
     decoded = false;
     if (tap_ptr && tap_ptr->needs_all_outputs()) {
@@ -387,32 +405,23 @@ void target::run() {
         batch_seq.push_back(batch_seq_ids.data() + n_seq);
     }
 
-    llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
-    // llama.cpp only reads
-    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
-    batch.token       = batch_media ? nullptr : batch_tokens.data();
-    batch.pos         = batch_pos.data();
-    batch.n_seq_id    = batch_n_seq.data();
-    batch.seq_id      = batch_seq.data();
-    batch.logits      = batch_logits.data();
-
     const int64_t t_start = ggml_time_us();
     try {
         argmax_used = argmax_.is_attached();
         if (argmax_used) {
             check_outputs();
         }
-        if (tap_ptr) {
-            tap_ptr->begin(batch);
-        }
         const abort_guard  guard(abort_guard::outside_kernels);
         const causal_scope causal(ctx, !batch_media || batch_media->causal);
-        const int32_t      ret = llama_decode(ctx, batch);
+        int32_t            ret = decode_rows();
+        if (ret == 1 && batch_n_pad > 0) {
+            drop_pads();
+            ret = decode_rows();
+        }
         if (ret == 1) {
             throw context_full_error(
-                format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
-                       batch.n_tokens, n_ctx));
+                format("no room for %zu tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
+                       batch_tokens.size(), n_ctx));
         }
         if (ret != 0) {
             throw error(format("llama_decode failed with %d (%s)", ret, decode_problem(ret)));
@@ -436,8 +445,9 @@ void target::run() {
         }
         throw error(format("llama_decode failed: %s", e.what()));
     }
-    t_decode += ggml_time_us() - t_start;
     decoded = true;
+    drop_pads();
+    t_decode += ggml_time_us() - t_start;
 }
 
 // after a failure: take back what some ubatches may have added. An open round is aborted; what cannot go back is

@@ -59,8 +59,11 @@ class target {
     target & operator=(const target &) = delete;
 
     // One llama_decode for all parts, each of another sequence: forget its tokens from n_past on and evaluate these
-    // there. If it throws, every memory ends at n_past or before it
-    void decode(const std::vector<batch_part> & parts);
+    // there. If it throws, every memory ends at n_past or before it.
+    // n_pad: rows to add, which nobody looks at and nothing is left of: kernels that take rows by four take longer for
+    // two. They come behind the parts by turns. In streams, whose parts must have the same number of rows, that number
+    // may come behind other sequences instead. Where they cannot be added, for want of room say, they are not
+    void decode(const std::vector<batch_part> & parts, int32_t n_pad = 0);
 
     // after a part that is a draft or a tree: keep the path through these of its rows, the first one first, and forget
     // the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
@@ -163,21 +166,24 @@ class target {
     void    check_media(const batch_part & part) const;
     void    sync_positions(llama_seq_id seq_id);
 
-    void check_open() const;
-    void check_row(int32_t row) const;
-    void check_outputs() const;
-    void check_tokens(const std::vector<llama_token> & tokens) const;
-    void check_fits(size_t n_tokens) const;
-    void check_seq(llama_seq_id seq_id) const;
-    void clear_batch();
-    void begin_part(const batch_part & part);
-    void add_chain(const batch_part & part);
-    void add_tree(const batch_part & part);
-    void add_token(llama_token token, llama_pos pos, bool logits, bool visible);
-    void run();
-    void take_back_batch();
-    void drop_leaves(llama_seq_id owner, llama_pos end);
-    void add_media(const batch_part & part);
+    void    check_open() const;
+    void    check_row(int32_t row) const;
+    void    check_outputs() const;
+    void    check_tokens(const std::vector<llama_token> & tokens) const;
+    void    check_fits(size_t n_tokens) const;
+    void    check_seq(llama_seq_id seq_id) const;
+    void    clear_batch();
+    void    begin_part(const batch_part & part);
+    void    add_chain(const batch_part & part);
+    void    add_tree(const batch_part & part);
+    void    add_token(llama_token token, llama_pos pos, bool logits, bool visible);
+    int32_t decode_rows();
+    void    run();
+    void    take_back_batch();
+    void    drop_leaves(llama_seq_id owner, llama_pos end);
+    void    add_media(const batch_part & part);
+    void    add_pads(const std::vector<batch_part> & parts, int32_t n_pad);
+    void    drop_pads();
 
     llama_seq_id take_leaf(llama_seq_id owner, llama_pos end);
 
@@ -208,6 +214,7 @@ class target {
     std::vector<llama_seq_id>   batch_seq_ids; // of all tokens, one after the other
     std::vector<llama_seq_id *> batch_seq;
     std::vector<int8_t>         batch_logits;
+    int32_t                     batch_n_pad = 0; // the last ones
     bool                        decoded     = false;
     int64_t                     batch_count = 0;
 

@@ -250,7 +250,9 @@ class Rounds:
                 batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
         if batch:
             self._forget_rows()
-            self.target.decode_parts(batch)
+            n_pad = self._n_pad(opened, len(batch))
+            opened.n_rows += n_pad
+            self.target.decode_parts(batch, n_pad)
             self._n_batches = self.target.n_batches
         opened.verify_ns = perf_counter_ns() - start
         self.opened = opened
@@ -268,6 +270,12 @@ class Rounds:
                 self._score(part, s.prompt_logprobs)
         if batch and opened.parts[0].media is None:
             self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
+
+    def _n_pad(self, opened: Round, n_parts: int) -> int:
+        """Rows that make the pass faster, as far as that is known."""
+        if self._planned is None or opened.n_prompt_rows:
+            return 0
+        return self._planned.planner.n_pad(opened.n_rows, n_parts)
 
     def _score(self, part: Part, found: list[TokenLogprob]) -> None:
         """What the rows of a prompt say of the prompt's own tokens."""

@@ -12,7 +12,7 @@ from ..engine import Engine
 from ..errors import Eagle3Error
 from .costs import Costs, implausible
 
-N_ROWS = (1, 4, 2, 3, 8, 5, 6, 16, 12, 32, 24)
+N_ROWS = (1, 4, 8, 2, 3, 5, 6, 16, 12, 32, 24)
 """Rows of a target pass, in the order in which they are measured."""
 _N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
@@ -159,7 +159,8 @@ def _fastest(run: Callable[[int], float], sizes: Iterable[int], n_needed: int, e
     for i in range(_N_TIMES):
         for k, n in enumerate(sizes):
             needed = i == 0 and k < n_needed
-            expected = times.get(n) or max((t * max(1.0, n / m) for m, t in times.items()), default=0.0)
+            below = max((m for m in times if m <= n), default=0)
+            expected = times[below] * n / below if below else 0.0
             for _ in range(2):  # the second time in a row llama.cpp has its graph already
                 if needed or perf_counter() + expected < end:
                     times[n] = min(run(n), times.get(n, float("inf")))

@@ -113,9 +113,9 @@ def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(target, name)
 
-            def decode_parts(self, parts: Any) -> None:
+            def decode_parts(self, parts: Any, n_pad: int) -> None:
                 passes.append(len(parts))
-                target.decode_parts(parts)
+                target.decode_parts(parts, n_pad)
 
         llm.engine.memory.target = Counting()  # type: ignore[assignment]
         llm.generate_batch(["long"] + ["short"] * 5, [{"max_tokens": 50}] + [{"max_tokens": 6}] * 5, temperature=0.0)
