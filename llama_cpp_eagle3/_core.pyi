@@ -198,6 +198,11 @@ class Target:
         nothing is left of, where the memory can take them back and has room: some kernels take four rows in less time
         than two.
         """
+    def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
+        """Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
+
+        llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
+        """
     def keep(self, seq_id: int, path: Sequence[int]) -> None:
         """After a part that was a draft: keep the path through these of its rows and forget its other tokens.
 

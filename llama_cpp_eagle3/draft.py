@@ -28,6 +28,10 @@ class Draft:
         """Make a draft in which each token follows the one before, without probabilities."""
         return cls(list(tokens), list(range(-1, len(tokens) - 1)), [])
 
+    def first(self, n: int) -> Draft:
+        """The first n tokens of it."""
+        return Draft(self.tokens[:n], self.parents[:n], self.probs[:n], self.sources[:n])
+
     def n_of(self, source: int) -> int:
         """How many tokens somebody suggested."""
         return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_HEAD)

@@ -222,6 +222,17 @@ void register_target(py::module_ & m) {
             less time than two.
         )pbdoc")
         .def(
+            "can_take_back",
+            [](py_target & self, const std::vector<batch_part> & parts) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.can_take_back(parts);
+            },
+            py::arg("parts"), R"pbdoc(
+            Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
+
+            llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
+        )pbdoc")
+        .def(
             "keep",
             [](py_target & self, llama_seq_id seq_id, const std::vector<int32_t> & path) {
                 const busy_flag::scope scope(self.busy);

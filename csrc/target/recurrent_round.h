@@ -73,6 +73,9 @@ class recurrent_round {
     std::vector<uint8_t> state_get();
     void                 state_set(const std::vector<uint8_t> & state);
 
+    // other sequences' states were gathered where this one's snapshots were, or nobody knows what was decoded
+    void forget_snapshots() { n_back_ = 0; }
+
   private:
     struct saved_state {
         int32_t              n_past = 0; // without a replay

@@ -316,6 +316,7 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
         rounds[part.seq_id].decoded({ first, last });
         first = last;
     }
+    forget_lost_snapshots();
 }
 
 void target::decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
@@ -352,6 +353,9 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
         batch_seq_ids.insert(batch_seq_ids.end(), seq_ids[i].begin(), seq_ids[i].end());
     }
     run();
+    for (auto & round : rounds) {
+        round.forget_snapshots();
+    }
 }
 
 static const char * decode_problem(int32_t ret) {
@@ -379,7 +383,7 @@ struct causal_scope {
     llama_context * ctx;
 };
 
-int32_t target::decode_rows() {
+llama_batch target::as_batch() {
     llama_batch batch = {};
     batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
     // llama.cpp only reads
@@ -389,6 +393,11 @@ int32_t target::decode_rows() {
     batch.n_seq_id    = batch_n_seq.data();
     batch.seq_id      = batch_seq.data();
     batch.logits      = batch_logits.data();
+    return batch;
+}
+
+int32_t target::decode_rows() {
+    const llama_batch batch = as_batch();
     if (tap_ptr) {
         tap_ptr->begin(batch);
     }

@@ -65,6 +65,10 @@ class target {
     // may come behind other sequences instead. Where they cannot be added, for want of room say, they are not
     void decode(const std::vector<batch_part> & parts, int32_t n_pad = 0);
 
+    // whether keep() could take back the drafts of these parts, as llama.cpp would cut their batch: snapshots of a
+    // recurrent state may be left behind (see snapshot_moves)
+    bool can_take_back(const std::vector<batch_part> & parts) const;
+
     // after a part that is a draft or a tree: keep the path through these of its rows, the first one first, and forget
     // the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
     void keep(llama_seq_id seq_id, const std::vector<int32_t> & path);
@@ -166,24 +170,26 @@ class target {
     void    check_media(const batch_part & part) const;
     void    sync_positions(llama_seq_id seq_id);
 
-    void    check_open() const;
-    void    check_row(int32_t row) const;
-    void    check_outputs() const;
-    void    check_tokens(const std::vector<llama_token> & tokens) const;
-    void    check_fits(size_t n_tokens) const;
-    void    check_seq(llama_seq_id seq_id) const;
-    void    clear_batch();
-    void    begin_part(const batch_part & part);
-    void    add_chain(const batch_part & part);
-    void    add_tree(const batch_part & part);
-    void    add_token(llama_token token, llama_pos pos, bool logits, bool visible);
-    int32_t decode_rows();
-    void    run();
-    void    take_back_batch();
-    void    drop_leaves(llama_seq_id owner, llama_pos end);
-    void    add_media(const batch_part & part);
-    void    add_pads(const std::vector<batch_part> & parts, int32_t n_pad);
-    void    drop_pads();
+    void        check_open() const;
+    void        check_row(int32_t row) const;
+    void        check_outputs() const;
+    void        check_tokens(const std::vector<llama_token> & tokens) const;
+    void        check_fits(size_t n_tokens) const;
+    void        check_seq(llama_seq_id seq_id) const;
+    void        clear_batch();
+    void        begin_part(const batch_part & part);
+    void        add_chain(const batch_part & part);
+    void        add_tree(const batch_part & part);
+    void        add_token(llama_token token, llama_pos pos, bool logits, bool visible);
+    llama_batch as_batch();
+    int32_t     decode_rows();
+    void        forget_lost_snapshots();
+    void        run();
+    void        take_back_batch();
+    void        drop_leaves(llama_seq_id owner, llama_pos end);
+    void        add_media(const batch_part & part);
+    void        add_pads(const std::vector<batch_part> & parts, int32_t n_pad);
+    void        drop_pads();
 
     llama_seq_id take_leaf(llama_seq_id owner, llama_pos end);
 

@@ -1,6 +1,7 @@
-// Drafts that were decoded: trees in the cells that their leaves share, and what is kept of a draft.
+// Drafts that are decoded: trees in the cells that their leaves share, and what is kept of a draft.
 
 #include "error.h"
+#include "target/snapshot_moves.h"
 #include "target/target.h"
 
 #include <algorithm>
@@ -119,6 +120,42 @@ void target::drop_leaves(llama_seq_id owner, llama_pos end) {
             llama_memory_seq_rm(llama_get_memory(ctx), s, end, -1);
             loan.n_lent = std::min(loan.n_lent, end);
             loan.busy   = false;
+        }
+    }
+}
+
+bool target::can_take_back(const std::vector<batch_part> & parts) const {
+    if (rounds[0].kind() != rollback_kind::snapshots || parts.size() < 2) {
+        return true;
+    }
+    std::vector<llama_seq_id> ids;
+    for (const auto & part : parts) {
+        check_seq(part.seq_id);
+        ids.insert(ids.end(), part.tokens.size(), part.seq_id);
+    }
+    std::vector<llama_seq_id *> seq_ids;
+    for (llama_seq_id & id : ids) {
+        seq_ids.push_back(&id);
+    }
+    std::vector<int32_t> n_seq_ids(ids.size(), 1);
+    llama_batch          batch = {};
+    batch.n_tokens             = static_cast<int32_t>(ids.size());
+    batch.n_seq_id             = n_seq_ids.data();
+    batch.seq_id               = seq_ids.data();
+    const auto lost            = snapshots_lost(batch, ubatch_split_of(ctx), n_seq_max);
+    return std::none_of(parts.begin(), parts.end(), [&](const batch_part & part) {
+        return part.is_draft && part.tokens.size() > 1 && lost[static_cast<size_t>(part.seq_id)];
+    });
+}
+
+void target::forget_lost_snapshots() {
+    if (rounds[0].kind() != rollback_kind::snapshots || n_seq_max < 2) {
+        return;
+    }
+    const auto lost = snapshots_lost(as_batch(), ubatch_split_of(ctx), n_seq_max);
+    for (size_t s = 0; s < lost.size(); ++s) {
+        if (lost[s]) {
+            rounds[s].forget_snapshots();
         }
     }
 }

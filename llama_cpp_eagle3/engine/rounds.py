@@ -55,6 +55,7 @@ class Rounds:
         self.argmax_on_device = False
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
         self._can_replay = target.rollback_kind == "checkpoint"
+        self._has_snapshots = target.rollback_kind == "snapshots"
         self._n_draft_max = n_rs_seq if target.rollback_kind == "snapshots" else n_batch
         self._n_ctx = target.n_ctx
         self._is_text_turn = False  # images and text take turns
@@ -229,25 +230,10 @@ class Rounds:
     def verify(self, opened: Round) -> None:
         """The pass of the target."""
         start = perf_counter_ns()
-        batch, row = [], 0
-        for part in opened.parts:
-            s, draft, tokens = part.sequence, part.draft, part.tokens
-            if not tokens:
-                continue
-            s.is_dirty = True
-            part.root = row + len(tokens) - 1
-            row += len(tokens) + len(draft.tokens)
-            if part.media is not None:
-                part.has_logits = part.n_past + len(tokens) == len(s.tokens) or s.logits_all
-                logits = "all" if s.logits_all else "last" if part.has_logits else "none"
-                batch.append(part.media.piece(self.target, s.seq_id, part.n_past, len(tokens), logits))
-            elif draft.tokens:
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
-            else:
-                is_end = part.n_past + len(tokens) == len(s.tokens)
-                logits = "all" if s.logits_all else "last" if is_end else "none"
-                part.has_logits = logits != "none"
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
+        batch = self._batch(opened)
+        if self._has_snapshots and not self.target.can_take_back(batch):
+            batch = self._shorten(opened)
+        row = sum(len(part.tokens) + len(part.draft.tokens) for part in opened.parts)
         if batch:
             self._forget_rows()
             n_pad = self._n_pad(opened, len(batch))
@@ -270,6 +256,41 @@ class Rounds:
                 self._score(part, s.prompt_logprobs)
         if batch and opened.parts[0].media is None:
             self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
+
+    def _batch(self, opened: Round) -> list[BatchPart]:
+        """The rows of a pass, and which of them says what comes behind each part."""
+        batch, row = [], 0
+        for part in opened.parts:
+            s, draft, tokens = part.sequence, part.draft, part.tokens
+            if not tokens:
+                continue
+            s.is_dirty = True
+            part.root = row + len(tokens) - 1
+            row += len(tokens) + len(draft.tokens)
+            if part.media is not None:
+                part.has_logits = part.n_past + len(tokens) == len(s.tokens) or s.logits_all
+                logits = "all" if s.logits_all else "last" if part.has_logits else "none"
+                batch.append(part.media.piece(self.target, s.seq_id, part.n_past, len(tokens), logits))
+            elif draft.tokens:
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
+            else:
+                is_end = part.n_past + len(tokens) == len(s.tokens)
+                logits = "all" if s.logits_all else "last" if is_end else "none"
+                part.has_logits = logits != "none"
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
+        return batch
+
+    def _shorten(self, opened: Round) -> list[BatchPart]:
+        """Have drafts that could not be taken back be of one length, which may help, or leave them out."""
+        shortest = min(len(part.draft) for part in opened.parts if part.draft.tokens)
+        for n in (shortest, 0):
+            for part in opened.parts:
+                opened.n_rows -= max(0, len(part.draft) - n)
+                part.draft = part.draft.first(n)
+            batch = self._batch(opened)
+            if self.target.can_take_back(batch):
+                break
+        return batch
 
     def _n_pad(self, opened: Round, n_parts: int) -> int:
         """Rows that make the pass faster, as far as that is known."""

@@ -56,7 +56,7 @@ def have_planner(
         top_k=_TOPK if n_leaves > 1 else 1,
         n_leaves_max=n_leaves,
         n_seq_max=engine.target.n_seq,
-        uniform=not engine.target.is_pooled,
+        uniform=not engine.target.is_pooled or engine.target.rollback_kind != "trim",
     )
 
 

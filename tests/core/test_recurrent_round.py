@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3 import ContextFullError, Eagle3Error
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error, _core
 from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
 
@@ -244,3 +244,46 @@ def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
         fresh.target.truncate(0)
         fresh.target.decode(text, 0)
         np.testing.assert_allclose(low.target.logits(9), fresh.target.logits(59), atol=2e-4)
+
+
+def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
+    """llama.cpp moves the state of the sequence between two that go on reading, without its snapshots."""
+    rng = np.random.default_rng(0)
+    model = load_random_arch(tmp_path, "qwen35")
+    draft = [5, 6, 7]
+    with LowLevel(model, n_seq_max=3, n_rs_seq=4, kv_unified=True, n_ubatch=32) as low:
+
+        def after(n_each: int) -> tuple[bool, np.ndarray]:
+            """A draft of sequence 1, of which nothing is kept but its root, beside prompts; what comes next then."""
+            for s in range(3):
+                low.target.truncate(0, s)
+                low.target.decode([1 + s, 2, 3], 0, seq_id=s)
+            parts = [
+                _core.BatchPart(0, 3, rng.integers(0, 100, n_each).tolist()),
+                _core.BatchPart(1, 3, [4], draft),
+                _core.BatchPart(2, 3, rng.integers(0, 100, n_each).tolist()),
+            ]
+            is_safe = low.target.can_take_back(parts)
+            low.target.decode_parts(parts)
+            low.target.keep(1, [0])
+            if low.target.n_past(1) < 4:  # nothing wrong is kept
+                low.target.decode([2, 2, 3, 4][low.target.n_past(1) :], low.target.n_past(1), seq_id=1)
+            low.target.decode([8], 4, seq_id=1)
+            return is_safe, low.target.logits(0).copy()
+
+        low.target.decode([2, 2, 3, 4], 0, seq_id=1)
+        low.target.decode([8], 4, seq_id=1)
+        expected = low.target.logits(0).copy()
+        verdicts = []
+        for n_each in (4, 5, 9, 12, 14, 20):
+            is_safe, found = after(n_each)
+            verdicts.append(is_safe)
+            np.testing.assert_allclose(found, expected, atol=1e-4, err_msg=f"{n_each} rows of each prompt")
+        assert verdicts == [True, True, *[False] * 4]
+        # snapshots that are older than a batch of others
+        low.target.decode([2, 2, 3, 4, 9], 0, seq_id=1)
+        low.target.decode_parts([_core.BatchPart(s, low.target.n_past(s), [1]) for s in (0, 2)])
+        assert low.target.truncate(4, 1) == 0
+        low.target.decode([2, 2, 3, 4], 0, seq_id=1)
+        low.target.decode([8], 4, seq_id=1)
+        np.testing.assert_allclose(low.target.logits(0), expected, atol=1e-4)
