@@ -72,6 +72,7 @@ class Engine:
         """Positions of a sequence, and rows of a pass."""
         self.memory = Memory(target, drafter, tap, n_host_bytes, log)
         self.draft = draft or DraftSettings()
+        self.before_pass = before_pass
         self._rounds = Rounds(
             self.memory,
             n_batch=n_batch,
@@ -83,7 +84,7 @@ class Engine:
         self._guard = Guard(type(self).__name__)
         self._schedule = Schedule(self.memory, self._rounds.begin_text)
         self._outputs = Outputs(vocab)
-        self._opener = Opener(self.memory, self._rounds, self._schedule, self._outputs, before_pass)
+        self._opener = Opener(self.memory, self._rounds, self._schedule, self._outputs)
 
     # what it is made of
 
@@ -300,6 +301,7 @@ class Engine:
         with self._guard:
             self._begin()
             self._schedule.end_cancelled(self._outputs.end)
+            self.before_pass()
             opened = self._opener.open()
             for part in opened.parts if opened is not None else ():
                 sequence = part.sequence
@@ -316,6 +318,7 @@ class Engine:
         """
         with self._guard:
             self._begin()
+            self.before_pass()
             return self._opener.open(only)
 
     def accept(self, sequence: Sequence) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from ..errors import ContextFullError, Eagle3Error
@@ -16,22 +15,12 @@ from .sequence import Part, Round, Sequence, Shift, State
 class Opener:
     """Opens the passes of an engine. Who cannot take part ends; or it is said to who drives it by hand."""
 
-    def __init__(
-        self,
-        memory: Memory,
-        rounds: Rounds,
-        schedule: Schedule,
-        outputs: Outputs,
-        before_pass: Callable[[], None],
-    ):
-        """before_pass: called before anything computes; it may raise."""
+    def __init__(self, memory: Memory, rounds: Rounds, schedule: Schedule, outputs: Outputs):
         self.memory, self.rounds, self.schedule, self.outputs = memory, rounds, schedule, outputs
         self.n_ctx = memory.target.n_ctx
-        self._before_pass = before_pass
 
     def open(self, only: Sequence | None = None) -> Round | None:
         """Draft and verify for all that run, or for one that is held; None if nothing is to be done."""
-        self._before_pass()
         if only is None:
             self.schedule.admit()
             self.schedule.close_ranks()

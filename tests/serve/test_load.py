@@ -48,10 +48,10 @@ class Slow:
         def wait() -> None:
             time.sleep(self._seconds)
 
-        self._before, self._engine._before_pass = self._engine._before_pass, wait
+        self._before, self._engine.before_pass = self._engine.before_pass, wait
 
     def __exit__(self, *args: Any) -> None:
-        self._engine._before_pass = self._before
+        self._engine.before_pass = self._before
 
 
 def test_the_same_text_for_all(running: Running) -> None:
@@ -133,7 +133,7 @@ def test_a_failed_pass_is_not_the_end(small: Running, monkeypatch: pytest.Monkey
         for e in failures:
             raise e
 
-    monkeypatch.setattr(small.server.engine, "_before_pass", fail_once)
+    monkeypatch.setattr(small.server.engine, "before_pass", fail_once)
     assert small.ask("/completion", BODY)["content"] == expected
 
 
@@ -143,7 +143,7 @@ def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         def fail() -> None:
             raise RuntimeError("the device is gone")
 
-        monkeypatch.setattr(running.server.engine, "_before_pass", fail)
+        monkeypatch.setattr(running.server.engine, "before_pass", fail)
         response = running.post("/completion", BODY)
         assert response.status_code == 500
         assert "the device is gone" in response.json()["error"]["message"]
