@@ -11,13 +11,15 @@ class Pace:
     """Measures what passes and their prompt rows take, so that a pass that reads takes twice a usual one.
 
     A running sequence then waits for its next token about as long again while somebody's prompt is read, however long
-    that is. Nothing is calibrated beforehand: every pass is an observation.
+    that is. Nothing is calibrated beforehand: every pass is an observation. What the others' rows alone would have
+    taken, drafts included, is told by the passes without a prompt that had as many.
     """
 
     def __init__(self, n_rows: int | None = None):
         """n_rows: prompt rows of such a pass; None = as measured."""
         self._fixed = n_rows
         self._round_ns = 0.0  # a pass without prompt rows
+        self._by_rows: dict[int, float] = {}  # the same, of so many rows
         self._row_ns = 0.0  # a prompt row more
 
     @property
@@ -33,10 +35,28 @@ class Pace:
         """A pass took so long: n_rows in all, n_prompt_rows of prompts."""
         if n_prompt_rows == 0:
             self._round_ns = _average(self._round_ns, ns)
+            self._by_rows[n_rows] = _average(self._by_rows.get(n_rows, 0.0), ns)
             return
-        others_ns = self._round_ns if n_prompt_rows < n_rows else 0.0
+        n_others = n_rows - n_prompt_rows
+        if n_others and not self._by_rows:
+            return  # nobody knows whose time it was
+        others_ns = self._without_prompt(n_others)
         if ns > others_ns:
             self._row_ns = _average(self._row_ns, (ns - others_ns) / n_prompt_rows)
+
+    def _without_prompt(self, n: int) -> float:
+        """What a pass over n rows takes: as measured, between its neighbours, or in proportion to the nearest."""
+        known = self._by_rows
+        if n == 0:
+            return 0.0
+        below = max((m for m in known if m <= n), default=0)
+        above = min((m for m in known if m >= n), default=0)
+        if below == above:
+            return known[n]
+        if not below or not above:
+            nearest = below or above
+            return known[nearest] * n / nearest
+        return known[below] + (known[above] - known[below]) * (n - below) / (above - below)
 
 
 def _average(before: float, now: float) -> float:

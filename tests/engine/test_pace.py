@@ -1,0 +1,61 @@
+"""How many rows of a prompt join a pass, on machines that are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3.engine.pace import Pace
+
+MS = 1_000_000
+
+
+def by_four(n: int) -> float:
+    """Rows by four, each that is left over as long: milliseconds."""
+    return 50.0 + 20.0 * (n // 4) + 20.0 * (n % 4)
+
+
+def smooth(n: int) -> float:
+    return 90.0 + 5.0 * n
+
+
+@pytest.mark.parametrize("machine", [by_four, smooth])
+@pytest.mark.parametrize(
+    ("before", "beside"), [((0,), (0,)), ((0, 1, 4), (0, 1, 4)), ((0, 0, 0, 4), (4,)), ((4,), (0, 2))]
+)
+def test_a_pass_takes_twice_as_long(
+    machine: Callable[[int], float], before: tuple[int, ...], beside: tuple[int, ...]
+) -> None:
+    """Seven sequences generate, with drafts of any length; then a prompt comes, beside which others are drafted."""
+    rng = np.random.default_rng(0)
+    pace = Pace()
+    usual = []
+    for _ in range(60):
+        n = 7 * (1 + int(rng.choice(before)))
+        usual.append(machine(n) * rng.uniform(0.95, 1.05))
+        pace.observe(n, 0, int(usual[-1] * MS))
+    ratios, n_read = [], 0
+    for i in range(60):
+        n, n_prompt = 7 * (1 + int(rng.choice(beside))), pace.n_rows
+        n_read += n_prompt
+        took = machine(n + n_prompt) * rng.uniform(0.95, 1.05)
+        pace.observe(n + n_prompt, n_prompt, int(took * MS))
+        if i >= 20:
+            ratios.append((took - machine(n)) / np.mean(usual))
+    assert 0.5 < np.mean(ratios) < 1.5
+    assert n_read > 60 * 8  # and not the least that is allowed
+
+
+def test_unknown_and_fixed() -> None:
+    pace = Pace()
+    assert pace.n_rows == 32
+    pace.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: whose time was it?
+    pace.observe(7, 0, 100 * MS)
+    assert pace.n_rows == 32
+    pace.observe(512, 512, 5120 * MS)
+    assert pace.n_rows == 10
+    pace.observe(17, 10, 90 * MS)  # faster than its rows without the prompt: nothing is learned
+    assert pace.n_rows == 10
+    assert Pace(64).n_rows == 64
