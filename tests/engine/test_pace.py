@@ -48,6 +48,21 @@ def test_a_pass_takes_twice_as_long(
     assert n_read > 60 * 8  # and not the least that is allowed
 
 
+def test_texts_that_grow() -> None:
+    """What the others take grows while a long prompt is read; that is not the prompt's time."""
+    pace = Pace()
+    for _ in range(20):
+        pace.observe(35, 0, int(smooth(35) * MS))
+    n_rows = []
+    for i in range(400):
+        grown, n_prompt = 1.0 + i / 200, pace.n_rows
+        n_rows.append(n_prompt)
+        pace.observe(35 + n_prompt, n_prompt, int((smooth(35) * grown + 5.0 * n_prompt) * MS))
+    expected = smooth(35) * 3.0 / 5.0
+    assert 0.6 * expected < max(n_rows[-32:]) < 1.5 * expected
+    assert n_rows.count(0) <= 400 // 16
+
+
 def test_unknown_and_fixed() -> None:
     pace = Pace()
     assert pace.n_rows == 32
