@@ -28,8 +28,11 @@ export CXXFLAGS := $(CXXFLAGS) $(shell $(CXX) -march=native -dM -E -x c++ /dev/n
 demo: $(STAMPS)/cli
 	$(BIN)/llama-cpp-eagle3 speculative-simple
 
+# a test that hangs fails by name, with the stack of every thread, instead of holding the run for ever
+HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+
 test: $(STAMPS)/test
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(HANGS) $(PYTEST_ARGS)
 
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
