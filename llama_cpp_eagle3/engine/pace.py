@@ -22,9 +22,14 @@ class Pace:
         """n_rows: prompt rows of such a pass; None = as measured."""
         self._fixed = n_rows
         self._round_ns = 0.0  # a pass without prompt rows
-        self._by_rows: dict[int, float] = {}  # the same, of so many rows
+        self._round_rows = 0.0  # rows that it has
+        self._by_rows: dict[int, float] = {}  # what passes of so many take
         self._row_ns = 0.0  # a prompt row more
         self._n_mixed = 0  # passes with prompt rows since one without
+
+    def n_drafts(self, n_sequences: int) -> int:
+        """Tokens to draft for each of so many sequences beside a prompt: no more rows than they have without one."""
+        return max(0, round(self._round_rows / n_sequences) - 1)
 
     @property
     def n_rows(self) -> int:
@@ -41,6 +46,7 @@ class Pace:
         """A pass took so long: n_rows in all, n_prompt_rows of prompts."""
         if n_prompt_rows == 0:
             self._round_ns = _average(self._round_ns, ns)
+            self._round_rows = _average(self._round_rows, n_rows)
             self._by_rows[n_rows] = _average(self._by_rows.get(n_rows, 0.0), ns, _RATE_ALONE)
             self._n_mixed = 0
             return

@@ -196,6 +196,8 @@ class Rounds:
         if n_drafting == 0:
             return
         n_each = min((self.n_batch - n_rows) // n_drafting, self._n_draft_max)
+        if opened.n_prompt_rows:
+            n_each = min(n_each, self.pace.n_drafts(n_drafting))
         if self.argmax_on_device:
             n_each = min(n_each, N_ROWS_ARGMAX - 1)
         for proposer, parts in groups.items():

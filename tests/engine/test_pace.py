@@ -63,6 +63,16 @@ def test_texts_that_grow() -> None:
     assert n_rows.count(0) <= 400 // 16
 
 
+def test_drafts_beside_a_prompt() -> None:
+    pace = Pace()
+    assert pace.n_drafts(1) == 0
+    for _ in range(50):
+        pace.observe(35, 0, 800 * MS)
+    assert [pace.n_drafts(n) for n in (1, 7, 20, 35)] == [34, 4, 1, 0]
+    pace.observe(70, 35, 1600 * MS)
+    assert pace.n_drafts(7) == 4
+
+
 def test_unknown_and_fixed() -> None:
     pace = Pace()
     assert pace.n_rows == 32
