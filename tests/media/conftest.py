@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-_M_MMAP_THRESHOLD = -3
+_M_MMAP_THRESHOLD, _M_PERTURB = -3, -6
 _N_DEFAULT = 128 << 10
 
 
@@ -22,6 +22,8 @@ def fresh_memory() -> Iterator[None]:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 4096)
+        mallopt(_M_PERTURB, 0xFF)  # what is smaller is filled with its complement
     yield
     if mallopt is not None:
+        mallopt(_M_PERTURB, 0)
         mallopt(_M_MMAP_THRESHOLD, _N_DEFAULT)
