@@ -316,7 +316,9 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
         rounds[part.seq_id].decoded({ first, last });
         first = last;
     }
-    forget_lost_snapshots();
+    if (parts.size() > 1) {
+        forget_lost_snapshots();
+    }
 }
 
 void target::decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,

@@ -125,7 +125,11 @@ void target::drop_leaves(llama_seq_id owner, llama_pos end) {
 }
 
 bool target::can_take_back(const std::vector<batch_part> & parts) const {
-    if (rounds[0].kind() != rollback_kind::snapshots || parts.size() < 2) {
+    const auto is_draft = [](const batch_part & part) {
+        return part.is_draft && part.tokens.size() > 1;
+    };
+    if (rounds[0].kind() != rollback_kind::snapshots || parts.size() < 2 ||
+        std::none_of(parts.begin(), parts.end(), is_draft)) {
         return true;
     }
     std::vector<llama_seq_id> ids;
@@ -144,12 +148,12 @@ bool target::can_take_back(const std::vector<batch_part> & parts) const {
     batch.seq_id               = seq_ids.data();
     const auto lost            = snapshots_lost(batch, ubatch_split_of(ctx), n_seq_max);
     return std::none_of(parts.begin(), parts.end(), [&](const batch_part & part) {
-        return part.is_draft && part.tokens.size() > 1 && lost[static_cast<size_t>(part.seq_id)];
+        return is_draft(part) && lost[static_cast<size_t>(part.seq_id)];
     });
 }
 
 void target::forget_lost_snapshots() {
-    if (rounds[0].kind() != rollback_kind::snapshots || n_seq_max < 2) {
+    if (rounds[0].kind() != rollback_kind::snapshots) {
         return;
     }
     const auto lost = snapshots_lost(as_batch(), ubatch_split_of(ctx), n_seq_max);
