@@ -16,6 +16,7 @@ import llama_cpp.mtmd_cpp as mtmd
 
 from .._core import read_projector, tokenize
 from ..engine import Media
+from .families import check_family
 from .placeholders import find_placeholder
 from .projector import make_media
 
@@ -73,10 +74,16 @@ class _Module(ModuleType):
 
 
 def hook_handler(handler: Any, owner: Owner, context: int) -> None:
-    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is."""
+    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is.
+
+    Raises:
+        ModelFileError: its projector is none, or one of another model.
+    """
     # there is no public name for the module through which it calls
     if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):
         return
+    path = handler.clip_model_path
+    check_family(path, read_projector(path), owner.model_address)
     _owners[context] = owner
     if not isinstance(handler._mtmd_cpp, _Module):
-        handler._mtmd_cpp = _Module(handler.clip_model_path)
+        handler._mtmd_cpp = _Module(path)

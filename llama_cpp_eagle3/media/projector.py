@@ -21,6 +21,7 @@ from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
+from .families import check_family
 from .files import MediaError, check
 from .placeholders import find_placeholder
 
@@ -100,6 +101,7 @@ class Projector:
         """
         self.path = path
         self.types = read_projector(path)
+        check_family(path, self.types, model)
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()

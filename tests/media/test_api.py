@@ -151,10 +151,10 @@ def test_images_that_do_not_fit(vlm, llm):
         answer(llm, messages(*[vlm.file] * 60))
 
 
-def test_projectors_of_other_models(vlm, head, tmp_path):
+def test_files_that_are_no_projectors_of_this_model(vlm, head, tmp_path):
     other = write_target(tmp_path / "target.gguf", n_embd=128)
     with pytest.raises(ModelFileError, match=r"cannot be loaded as this model's projector.*mismatch"):
-        Eagle3Llama(other.path, mmproj_path=vlm.mmproj, verbose=False)
+        Eagle3Llama(other.path, mmproj_path=load_vlm("pixtral").mmproj, verbose=False)
     with pytest.raises(ModelFileError, match="expected a multimodal projector"):
         load(vlm, head, mmproj_path=vlm.path)
     with pytest.raises(ModelFileError):
