@@ -87,6 +87,9 @@ def read_projector(path: str) -> tuple[str, str]:
     Raises ModelFileError.
     """
 
+BLANK_LEAVES: int
+"""Address of an eval callback for libmtmd: memory that an encoder's graph reads and nobody writes is zeros."""
+
 def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
     """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts."""
 

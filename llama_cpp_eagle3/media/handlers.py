@@ -2,6 +2,7 @@
 
 A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets one that is the same but for the function
 which decodes a chunk: for contexts of an `Eagle3Llama` that hands the rows to the engine, so that the head sees them.
+Encoders that it makes from then on begin with the same parameters as ours.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .._core import read_projector, tokenize
 from ..engine import Media
 from .families import check_family
 from .placeholders import find_placeholder
-from .projector import make_media
+from .projector import context_params, make_media
 
 
 class Owner(Protocol):
@@ -48,6 +49,10 @@ class _Module(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(mtmd, name)
+
+    def mtmd_context_params_default(self) -> Any:
+        """The defaults, as `Projector` has them."""
+        return context_params()
 
     def mtmd_helper_eval_chunk_single(
         self, ctx: Any, lctx: Any, chunk: Any, n_past: Any, seq_id: Any, n_batch: Any, logits_last: Any, new_n_past: Any

@@ -16,7 +16,7 @@ import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import numpy.typing as npt
 
-from .._core import LoadGuard, read_projector, tokenize
+from .._core import BLANK_LEAVES, LoadGuard, read_projector, tokenize
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
@@ -113,7 +113,7 @@ class Projector:
             if kind
         }
         """Of sounds (True) and of images (False): the token, and why that one."""
-        params = mtmd.mtmd_context_params_default()
+        params = context_params()
         params.use_gpu, params.print_timings, params.warmup = use_gpu, False, False
         params.n_threads = n_threads
         marker = self._marker.encode()
@@ -241,6 +241,13 @@ class Projector:
             return encode(self._context())
 
 
+def context_params() -> Any:
+    """libmtmd's defaults, with memory that an encoder reads and nobody writes as zeros."""
+    params = mtmd.mtmd_context_params_default()
+    params.cb_eval = lib.ggml_backend_sched_eval_callback(BLANK_LEAVES)
+    return params
+
+
 def text_tokens(chunk: Any) -> list[int]:
     """Tokens of a chunk of text."""
     n = ctypes.c_size_t()
@@ -276,8 +283,8 @@ def make_media(
         if mtmd.mtmd_encode_chunk(ctx, own) != 0:
             raise Eagle3Error(f"an image could not be encoded: {_mtmd_log.reason or 'llama.cpp gives no reason'}")
         values: Rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp)).copy()
-        if not np.isfinite(values).all():  # Pixtral's [IMG_BREAK]: llama.cpp multiplies memory that nobody wrote by 0
-            raise Eagle3Error("an image was encoded to values that are no numbers: try again, or load the model anew")
+        if not np.isfinite(values).all():
+            raise Eagle3Error("an image was encoded to values that are no numbers: is the mmproj file damaged?")
         return values
 
     is_2d = mtmd.mtmd_decode_use_mrope(ctx) and (
