@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,17 @@ from checkpoints import FAMILIES, write_family
 from drafting import make_drafter, rel_error
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.convert import convert
-from reference import ReferenceHead
+from reference import ReferenceHead, Rope
 from tiny import Head, write_head, write_target
 from vlm_pairs import AFTER, BEFORE, load_vlm
 
 N_BEFORE, N_ROWS, N_AFTER = 5, 12, 4
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
 
 
 def places(pos_0: int = N_BEFORE, width: int = 4) -> tuple[np.ndarray, int]:
@@ -42,6 +50,8 @@ def target(tmp_path_factory):
         {"rope_sections": (2, 3, 3, 0)},
         {"rope_sections": (3, 3, 2, 0), "rope_interleaved": True},
         {"rope_sections": (1, 2, 1, 0), "n_rot": 8, "n_layer": 2, "qk_norm": True},
+        {"rope_sections": (2, 3, 3, 0), "rope_scaling": YARN},
+        {"rope_sections": (3, 3, 2, 0), "rope_interleaved": True, "rope_scaling": LINEAR},
     ],
 )
 @pytest.mark.parametrize("n_unroll", [1, 3])
@@ -115,11 +125,16 @@ def test_behind_a_real_image(tmp_path):
         assert rel_error(llm.drafter.draft_logits, want.logits[-1]) < 1e-2
 
 
-def test_converted(tmp_path, target, model_address, rng):
+@pytest.mark.parametrize("scaling", [None, YARN, LINEAR, LLAMA3])
+def test_converted(tmp_path, target, model_address, rng, scaling):
     deep = write_target(tmp_path / "target.gguf", n_layer=8)
     family = FAMILIES["specforge_vl"]
-    head = write_head(tmp_path / "unused.gguf", deep, **family.variant)
+    head = write_head(tmp_path / "unused.gguf", deep, **family.variant, rope_scaling=scaling)
     write_family(tmp_path / "checkpoint", family, head)
+    if scaling is not None:
+        config = json.loads((tmp_path / "checkpoint/config.json").read_text())
+        config["rope_scaling"] |= scaling
+        (tmp_path / "checkpoint/config.json").write_text(json.dumps(config))
     path = convert(tmp_path / "checkpoint", deep.path, tmp_path / "out.gguf", outtype="f32").path
     converted = Head(str(path), head.arch, head.variant, deep, head.weights, head.d2t)
     assert converted.arch == "eagle3"  # llama.cpp runs it too, on text
@@ -134,6 +149,31 @@ def test_converted(tmp_path, target, model_address, rng):
     want = reference.propose(9, 3)
     assert drafter.propose(9, 3) == want.ids
     assert rel_error(drafter.draft_logits, want.logits[-1]) < 1e-4
+    if scaling is not None:
+        unscaled = ReferenceHead(converted, rope_scaling=None)
+        unscaled.positions = all_positions()
+        unscaled.process(rows, tokens, 0)
+        assert rel_error(drafter.draft_logits, unscaled.propose(9, 3).logits[-1]) > 1e-3
+
+
+@pytest.mark.parametrize("scaling", [YARN, LINEAR, LLAMA3])
+def test_reference_is_transformers(scaling):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
+
+    config = transformers.Qwen2_5_VLTextConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        rope_parameters={**scaling, "mrope_section": [2, 3, 3], "rope_theta": 1e4},
+    )
+    positions, _ = places()
+    cos, sin = Qwen2_5_VLRotaryEmbedding(config)(torch.zeros(1), torch.from_numpy(positions[:3, None]))
+    rope = Rope.make(16, 1e4, scaling).with_sections((2, 3, 3), False)
+    x = np.zeros((N_ROWS, 1, 16))
+    x[..., :8] = 1.0  # what it becomes is cosine and sine
+    want = np.concatenate([cos[0].numpy()[:, :8], sin[0].numpy()[:, :8]], axis=1)
+    np.testing.assert_allclose(rope(x, positions)[:, 0], want, atol=2e-6)
 
 
 def test_sections_that_cannot_be(tmp_path, target, model_address):
