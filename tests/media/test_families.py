@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from llama_cpp.llama_chat_format import MTMDChatHandler
 
+from gguf_raw import spoil
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.media import families
 from vlm_pairs import load_vlm
@@ -40,6 +43,19 @@ def test_handlers_too():
         load("pixtral", chat_handler=MTMDChatHandler(clip_model_path=path, verbose=False))
     with load("pixtral") as llm, pytest.raises(ModelFileError, match="found one of type 'gemma3'"):
         llm.chat_handler = MTMDChatHandler(clip_model_path=path, verbose=False)
+
+
+def test_norms_under_gemma_4s_names(tmp_path):
+    """As llama.cpp's converter writes them for Llama 4 (make_vlm.py gives them the right names)."""
+    file = tmp_path / "mmproj.gguf"
+    file.write_bytes(Path(load_vlm("llama4").mmproj).read_bytes())
+
+    def rename(raw):
+        for t in raw.tensors:
+            t.name = t.name.replace(b".ln2.", b".attn_post_norm.")
+
+    with pytest.raises(ModelFileError, match=r"expected tensors v.blk.\*.ln2.\*, found them as .*attn_post_norm"):
+        load("llama4", mmproj_path=str(spoil(file, rename)))
 
 
 def test_unknown_types_pass():
