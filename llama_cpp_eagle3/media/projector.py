@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+import os
 import secrets
 import threading
 import weakref
@@ -16,13 +18,13 @@ import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import numpy.typing as npt
 
-from .._core import BLANK_LEAVES, LoadGuard, read_projector, tokenize
+from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
 from .families import check_family
-from .files import MediaError, check
+from .files import N_SAMPLES_MAX, MediaError, check, is_sound
 from .placeholders import find_placeholder
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -201,15 +203,27 @@ class Projector:
     def _bitmap(self, ctx: Any, data: bytes, i: int) -> Any:
         name = f"media file {i + 1}"
         check(data, name)
-        _mtmd_log.begin()
+        if not (self.takes_sounds if is_sound(data) else self.takes_images):
+            kind = "a sound" if is_sound(data) else "an image"
+            raise MediaError(f"{name} is {kind}, which '{self.path}' does not take")
+        if is_sound(data):
+            return self._sound(ctx, data, name)
+        options = mtmd.mtmd_helper_init_opt_default()
+        options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # what is damaged is no video: run no program
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False)
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False, options)
         if not bitmap:
-            raise MediaError(f"{name} cannot be decoded: {_mtmd_log.reason or 'it is damaged'}")
-        is_audio = mtmd.mtmd_bitmap_is_audio(bitmap)
-        if not (self.takes_sounds if is_audio else self.takes_images):
-            mtmd.mtmd_bitmap_free(bitmap)
-            raise MediaError(f"{name} is {'a sound' if is_audio else 'an image'}, which '{self.path}' does not take")
+            raise MediaError(f"{name} cannot be decoded: it is damaged")
+        return bitmap
+
+    def _sound(self, ctx: Any, data: bytes, name: str) -> Any:
+        """libmtmd's own decoder believes a header that claims 2^36 samples, and ends the process."""
+        try:
+            samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), N_SAMPLES_MAX)
+        except ValueError as e:
+            raise MediaError(f"{name} {e}") from None
+        bitmap = mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
+        mtmd.mtmd_bitmap_set_id(bitmap, hashlib.sha256(data).hexdigest().encode())  # as libmtmd does
         return bitmap
 
     def _prompt(self, chunks: Any) -> Prompt:
