@@ -207,23 +207,13 @@ class Projector:
             kind = "a sound" if is_sound(data) else "an image"
             raise MediaError(f"{name} is {kind}, which '{self.path}' does not take")
         if is_sound(data):
-            return self._sound(ctx, data, name)
+            return sound_bitmap(ctx, data, name)
         options = mtmd.mtmd_helper_init_opt_default()
         options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # what is damaged is no video: run no program
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False, options)
         if not bitmap:
             raise MediaError(f"{name} cannot be decoded: it is damaged")
-        return bitmap
-
-    def _sound(self, ctx: Any, data: bytes, name: str) -> Any:
-        """libmtmd's own decoder believes a header that claims 2^36 samples, and ends the process."""
-        try:
-            samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), N_SAMPLES_MAX)
-        except ValueError as e:
-            raise MediaError(f"{name} {e}") from None
-        bitmap = mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
-        mtmd.mtmd_bitmap_set_id(bitmap, hashlib.sha256(data).hexdigest().encode())  # as libmtmd does
         return bitmap
 
     def _prompt(self, chunks: Any) -> Prompt:
@@ -260,6 +250,21 @@ def context_params() -> Any:
     params = mtmd.mtmd_context_params_default()
     params.cb_eval = lib.ggml_backend_sched_eval_callback(BLANK_LEAVES)
     return params
+
+
+def sound_bitmap(ctx: Any, data: bytes, name: str) -> Any:
+    """What libmtmd makes of a sound's file; its own decoder ends the process if a header claims 2^36 samples.
+
+    Raises:
+        MediaError: it cannot be decoded, or is too long.
+    """
+    try:
+        samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), N_SAMPLES_MAX)
+    except ValueError as e:
+        raise MediaError(f"{name} {e}") from None
+    bitmap = mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
+    mtmd.mtmd_bitmap_set_id(bitmap, hashlib.sha256(data).hexdigest().encode())  # as libmtmd does
+    return bitmap
 
 
 def text_tokens(chunk: Any) -> list[int]:

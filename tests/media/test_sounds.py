@@ -11,7 +11,7 @@ from llama_cpp import mtmd_cpp as mtmd
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import decode_sound
-from llama_cpp_eagle3.media import MediaError
+from llama_cpp_eagle3.media import MediaError, handlers
 from vlm_pairs import load_vlm, wav
 
 RATE, N_MAX = 16000, 1 << 20
@@ -85,6 +85,14 @@ def test_what_a_header_claims_is_not_believed():
     whole = wav(np.zeros(1000, np.float32))
     i = whole.index(b"data") + 4
     assert len(decode_sound(whole[:i] + b"\xf0\xff\xff\xff" + whole[i + 4 :], RATE, N_MAX)) == 1000
+
+
+def test_handlers_of_llama_cpp(llm):
+    module = handlers._Module(llm.projector.path)
+    file = flac((1 << 36) - 1)
+    buffer = (ctypes.c_uint8 * len(file)).from_buffer_copy(file)
+    with pytest.raises(MediaError, match="the file has no samples"):
+        module.mtmd_helper_bitmap_init_from_buf(llm.projector._context(), buffer, len(file), False)
 
 
 def test_in_a_prompt(llm):
