@@ -11,7 +11,7 @@ from checkpoints import FAMILIES, write_family
 from drafting import make_drafter, rel_error
 from llama_cpp_eagle3 import Eagle3Llama, ModelFileError
 from llama_cpp_eagle3.convert import convert
-from reference import ReferenceHead, Rope
+from reference import ReferenceHead
 from tiny import Head, write_head, write_target
 from vlm_pairs import AFTER, BEFORE, load_vlm
 
@@ -154,26 +154,6 @@ def test_converted(tmp_path, target, model_address, rng, scaling):
         unscaled.positions = all_positions()
         unscaled.process(rows, tokens, 0)
         assert rel_error(drafter.draft_logits, unscaled.propose(9, 3).logits[-1]) > 1e-3
-
-
-@pytest.mark.parametrize("scaling", [YARN, LINEAR, LLAMA3])
-def test_reference_is_transformers(scaling):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
-
-    config = transformers.Qwen2_5_VLTextConfig(
-        hidden_size=64,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        rope_parameters={**scaling, "mrope_section": [2, 3, 3], "rope_theta": 1e4},
-    )
-    positions, _ = places()
-    cos, sin = Qwen2_5_VLRotaryEmbedding(config)(torch.zeros(1), torch.from_numpy(positions[:3, None]))
-    rope = Rope.make(16, 1e4, scaling).with_sections((2, 3, 3), False)
-    x = np.zeros((N_ROWS, 1, 16))
-    x[..., :8] = 1.0  # what it becomes is cosine and sine
-    want = np.concatenate([cos[0].numpy()[:, :8], sin[0].numpy()[:, :8]], axis=1)
-    np.testing.assert_allclose(rope(x, positions)[:, 0], want, atol=2e-6)
 
 
 def test_sections_that_cannot_be(tmp_path, target, model_address):
