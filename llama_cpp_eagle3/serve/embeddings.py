@@ -47,7 +47,7 @@ async def _embed(request: Request, openai: bool) -> Response:
     normalize = body.get("embd_normalize", 2)
     if type(normalize) is not int or normalize > 100:
         raise invalid("Field 'embd_normalize': expected a whole number")
-    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, texts)
+    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, _joined(texts))
     for tokens in prompts:
         if len(tokens) > embedder.n_max:
             raise invalid(
@@ -73,6 +73,21 @@ async def _embed(request: Request, openai: bool) -> Response:
             ],
         }
     )
+
+
+def _joined(texts: Any) -> Any:
+    """The same, with a text in place of each `{"content": [{"type": "text", "text": ...}, ...]}`."""
+    if isinstance(texts, list):
+        return [_joined(text) for text in texts]
+    if not isinstance(texts, dict) or "content" not in texts:
+        return texts
+    parts = texts["content"]
+    if not isinstance(parts, list) or not parts:
+        raise invalid("Field 'content': expected a list of parts")
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid("Field 'content': expected parts of type 'text', since others have no embeddings here")
+    return "".join(part["text"] for part in parts)
 
 
 def _encoded(x: npt.NDArray[np.single], form: str) -> list[Any] | str:

@@ -61,8 +61,9 @@ class Templates(ChatTemplates):
         prompt = self._render(messages, bool(options.get("add_generation_prompt", True)))
         if prompt is None:
             raise ValueError("the built-in template cannot render these messages")
-        grammar = "" if schema is None else json_schema_to_grammar(schema)
-        return replace(super().apply(messages, **options), prompt=prompt, grammar=grammar)
+        params = super().apply(messages, **options)
+        grammar = params.grammar if schema is None else json_schema_to_grammar(schema)
+        return replace(params, prompt=prompt, grammar=grammar)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str | None:
         pairs = [(str(message.get("role")).encode(), _text(message).encode()) for message in messages]

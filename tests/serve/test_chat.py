@@ -259,3 +259,8 @@ def test_names_of_templates(tiny_target: Any) -> None:
         assert prompt.startswith("<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>be<|END_OF_TURN_TOKEN|>")
         assert running.ask("/v1/chat/completions", body())["choices"][0]["message"]["content"]
         assert running.post("/v1/chat/completions", body(tools=[TOOL])).status_code == 400
+        constrained = running.ask("/v1/chat/completions", body(grammar='root ::= "aaaa"', max_tokens=16))
+        assert constrained["choices"][0]["message"]["content"] == "aaaa"
+        constrained = running.ask("/v1/chat/completions", body(json_schema={"const": 5}, max_tokens=16))
+        assert constrained["choices"][0]["message"]["content"].strip() == "5"
+        assert running.post("/v1/chat/completions", body(grammar="root ::= no (grammar")).status_code == 400

@@ -29,6 +29,10 @@ def expected(pair: Any, pooling: int) -> list[Any]:
         return [plain.embed(text, normalize=pooling != llama_cpp.LLAMA_POOLING_TYPE_NONE) for text in TEXTS]
 
 
+def text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
 def test_openai(running: Running, pair: Any) -> None:
     client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
     answer = client.embeddings.create(model="tiny", input=TEXTS)  # the client asks for base64
@@ -39,6 +43,10 @@ def test_openai(running: Running, pair: Any) -> None:
     body = {"input": running.ask("/tokenize", {"content": TEXTS[0], "add_special": True})["tokens"]}
     [of_tokens] = running.ask("/v1/embeddings", body)["data"]
     assert of_tokens["embedding"] == pytest.approx(vectors[0], abs=1e-6)
+    [of_parts] = running.ask(
+        "/v1/embeddings", {"input": {"content": [text_part(TEXTS[0][:3]), text_part(TEXTS[0][3:])]}}
+    )["data"]
+    assert of_parts["embedding"] == pytest.approx(vectors[0], abs=1e-6)
     [packed] = running.ask("/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64"})["data"]
     assert np.frombuffer(base64.b64decode(packed["embedding"]), "<f4") == pytest.approx(vectors[0], abs=1e-6)
 
@@ -86,6 +94,10 @@ def test_without_pooling(pair: Any) -> None:
         {"input": "x", "encoding_format": "hex"},
         {"input": "x", "embd_normalize": "y"},
         {"input": [3] * 600},
+        {"input": {"content": "text"}},
+        {"input": [{"content": []}]},
+        {"input": {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}},
+        {"input": {"content": [{"type": "text", "text": 5}]}},
     ],
 )
 def test_bad_bodies(running: Running, wrong: dict[str, Any]) -> None:
