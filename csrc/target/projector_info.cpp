@@ -15,10 +15,10 @@ projector_info read_projector_info(const std::string & path) {
     const std::string type = file.get_str("clip.projector_type").value_or("");
     projector_info    res;
     if (file.get_bool("clip.has_vision_encoder").value_or(false)) {
-        res.vision = file.get_str("clip.vision.projector_type").value_or(type);
+        res.vision = type.empty() ? file.get_str("clip.vision.projector_type").value_or("") : type;
     }
     if (file.get_bool("clip.has_audio_encoder").value_or(false)) {
-        res.audio = file.get_str("clip.audio.projector_type").value_or(type);
+        res.audio = type.empty() ? file.get_str("clip.audio.projector_type").value_or("") : type;
     }
     if (res.vision.empty() && res.audio.empty()) {
         throw model_file_error(
