@@ -295,7 +295,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),
              "Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token.")
-        .def("argmax", &argmax, py::arg("row"), without_gil(), "The first of the most probable tokens of a row.")
+        .def("argmax", &argmax, py::arg("row"), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
         .def(
