@@ -1,16 +1,18 @@
 """How long sequences that generate wait while somebody's long prompt is read.
 
 Seven sequences generate; then a prompt of 4,000 tokens comes in. Told is the longest time between two tokens of a
-running sequence until that prompt's first token, relative to a usual round before. `--n-prompt-rows` takes as many rows
-of the prompt into a pass instead of what the engine measures; as many as the batch holds is what reading it in one go
-would do.
+running sequence until that prompt's first token, relative to the median round before, and to the rounds without a
+prompt that come in between: texts grow while it is read, and drafts with them, so that a round takes longer than before
+without anybody's prompt. `--n-prompt-rows` takes as many rows of the prompt into a pass instead of what the engine
+measures; as many as the batch holds is what reading it in one go would do.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import common
 import numpy as np
@@ -25,37 +27,56 @@ _N_RUNNING = 7
 _N_USUAL = 12  # rounds before the prompt comes
 
 
+@dataclass
+class Gaps:
+    """Seconds that steps took, in each of which every running sequence gets a token."""
+
+    before: list[float]
+    """Until the prompt comes."""
+    beside: list[float]
+    """With rows of the prompt."""
+    between: list[float]
+    """Without, while it is read."""
+
+    def row(self, name: str) -> list[str]:
+        """Of the table."""
+        usual, longest = float(np.median(self.before)), max(self.beside)
+        meanwhile = float(np.median(self.between)) if self.between else None
+        return [
+            name,
+            *(f"{1e3 * t:.0f}" for t in (usual, longest)),
+            f"{longest / usual:.2f}",
+            *(("-", "-") if meanwhile is None else (f"{1e3 * meanwhile:.0f}", f"{longest / meanwhile:.2f}")),
+            f"{sum(self.beside) + sum(self.between):.0f}",
+        ]
+
+
 def main() -> None:
     p = common.parser(__doc__, runs=1)
     p.add_argument("--n-prompt", type=int, default=4000, help="tokens of the prompt that comes in")
     p.add_argument("--n-prompt-rows", type=int, nargs="*", default=[0, 512], help="0 = as the engine measures")
+    p.add_argument("--cpu-time", action="store_true", help="count processor time: for a busy machine, with one thread")
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
-    if args.model:
-        model, head = common.pair(args)
-    else:
-        found = inflated_pair(args.folder)
-        model, head = str(found[0]), str(found[1])
+    model, head = common.pair(args) if args.model else map(str, inflated_pair(args.folder)[:2])
     rows, data = [], []
     for n_prompt_rows in args.n_prompt_rows:
-        figures = measure(args, model, head, n_prompt_rows)
-        data.append(figures)
-        rows.append(
-            [
-                "measured" if n_prompt_rows == 0 else str(n_prompt_rows),
-                f"{1e3 * figures['usual']:.0f}",
-                f"{1e3 * figures['longest']:.0f}",
-                f"{figures['longest'] / figures['usual']:.2f}",
-                f"{figures['reading']:.1f}",
-            ]
-        )
-    head_row = ["prompt rows in a pass", "usual round, ms", "longest gap, ms", "ratio", "prompt read in, s"]
-    text = f"{table(head_row, rows)}\n\n{_N_RUNNING} sequences generate, a prompt of {args.n_prompt} tokens comes in."
+        gaps = measure(args, model, head, n_prompt_rows)
+        rows.append(gaps.row("measured" if n_prompt_rows == 0 else str(n_prompt_rows)))
+        data.append({"n_prompt_rows": n_prompt_rows, **asdict(gaps)})
+    titles = [
+        "prompt rows in a pass", "round before, ms", "longest gap, ms", "ratio", "round in between, ms", "ratio",
+        "prompt read in, s",
+    ]  # fmt: skip
+    text = (
+        f"{table(titles, rows)}\n\n{_N_RUNNING} sequences generate, a prompt of {args.n_prompt} tokens comes in. "
+        f"Rounds are medians.{' Times are of the processor, not of the wall.' if args.cpu_time else ''}"
+    )
     common.finish(args, common.Section("gaps", "Beside a long prompt", text, {"runs": data}), [model, head])
 
 
-def measure(args: argparse.Namespace, model: str, head: str, n_prompt_rows: int) -> dict[str, float]:
-    """Seconds: a usual round, the longest gap, and from the prompt's coming in to its first token."""
+def measure(args: argparse.Namespace, model: str, head: str, n_prompt_rows: int) -> Gaps:
+    """One run, from the prompt's coming in to its first token."""
     n_ctx = (_N_RUNNING + 1) * (args.n_prompt + 256)
     llm: Eagle3Llama = load(
         model, head, args.threads, args.gpu_layers, n_ctx, n_batch=512, n_parallel=_N_RUNNING + 1, draft="auto",
@@ -63,30 +84,27 @@ def measure(args: argparse.Namespace, model: str, head: str, n_prompt_rows: int)
     )  # fmt: skip
     llm.calibrate()
     engine, rng = llm.engine, np.random.default_rng(0)
+    now = process_time if args.cpu_time else perf_counter
+
+    def step() -> float:
+        start = now()
+        engine.step()
+        return now() - start
+
     sampling = Sampling(temperature=0.0, ignore_eos=True)
     texts = [llm.tokenize(text.encode(), special=True) for text in common.prompts(args)[:_N_RUNNING]]
     running = [engine.add(text, sampling, max_tokens=4000) for text in texts]
     while not all(s.generated for s in running):
         engine.step()
-    times = _step(llm, _N_USUAL)
+    gaps = Gaps([step() for _ in range(_N_USUAL)], [], [])
     long = engine.add(rng.integers(0, 1000, args.n_prompt).tolist(), sampling, max_tokens=1)
-    start, gaps = perf_counter(), []
     while not long.generated:
-        gaps += _step(llm, 1)
-    reading = perf_counter() - start
-    assert all(not s.is_done for s in running)
+        n_past = long.n_past
+        seconds = step()
+        (gaps.between if long.n_past == n_past else gaps.beside).append(seconds)
+    assert not any(s.is_done for s in running)
     llm.close()
-    return {"usual": float(np.median(times)), "longest": max(gaps), "reading": reading}
-
-
-def _step(llm: Eagle3Llama, n: int) -> list[float]:
-    """Every running sequence gets a token in every step: a step's time is the gap."""
-    times = []
-    for _ in range(n):
-        start = perf_counter()
-        llm.engine.step()
-        times.append(perf_counter() - start)
-    return times
+    return gaps
 
 
 if __name__ == "__main__":

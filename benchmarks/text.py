@@ -1,32 +1,47 @@
-"""Drafts from text: what the index costs per token, and recorded texts replayed against llama-server with ngram-mod.
+"""Drafts from text: what the index costs per token, and what they bring, against llama-server with ngram-mod.
 
-Everything is computed in a replay, only what is drawn from the target is replaced; on both sides. Speeds are tokens per
-second of processor time of one thread, so that other programs do not count, without the prompt. More than one run of a
-conversation is more than llama-server's ngram-mod should have: it remembers what it wrote.
+Without arguments the index is measured. `--replay` has the target say recorded texts: everything is computed, only what
+is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts behind the prompts.
+Speeds are tokens per second of processor time, so that other programs do not count, without the prompt. Each run of a
+text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 
+import common
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import TextDrafter
-from llama_cpp_eagle3.bench import machine, peer
+from llama_cpp_eagle3.bench import peer
+from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
-from llama_cpp_eagle3.bench.runs import Peer, load, run_own
+from llama_cpp_eagle3.bench.runs import Peer, Run, load, run_own
 from llama_cpp_eagle3.bench.server import Server
 
 SOURCES = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
-Side = Callable[[Recorded], tuple[float, float, str]]
-"""Text -> tokens per second of processor time, mean acceptance length, and what was accepted of which source."""
+
+
+@dataclass
+class Measured:
+    """One text on one side."""
+
+    tokens_per_second: float
+    acceptance_length: float
+    accepted: str
+    """Of what was drafted, by source."""
+
+
+Side = Callable[[Recorded], Measured]
+_N_WARM = 2  # tokens that are said before, so that the prompt is in the cache
 
 
 def index_cost(n_max: int = 1_000_000) -> None:
@@ -57,86 +72,116 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
     options = {} if name == "plain" else {"draft": "auto", "draft_sources": SOURCES[name]}
     head = None if name == "plain" else args.model_draft
     llm = stack.enter_context(closing(load(args.model, head, args.threads, 0, args.ctx_size, **options)))
-    llm.calibrate()
+    if name != "plain":
+        llm.calibrate()
     replay = Replay()
 
-    def run(text: Recorded) -> tuple[float, float, str]:
-        replay.answer = text.answer
-        llm.engine.on_draw = replay
+    def run(text: Recorded) -> Measured:
+        if args.replay:
+            replay.answer = text.answer
+            llm.engine.on_draw = replay
         start = time.process_time()
         found, _ = run_own(llm, text.prompt, len(text.answer), fresh=False, stop=False)
         seconds = time.process_time() - start
         stats = llm.last_stats
         accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.text_accepted}/{stats.text_drafted}"
-        return found.tokens / seconds, found.acceptance_length, accepted
+        return _measured(found, seconds, accepted)
 
     return run
 
 
-def server_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
+def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured:
     """llama-server: "ngram 3", "server 3", "ngram 0"."""
     kind, n_max = name.split()
     other = Peer(peer.get_tools(args.tools), None, args.model, args.model_draft, args.threads, 0, args.ctx_size)
-    server = Server(other, int(n_max), ngram=kind == "ngram", replay=peer.get_replay())
-    stack.enter_context(server)
-
-    def run(text: Recorded) -> tuple[float, float, str]:
-        server.say([*text.prompt, *text.answer])
+    replay = peer.get_replay() if args.replay else None
+    with Server(other, int(n_max), ngram=kind == "ngram", replay=replay) as server:
+        if args.replay:
+            server.say([*text.prompt, *text.answer])
+        server.run(text.prompt, _N_WARM, fresh=False, stop=False)
         start = server.process_time()
         found = server.run(text.prompt, len(text.answer), fresh=False, stop=False)
-        seconds = server.process_time() - start
-        return found.tokens / seconds, found.acceptance_length, f"{found.accepted}/{found.drafted}"
+        return _measured(found, server.process_time() - start, f"{found.accepted}/{found.drafted}")
 
-    return run
+
+def _measured(found: Run, seconds: float, accepted: str) -> Measured:
+    return Measured(found.tokens / seconds, found.acceptance_length, accepted)
+
+
+def texts_of(args: argparse.Namespace) -> list[Recorded]:
+    """Prompts and what follows, as tokens."""
+    with closing(Eagle3Llama(args.model, vocab_only=True, verbose=False)) as llm:
+
+        def tokenize(text: bytes, begins: bool) -> list[int]:
+            return llm.tokenize(text, add_bos=begins, special=True)
+
+        if args.replay:
+            return [tokens_of(text, tokenize, args.n_predict) for text in read(args.replay, args.n_prompts)]
+        prompts = [tokenize(text.encode(), True) for text in common.prompts(args)]
+    return [Recorded(prompt, [0] * args.n_predict) for prompt in prompts]  # which tokens does not matter
+
+
+def measure(args: argparse.Namespace, names: list[str]) -> list[dict[str, list[Measured]]]:
+    """By text: side -> runs."""
+    texts = texts_of(args)
+    found: list[dict[str, list[Measured]]] = [{name: [] for name in names} for _ in texts]
+    with ExitStack() as stack:
+        sides: dict[str, Side] = {
+            name: partial(server_side, args, name) if " " in name else own_side(args, name, stack) for name in names
+        }
+        for i in range(args.runs):
+            for j, text in enumerate(texts):
+                for k in range(len(names)):
+                    name = names[(k + i + j) % len(names)]
+                    if " " not in name:  # the prompt alone
+                        sides[name](Recorded(text.prompt, text.answer[:_N_WARM]))
+                    found[j][name].append(sides[name](text))
+                    print(f"run {i + 1}, text {j}, {name}: {found[j][name][-1]}", flush=True)
+    return found
+
+
+def section(args: argparse.Namespace, names: list[str], found: list[dict[str, list[Measured]]]) -> common.Section:
+    """Speeds of each text, and the ratios of all."""
+    first, others = names[0], names[1:]
+
+    def speeds(runs: list[Measured]) -> list[float]:
+        return [run.tokens_per_second for run in runs]
+
+    rows = [[str(j), *(Spread.of(speeds(text[name])).text() for name in names)] for j, text in enumerate(found)]
+    ratios = {
+        name: Spread.of(a / b for text in found for a, b in zip(speeds(text[first]), speeds(text[name]), strict=True))
+        for name in others
+    }
+    rows.append([f"{first} / it, all", "", *(ratios[name].text(2) for name in others)])
+    said = "The target's own greedy texts"
+    if args.replay:
+        said = f"**REPLAY**: the target was made to say the recorded texts of `{args.replay.name}`"
+    text = (
+        f"{said}, {args.n_predict} tokens each at most. Tokens per second of processor time without the prompt; "
+        f"medians of {args.runs} runs (lowest - highest), ratios text by text and run by run. 'ngram N': llama-server "
+        f"with ngram-mod and, if N, draft-eagle3 with n_max N; 'server N': without ngram-mod.\n\n"
+        f"{table(['text', *names], rows)}"
+    )
+    data = {"texts": [{name: [asdict(run) for run in runs] for name, runs in text.items()} for text in found]}
+    kind = args.replay.stem if args.replay else "own"
+    return common.Section("text", f"Drafts from text: {kind}", text, data, f"text-{kind}")
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("-m", "--model")
-    p.add_argument("-md", "--model-draft")
-    p.add_argument("--replay", type=Path, help="lines of prompt and answer; without it the index is measured alone")
-    p.add_argument("--first", type=int, default=0, help="number of the first conversation")
-    p.add_argument("--n-prompts", type=int, default=2)
-    p.add_argument("-n", "--n-predict", type=int, default=64)
-    p.add_argument("--runs", type=int, default=1)
-    p.add_argument("-c", "--ctx-size", type=int, default=1024)
-    p.add_argument("-t", "--threads", type=int, default=1)
+    p = common.parser(__doc__, runs=1)
+    p.set_defaults(threads=1, ctx_size=1024)
+    what = p.add_mutually_exclusive_group()
+    what.add_argument("--replay", type=Path, help="lines of prompt and answer")
+    what.add_argument("--own", action="store_true", help="the target's own greedy texts")
     p.add_argument("--sides", default="auto,head,ngram 3", help="of plain, auto, head, text, 'ngram N', 'server N'")
-    p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS})")
-    p.add_argument("--json", type=Path, help="append a line of figures for each conversation")
     args = p.parse_args()
-    if args.replay is None:
+    if not args.own and args.replay is None:
         index_cost()
         return
+    args.model, args.model_draft = common.pair(args)
     names = args.sides.split(",")
-    with ExitStack() as stack:
-        sides = {name: (server_side if " " in name else own_side)(args, name, stack) for name in names}
-        with closing(Eagle3Llama(args.model, vocab_only=True, verbose=False)) as llm:
-            texts = [
-                tokens_of(text, lambda t, begins: llm.tokenize(t, add_bos=begins, special=True), args.n_predict)
-                for text in read(args.replay)[args.first : args.first + args.n_prompts]
-            ]
-        for j, text in enumerate(texts):
-            found: dict[str, list[float]] = {name: [] for name in names}
-            for side in sides.values():  # a draft from all texts of a process must not know this one: only the prompt
-                side(Recorded(text.prompt, text.answer[:2]))
-            for i in range(args.runs):
-                for k in range(len(names)):
-                    name = names[(k + i) % len(names)]
-                    speed, length, accepted = sides[name](text)
-                    found[name].append(speed)
-                    print(
-                        f"REPLAY {args.replay.stem} {args.first + j}, {name}: {speed:.1f} tokens/s, "
-                        f"{length:.2f} tokens a round, accepted {accepted}",
-                        flush=True,
-                    )
-            ratios = {n: median(found[names[0]]) / median(found[n]) for n in names[1:]}
-            print(f"  {names[0]} over: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
-            if args.json is not None:
-                line = {"replay": args.replay.stem, "conversation": args.first + j, "tokens": len(text.answer)}
-                line |= {"tokens_per_second": found, **machine.describe(args.threads)}
-                with args.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+    found = measure(args, names)
+    common.finish(args, section(args, names, found), [args.model, args.model_draft])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER.
 
 pip fetches the source distribution of llama-cpp-python (its index, cache and proxy settings apply); what we compile
-with is unpacked into FOLDER: headers, and llama.cpp's chat and grammar code.
+with is unpacked into FOLDER: headers, llama.cpp's chat and grammar code, and its decoder of sounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ import tempfile
 from pathlib import Path
 
 VENDOR = "vendor/llama.cpp/"
-FOLDERS = ("include", "ggml/include", "common", "common/jinja", "common/parsers", "src", "vendor/nlohmann")
+FOLDERS = (
+    "include",
+    "ggml/include",
+    "common",
+    "common/jinja",
+    "common/parsers",
+    "src",
+    "vendor/nlohmann",
+    "vendor/miniaudio",
+)
 FOLDERS += ("models/templates",)  # for tests
 SUFFIXES = (".h", ".hpp", ".cpp", ".jinja")
 

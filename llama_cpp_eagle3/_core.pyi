@@ -87,6 +87,15 @@ def read_projector(path: str) -> tuple[str, str]:
     Raises ModelFileError.
     """
 
+BLANK_LEAVES: int
+"""Address of an eval callback for libmtmd: memory that an encoder's graph reads and nobody writes is zeros."""
+
+def decode_sound(data: bytes, sample_rate: int, n_max: int) -> npt.NDArray[np.single]:
+    """A WAV, MP3 or FLAC file as samples of one channel, float32 (n,).
+
+    Raises ValueError for what cannot be decoded or has more than n_max samples.
+    """
+
 def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
     """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts."""
 

@@ -2,6 +2,7 @@
 #include "load_guard.h"
 #include "module.h"
 #include "nogil.h"
+#include "target/blank_leaves.h"
 #include "target/header_check.h"
 #include "target/projector_info.h"
 #include "target/tokenizer.h"
@@ -95,6 +96,9 @@ void register_model_files(py::module_ & m) {
         "Types of a multimodal projector for images and for sounds, as its file calls them; empty if it has none. "
         "Raises "
         "ModelFileError.");
+
+    // an address, because it goes into a struct of llama_cpp's
+    m.attr("BLANK_LEAVES") = reinterpret_cast<uintptr_t>(&blank_leaves);
 
     m.def(
         "tokenize",

@@ -70,4 +70,5 @@ PYBIND11_MODULE(_core, m) {
     register_text(m);
     register_planner(m);
     register_sampler(m);
+    register_sound(m);
 }

@@ -72,6 +72,9 @@ void cost_curve::observe(int32_t n, double t_us) {
         } else {
             now_[n]      = static_cast<float>(t_us) / drift_;
             variance_[n] = prior_measured;
+            for (int32_t m = n + 1; m <= n_max; ++m) { // more rows take no longer than these and the rest
+                now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
+            }
         }
         return;
     }

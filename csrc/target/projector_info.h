@@ -10,7 +10,7 @@ struct projector_info {
     std::string audio;  // for sounds
 };
 
-// throws model_file_error if the file is missing, truncated, not GGUF, or no projector
+// throws model_file_error if the file is missing, truncated, not GGUF, no projector, or known to be converted wrongly
 projector_info read_projector_info(const std::string & path);
 
 } // namespace eagle3

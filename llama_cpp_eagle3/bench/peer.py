@@ -6,6 +6,7 @@ python -m llama_cpp_eagle3.bench.peer        prints the folder that they are in
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import re
@@ -32,7 +33,11 @@ _OPTIONS = (
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
     "-DLLAMA_OPENSSL=OFF",
+    "-DGGML_RPC=on",  # as make has it: one build, whoever asks
 )
+
+
+_NO_AMX = "-U__AMX_INT8__"
 
 
 def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
@@ -53,24 +58,28 @@ def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does."""
-    bin_dir, done = folder / "build" / "bin", folder / "options"
-    options = [*_OPTIONS, *_compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+    """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does.
+
+    Other options build elsewhere: whoever runs the tools built with these goes on with them.
+    """
+    options = list(dict.fromkeys([*_OPTIONS, *_compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
+    build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
+    bin_dir, done = build_dir / "bin", build_dir / "options"
     if done.is_file() and done.read_text() == shlex.join(options) and all((bin_dir / tool).is_file() for tool in TOOLS):
         return bin_dir
-    folder.mkdir(parents=True, exist_ok=True)
+    build_dir.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
     source = get_source(folder)
     cmake, generator = _find("cmake"), []
     if shutil.which("ninja", path=_path()):
         generator = ["-G", "Ninja"]
-    log = folder / "build.log"
+    log = build_dir / "build.log"
     print(f"building llama.cpp's tools in {folder}, a few minutes (log: {log})", file=sys.stderr)
     n_jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     with log.open("w") as file:
         for command in (
-            [cmake, "-S", str(source), "-B", str(folder / "build"), *generator, *options],
-            [cmake, "--build", str(folder / "build"), "-j", n_jobs, "--target", *TOOLS],
+            [cmake, "-S", str(source), "-B", str(build_dir), *generator, *options],
+            [cmake, "--build", str(build_dir), "-j", n_jobs, "--target", *TOOLS],
         ):
             result = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PATH": _path()})
             if result.returncode != 0:
@@ -86,7 +95,8 @@ def _compiler_options() -> list[str]:
     version = re.search(r"#define __GNUC__ (\d+)", found)
     if version is None or int(version[1]) >= 14 or "__clang__" in found or "__AMX_TILE__" not in found:
         return []
-    return [f"-DCMAKE_CXX_FLAGS={os.environ.get('CXXFLAGS', '')} -U__AMX_INT8__".replace("= ", "=")]
+    flags = [flag for flag in shlex.split(os.environ.get("CXXFLAGS", "")) if flag != _NO_AMX]
+    return [f"-DCMAKE_CXX_FLAGS={shlex.join([*flags, _NO_AMX])}"]
 
 
 def get_source(folder: Path | None = None) -> Path:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from tqdm import tqdm
 
 from ..errors import ModelFileError
+from ..whole_file import whole_file
 from .encoding import encode
 from .tensors import Array
 
@@ -42,19 +41,12 @@ def temporary(path: Path) -> Iterator[Path]:
         raise ModelFileError(f"'{path}': no such folder to write to")
     if path.is_dir():
         raise ModelFileError(f"'{path}': is a folder")
-    try:
-        handle, name = tempfile.mkstemp(suffix=".part", prefix=f".{path.name}.", dir=path.parent)
-    except OSError as e:
-        raise ModelFileError(f"'{path}': cannot write there: {e.strerror}") from e
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    with ExitStack() as stack:
+        try:
+            part = stack.enter_context(whole_file(path))
+        except OSError as e:
+            raise ModelFileError(f"'{path}': cannot write there: {e.strerror}") from e
+        yield part
 
 
 def write(writer: gguf.GGUFWriter, tensors: list[OutTensor], progress: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,30 +40,31 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
         raise ModelFileError(f"'{config.path}': partial_rotary_factor {share} of head_dim {head_dim} cannot be rotated")
 
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
-    notes: list[str] = []
     if "mrope_section" in scaling:
         kind = "default" if kind == "mrope" else kind
-    sections = _sections(config, scaling, n_rot)
-    interleaved = bool(scaling.get("mrope_interleaved"))
+    rope = partial(
+        Rope,
+        n_rot,
+        base,
+        not given,
+        sections=_sections(config, scaling, n_rot),
+        interleaved=bool(scaling.get("mrope_interleaved")),
+    )
     if kind == "default":
-        return Rope(n_rot, base, not given, sections=sections, interleaved=interleaved)
-    if sections:
-        notes.append(f"mrope with {kind} scaling: text positions only")
+        return rope()
     if kind not in ("linear", "yarn", "llama3"):
         raise ModelFileError(
             f"'{config.path}': rope_type '{kind}' is not supported; known: linear, yarn, llama3, mrope"
         )
     factor = _number(config, scaling, "factor")
     if kind == "linear":
-        return Rope(n_rot, base, not given, kind, {"factor": factor}, notes=tuple(notes))
+        return rope(kind, {"factor": factor})
     n_ctx = int(_number(config, scaling, "original_max_position_embeddings", config.get("max_position_embeddings")))
     if kind == "llama3":
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:
             raise ModelFileError(f"'{config.path}': llama3 scaling: low_freq_factor {low} is not below {high}")
-        return Rope(
-            n_rot, base, not given, kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high), notes=tuple(notes)
-        )
+        return rope(kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high))
     keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
     for beta in ("beta_fast", "beta_slow"):
         if scaling.get(beta) is not None:
@@ -70,13 +72,14 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     attn_factor = _yarn_attn_factor(config, scaling, factor)
     if not math.isclose(attn_factor, 1.0, rel_tol=1e-6):
         keys["attn_factor"] = attn_factor
+    notes: tuple[str, ...] = ()
     if scaling.get("truncate") is False:
-        notes.append("yarn without truncation: ggml rounds the ramp's ends to whole channels, as with truncation")
-    return Rope(n_rot, base, not given, kind, keys, notes=tuple(notes))
+        notes = ("yarn without truncation: ggml rounds the ramp's ends to whole channels, as with truncation",)
+    return rope(kind, keys, notes=notes)
 
 
 def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int, ...]:
-    """mrope_section; for text, whose three positions are the same, it means nothing."""
+    """mrope_section: it says which position rotates a pair of channels, and leaves its frequency as it is."""
     sections = scaling.get("mrope_section")
     if sections is None:
         return ()

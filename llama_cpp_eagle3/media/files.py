@@ -15,6 +15,8 @@ N_BYTES_MAX = 64 << 20
 """Of a file."""
 N_PIXELS_MAX = 64 << 20
 """Of an image: it takes three bytes each, and more while it is resized."""
+N_SAMPLES_MAX = 64 << 20
+"""Of a sound, as the encoder takes them: four bytes each."""
 _TIMEOUT_S = 30.0
 
 
@@ -62,7 +64,9 @@ def load_url(url: str, *, allow_http: bool = False, allow_files: bool = False) -
         return _decode_data_url(url)
     if scheme in ("http", "https"):
         if not allow_http:
-            raise MediaError(f"{_short(url)}: addresses are not fetched (allow_http); send the image as a data URL")
+            raise MediaError(
+                f"{_short(url)}: addresses are not fetched without media_http (serve: --media-http): send a data URL"
+            )
         return _fetch(url)
     if scheme == "file" and allow_files:
         return _read_file(unquote(urlsplit(url).path))
@@ -131,7 +135,7 @@ def check(data: bytes, name: str = "the file") -> None:
         raise MediaError(f"{name} is empty")
     if len(data) > N_BYTES_MAX:
         raise _too_large(name)
-    if _is_sound(data):
+    if is_sound(data):
         return
     try:
         size = _size(data, name)
@@ -146,7 +150,8 @@ def check(data: bytes, name: str = "the file") -> None:
         raise MediaError(f"{name} has {width} x {height} pixels, more than {N_PIXELS_MAX >> 20} Mi: make it smaller")
 
 
-def _is_sound(data: bytes) -> bool:
+def is_sound(data: bytes) -> bool:
+    """Whether the decoder takes it for WAV, MP3 or FLAC."""
     is_mp3 = data[:3] == b"ID3" or (data[0] == 0xFF and len(data) > 1 and data[1] & 0xE0 == 0xE0)
     is_jpeg = data[:3] == b"\xff\xd8\xff"
     return (data[:4] == b"RIFF" and data[8:12] == b"WAVE") or (is_mp3 and not is_jpeg) or data[:4] == b"fLaC"
@@ -167,11 +172,7 @@ def _size(data: bytes, name: str) -> tuple[int, int] | None:
         width, height = struct.unpack("<HH", data[6:10])
         return width, height
     if data[:2] == b"BM":
-        if struct.unpack("<I", data[14:18])[0] == 12:
-            width, height = struct.unpack("<HH", data[18:22])
-        else:
-            width, height = struct.unpack("<ii", data[18:26])
-        return width, abs(height)
+        return _bmp_size(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         raise MediaError(f"{name} is WebP, which llama.cpp does not decode: convert it to PNG or JPEG")
     return None
@@ -181,8 +182,23 @@ def _animated(name: str) -> MediaError:
     return MediaError(f"{name} is animated: give the frame that is meant")
 
 
+def _bmp_size(data: bytes) -> tuple[int, int]:
+    """Of a file that is whole: the decoder takes what is missing for black."""
+    first, n_header = struct.unpack("<II", data[10:18])
+    if n_header == 12:
+        width, height, _, n_bits = struct.unpack("<HHHH", data[18:26])
+        is_plain = True
+    else:
+        width, height, _, n_bits, compression = struct.unpack("<iiHHI", data[18:34])
+        is_plain = compression in (0, 3)
+    if is_plain and width > 0 and first + (width * n_bits + 31) // 32 * 4 * abs(height) > len(data):
+        raise IndexError
+    return width, abs(height)
+
+
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    i = 2
+    """Of a file that has an end: the decoder takes what is missing for gray."""
+    i, size = 2, None
     while i + 9 < len(data):
         if data[i] != 0xFF:
             return None
@@ -192,9 +208,13 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[i + 5 : i + 9])
-            return width, height
+            size = width, height
+        if marker == 0xDA:
+            if data.find(b"\xff\xd9", i) < 0:
+                raise IndexError
+            return size
         i += 2 + struct.unpack(">H", data[i + 2 : i + 4])[0]
-    return None
+    raise IndexError
 
 
 def _gif_frames(data: bytes) -> Iterator[int]:

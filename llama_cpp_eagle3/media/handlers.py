@@ -2,6 +2,7 @@
 
 A handler calls libmtmd through a module that it holds (`_mtmd_cpp`). It gets one that is the same but for the function
 which decodes a chunk: for contexts of an `Eagle3Llama` that hands the rows to the engine, so that the head sees them.
+Encoders that it makes from then on begin with the same parameters as ours, and sounds go through our decoder.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import llama_cpp.mtmd_cpp as mtmd
 
 from .._core import read_projector, tokenize
 from ..engine import Media
+from .families import check_family
+from .files import is_sound
 from .placeholders import find_placeholder
-from .projector import make_media
+from .projector import context_params, make_media, sound_bitmap
 
 
 class Owner(Protocol):
@@ -48,6 +51,17 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(mtmd, name)
 
+    def mtmd_context_params_default(self) -> Any:
+        """The defaults, as `Projector` has them."""
+        return context_params()
+
+    def mtmd_helper_bitmap_init_from_buf(self, ctx: Any, buf: Any, length: int, *rest: Any) -> Any:
+        """A file as a bitmap: sounds are decoded as `Projector` does."""
+        data = bytes(memoryview(buf)[:length])
+        if data and is_sound(data) and mtmd.mtmd_get_audio_sample_rate(ctx) > 0:
+            return sound_bitmap(ctx, data, "the file")
+        return mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buf, length, *rest)
+
     def mtmd_helper_eval_chunk_single(
         self, ctx: Any, lctx: Any, chunk: Any, n_past: Any, seq_id: Any, n_batch: Any, logits_last: Any, new_n_past: Any
     ) -> int:
@@ -73,10 +87,16 @@ class _Module(ModuleType):
 
 
 def hook_handler(handler: Any, owner: Owner, context: int) -> None:
-    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is."""
+    """Have a chat handler decode through the owner of a context; what is no multimodal handler stays as it is.
+
+    Raises:
+        ModelFileError: its projector is none, or one of another model.
+    """
     # there is no public name for the module through which it calls
     if getattr(handler, "_mtmd_cpp", None) is None or not hasattr(handler, "clip_model_path"):
         return
+    path = handler.clip_model_path
+    check_family(path, read_projector(path), owner.model_address)
     _owners[context] = owner
     if not isinstance(handler._mtmd_cpp, _Module):
-        handler._mtmd_cpp = _Module(handler.clip_model_path)
+        handler._mtmd_cpp = _Module(path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+import os
 import secrets
 import threading
 import weakref
@@ -16,12 +18,13 @@ import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import numpy.typing as npt
 
-from .._core import LoadGuard, read_projector, tokenize
+from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
-from .files import MediaError, check
+from .families import check_family
+from .files import N_SAMPLES_MAX, MediaError, check, is_sound
 from .placeholders import find_placeholder
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -100,6 +103,7 @@ class Projector:
         """
         self.path = path
         self.types = read_projector(path)
+        check_family(path, self.types, model)
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()
@@ -111,7 +115,7 @@ class Projector:
             if kind
         }
         """Of sounds (True) and of images (False): the token, and why that one."""
-        params = mtmd.mtmd_context_params_default()
+        params = context_params()
         params.use_gpu, params.print_timings, params.warmup = use_gpu, False, False
         params.n_threads = n_threads
         marker = self._marker.encode()
@@ -199,15 +203,17 @@ class Projector:
     def _bitmap(self, ctx: Any, data: bytes, i: int) -> Any:
         name = f"media file {i + 1}"
         check(data, name)
-        _mtmd_log.begin()
+        if not (self.takes_sounds if is_sound(data) else self.takes_images):
+            kind = "a sound" if is_sound(data) else "an image"
+            raise MediaError(f"{name} is {kind}, which '{self.path}' does not take")
+        if is_sound(data):
+            return sound_bitmap(ctx, data, name)
+        options = mtmd.mtmd_helper_init_opt_default()
+        options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # what is damaged is no video: run no program
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False)
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(ctx, buffer, len(data), False, options)
         if not bitmap:
-            raise MediaError(f"{name} cannot be decoded: {_mtmd_log.reason or 'it is damaged'}")
-        is_audio = mtmd.mtmd_bitmap_is_audio(bitmap)
-        if not (self.takes_sounds if is_audio else self.takes_images):
-            mtmd.mtmd_bitmap_free(bitmap)
-            raise MediaError(f"{name} is {'a sound' if is_audio else 'an image'}, which '{self.path}' does not take")
+            raise MediaError(f"{name} cannot be decoded: it is damaged")
         return bitmap
 
     def _prompt(self, chunks: Any) -> Prompt:
@@ -237,6 +243,28 @@ class Projector:
     def _encoding(self, encode: Callable[[Any], Rows]) -> Rows:
         with self._lock:
             return encode(self._context())
+
+
+def context_params() -> Any:
+    """libmtmd's defaults, with memory that an encoder reads and nobody writes as zeros."""
+    params = mtmd.mtmd_context_params_default()
+    params.cb_eval = lib.ggml_backend_sched_eval_callback(BLANK_LEAVES)
+    return params
+
+
+def sound_bitmap(ctx: Any, data: bytes, name: str) -> Any:
+    """What libmtmd makes of a sound's file; its own decoder ends the process if a header claims 2^36 samples.
+
+    Raises:
+        MediaError: it cannot be decoded, or is too long.
+    """
+    try:
+        samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), N_SAMPLES_MAX)
+    except ValueError as e:
+        raise MediaError(f"{name} {e}") from None
+    bitmap = mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
+    mtmd.mtmd_bitmap_set_id(bitmap, hashlib.sha256(data).hexdigest().encode())  # as libmtmd does
+    return bitmap
 
 
 def text_tokens(chunk: Any) -> list[int]:
@@ -274,8 +302,8 @@ def make_media(
         if mtmd.mtmd_encode_chunk(ctx, own) != 0:
             raise Eagle3Error(f"an image could not be encoded: {_mtmd_log.reason or 'llama.cpp gives no reason'}")
         values: Rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(ctx), shape=(n_rows, n_embd_inp)).copy()
-        if not np.isfinite(values).all():  # Pixtral's [IMG_BREAK]: llama.cpp multiplies memory that nobody wrote by 0
-            raise Eagle3Error("an image was encoded to values that are no numbers: try again, or load the model anew")
+        if not np.isfinite(values).all():
+            raise Eagle3Error("an image was encoded to values that are no numbers: is the mmproj file damaged?")
         return values
 
     is_2d = mtmd.mtmd_decode_use_mrope(ctx) and (

@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..whole_file import whole_file
 from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
@@ -74,16 +74,10 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "draft_step": costs.draft_step,
         "draft_type": costs.draft_type,
     }
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # written beside it and renamed: another process never sees half a file
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            temporary = file.name
-            json.dump(document, file, indent=1)
-        os.replace(temporary, path)
+        with whole_file(path) as part:
+            part.write_text(json.dumps(document, indent=1), encoding="utf-8")
     except OSError:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         return None
     return path

@@ -37,15 +37,21 @@ class Costs:
 
     @property
     def doubt(self) -> str:
-        """What cannot be: a pass that takes longer than its rows one by one, or much less than one row. Else empty."""
+        """What cannot be: a pass that takes longer than its rows in several, or much less than one row. Else empty."""
         for name, curve in (("target", self.target), ("head", self.draft_begin), ("head", self.draft_step)):
             for n in implausible(curve):
-                return f"{n} rows of the {name} took {1e-3 * curve[n]:.1f} ms, one row {1e-3 * curve[1]:.1f} ms"
+                return (
+                    f"{n} rows of the {name} took {1e-3 * curve[n]:.1f} ms, one row {1e-3 * curve[1]:.1f} ms, "
+                    f"{n} in several passes {1e-3 * in_parts(curve)[n]:.1f} ms"
+                )
         return ""
 
     def bounded(self) -> Costs:
-        """What can be believed of them: a pass takes as long as its rows one by one, at most."""
-        target, begin, step = ({n: min(t, n * c.get(1, t)) for n, t in c.items()} for c in self.curves)
+        """What can be believed of them: a pass takes as long as its rows in several, at most."""
+        target, begin, step = (
+            {n: min(t, limits[n]) for n, t in curve.items()}
+            for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
+        )
         return Costs(target, begin, step, self.draft_type)
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
@@ -64,7 +70,19 @@ class Costs:
 def implausible(curve: Mapping[int, float]) -> list[int]:
     """Numbers of rows whose times say that the machine was busy then."""
     one = curve.get(1, 0.0)
-    return [n for n, t in curve.items() if one and not _FAST * one < t < _SLOW * n * one]
+    limits = in_parts(curve)
+    return [n for n, t in curve.items() if one and not _FAST * one < t < _SLOW * limits[n]]
+
+
+def in_parts(curve: Mapping[int, float]) -> dict[int, float]:
+    """What the rows of each pass would take in several passes, at best: one by one, or by other numbers known."""
+    if 1 not in curve:
+        return dict(curve)
+    limits, best = [0.0, curve[1]], [0.0, curve[1]]
+    for n in range(2, max(curve) + 1):
+        limits.append(min(t + best[n - m] for m, t in curve.items() if m < n))
+        best.append(min(limits[n], curve.get(n, limits[n])))
+    return {n: limits[n] for n in curve}
 
 
 @cache

@@ -94,6 +94,7 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
     if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
         target, begin, step = curves
         costs = Costs(target, begin, step, head.type) if head is not None else Costs(target, {}, {})
+        costs = costs.bounded()
         if not costs.doubt:
             save_costs(key(), costs)
 

@@ -7,7 +7,6 @@ pair made it.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import Eagle3Error
+from ..whole_file import whole_file
 from .completions import settings_of
 from .errors import ApiError, failed, invalid, unsupported
 from .generation import Answer, Generation
@@ -159,14 +159,11 @@ def _write(path: Path, pair: tuple[str, str], tokens: list[int], target: bytes, 
         {"target": pair[0], "draft": pair[1], "n_tokens": len(tokens), "n_target": len(target), "n_draft": len(draft)}
     ).encode()
     data = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            for part in (data, target, draft):
-                file.write(part)
-        temporary.replace(path)
+        with whole_file(path, mode=0o600) as part, part.open("wb") as file:
+            for piece in (data, target, draft):
+                file.write(piece)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise failed(f"Unable to save slot: {e.strerror}") from None
     return len(data) + len(target) + len(draft)
 

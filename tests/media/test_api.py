@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.server
 import struct
+import sys
 import threading
 
 import numpy as np
@@ -105,6 +106,22 @@ def sized_png(width: int, height: int) -> bytes:
     return data[:16] + struct.pack(">II", width, height) + data[24:]
 
 
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNSMj5aYVpQ"
+    "YEpRUk//wAALCAAYABgBAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABgf/xAAXEAADAQAAAAAAAAAAAAAAAAAAAgUx/9oACAEBAAA/AA01cFk1cFk1"
+    "cJZNXBZNXBZNXCWTVwWTVwWTVw//2Q=="
+)
+"""24 x 24 pixels."""
+
+
+def bmp(n_header: int, width: int = 3, height: int = 2) -> bytes:
+    """24 bits a pixel, bottom up; 12 bytes of header are OS/2's."""
+    sizes = struct.pack("<HHHH" if n_header == 12 else "<iiHH", width, height, 1, 24)
+    pixels = bytes(range(10, 10 + (3 * width + 3) // 4 * 4 * height))
+    header = (struct.pack("<I", n_header) + sizes).ljust(n_header, b"\0")
+    return b"BM" + struct.pack("<IHHI", 14 + n_header + len(pixels), 0, 0, 14 + n_header) + header + pixels
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -117,7 +134,11 @@ def sized_png(width: int, height: int) -> bytes:
         (png(np.zeros((9, 9, 3), np.uint8))[:50], "cannot be decoded"),
         (b"\xff\xd8\xff\xe0" + b"\0" * 40, "header is damaged"),
         (b"BM", "is truncated"),
-        (wav(np.zeros(800, np.float32)), "does not support audio"),
+        (wav(np.zeros(800, np.float32)), "is a sound, which .* does not take"),
+        (JPEG[:-1], "is truncated"),
+        (JPEG[:20], "is truncated"),
+        (bmp(40)[:-1], "is truncated"),
+        (bmp(12)[:-1], "is truncated"),
     ],
 )  # fmt: skip
 def test_what_is_no_image(llm, data, message):
@@ -127,6 +148,23 @@ def test_what_is_no_image(llm, data, message):
         answer(llm, messages(data))
     assert llm.target.n_batches == n_batches
     assert llm.n_tokens == 0
+
+
+@pytest.mark.parametrize("data", [JPEG, JPEG + b"more", bmp(40), bmp(40, 3, 1), bmp(12), gif(1)])
+def test_what_is_an_image(llm, data):
+    assert llm.projector.prompt(llm.projector.marker, [data]).media
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+def test_no_program_is_run(llm, tmp_path, monkeypatch):
+    """libmtmd would have ffprobe and ffmpeg look at what its own decoder cannot read."""
+    for name in ("ffprobe", "ffmpeg"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(MediaError, match="cannot be decoded: it is damaged"):
+        llm.projector.prompt(llm.projector.marker, [png(np.zeros((9, 9, 3), np.uint8))[:50]])
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,10 +189,10 @@ def test_images_that_do_not_fit(vlm, llm):
         answer(llm, messages(*[vlm.file] * 60))
 
 
-def test_projectors_of_other_models(vlm, head, tmp_path):
+def test_files_that_are_no_projectors_of_this_model(vlm, head, tmp_path):
     other = write_target(tmp_path / "target.gguf", n_embd=128)
     with pytest.raises(ModelFileError, match=r"cannot be loaded as this model's projector.*mismatch"):
-        Eagle3Llama(other.path, mmproj_path=vlm.mmproj, verbose=False)
+        Eagle3Llama(other.path, mmproj_path=load_vlm("pixtral").mmproj, verbose=False)
     with pytest.raises(ModelFileError, match="expected a multimodal projector"):
         load(vlm, head, mmproj_path=vlm.path)
     with pytest.raises(ModelFileError):

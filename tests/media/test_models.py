@@ -85,11 +85,33 @@ def test_rows_are_those_of_transformers(loaded, prompt):
     compare(vlm, llm, evaluate(llm, tokens, media), 5e-3)
 
 
-@pytest.mark.parametrize("loaded", ["qwen25vl", "gemma3", "pixtral"], indirect=True)
-def test_with_the_encoder(loaded, prompt):
-    """The same from the picture. llama.cpp's encoders of the others see more than one tile, or less silence."""
+def rows_in_order(vlm, media) -> np.ndarray:
+    """What libmtmd encodes. It hands a tile of Llama 4 over column by column: transformers has rows of the picture."""
+    media.encode()
+    rows = media._rows
+    if vlm.name != "llama4":
+        return rows
+    side = int(len(rows) ** 0.5)
+    return rows.reshape(side, side, -1).swapaxes(0, 1).reshape(rows.shape)
+
+
+def test_encoders_are_those_of_transformers(loaded, prompt):
+    vlm, _, _ = loaded
+    media = prompt.media[0]
+    want = vlm.states[media.first : media.end, 0]
+    assert np.abs(rows_in_order(vlm, media) - want).max() / np.abs(want).max() < 5e-3
+    if vlm.name == "llama4":  # once llama.cpp has the order right, docs/multimodal.md has not
+        assert np.abs(media._rows - want).max() / np.abs(want).max() > 0.5
+
+
+def test_from_the_file_to_the_hidden_states(loaded, prompt):
     vlm, _, llm = loaded
-    compare(vlm, llm, evaluate(llm, prompt.tokens, prompt.media[0]), 0.02)
+    made = prompt.media[0]
+    media = Media(
+        made.first, made.tokens, made.placeholder, lambda: rows_in_order(vlm, made), n_pos=made.n_pos,
+        positions=made._positions, causal=made.causal,
+    ) if vlm.name == "llama4" else made  # fmt: skip
+    compare(vlm, llm, evaluate(llm, prompt.tokens, media), 0.02)
 
 
 def test_placeholders(loaded):

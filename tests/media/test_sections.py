@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,12 @@ from tiny import Head, write_head, write_target
 from vlm_pairs import AFTER, BEFORE, load_vlm
 
 N_BEFORE, N_ROWS, N_AFTER = 5, 12, 4
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
 
 
 def places(pos_0: int = N_BEFORE, width: int = 4) -> tuple[np.ndarray, int]:
@@ -42,6 +50,8 @@ def target(tmp_path_factory):
         {"rope_sections": (2, 3, 3, 0)},
         {"rope_sections": (3, 3, 2, 0), "rope_interleaved": True},
         {"rope_sections": (1, 2, 1, 0), "n_rot": 8, "n_layer": 2, "qk_norm": True},
+        {"rope_sections": (2, 3, 3, 0), "rope_scaling": YARN},
+        {"rope_sections": (3, 3, 2, 0), "rope_interleaved": True, "rope_scaling": LINEAR},
     ],
 )
 @pytest.mark.parametrize("n_unroll", [1, 3])
@@ -115,11 +125,16 @@ def test_behind_a_real_image(tmp_path):
         assert rel_error(llm.drafter.draft_logits, want.logits[-1]) < 1e-2
 
 
-def test_converted(tmp_path, target, model_address, rng):
+@pytest.mark.parametrize("scaling", [None, YARN, LINEAR, LLAMA3])
+def test_converted(tmp_path, target, model_address, rng, scaling):
     deep = write_target(tmp_path / "target.gguf", n_layer=8)
     family = FAMILIES["specforge_vl"]
-    head = write_head(tmp_path / "unused.gguf", deep, **family.variant)
+    head = write_head(tmp_path / "unused.gguf", deep, **family.variant, rope_scaling=scaling)
     write_family(tmp_path / "checkpoint", family, head)
+    if scaling is not None:
+        config = json.loads((tmp_path / "checkpoint/config.json").read_text())
+        config["rope_scaling"] |= scaling
+        (tmp_path / "checkpoint/config.json").write_text(json.dumps(config))
     path = convert(tmp_path / "checkpoint", deep.path, tmp_path / "out.gguf", outtype="f32").path
     converted = Head(str(path), head.arch, head.variant, deep, head.weights, head.d2t)
     assert converted.arch == "eagle3"  # llama.cpp runs it too, on text
@@ -134,6 +149,11 @@ def test_converted(tmp_path, target, model_address, rng):
     want = reference.propose(9, 3)
     assert drafter.propose(9, 3) == want.ids
     assert rel_error(drafter.draft_logits, want.logits[-1]) < 1e-4
+    if scaling is not None:
+        unscaled = ReferenceHead(converted, rope_scaling=None)
+        unscaled.positions = all_positions()
+        unscaled.process(rows, tokens, 0)
+        assert rel_error(drafter.draft_logits, unscaled.propose(9, 3).logits[-1]) > 1e-3
 
 
 def test_sections_that_cannot_be(tmp_path, target, model_address):

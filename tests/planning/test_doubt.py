@@ -44,7 +44,11 @@ def auto(perfect_pair: Any) -> Callable[..., Any]:
 def test_what_cannot_be() -> None:
     assert GOOD.doubt == ""
     assert "4 rows of the target took 2400.0 ms, one row 1.0 ms" in BUSY.doubt
-    assert BUSY.bounded().target == {**GOOD.target, 4: 4000.0}
+    assert BUSY.bounded().target == {**GOOD.target, 4: 2200.0}
+    # a machine that was busy for a while: eight rows take no longer than four twice, whatever one row took before
+    partly = Costs({1: 1600.0, 4: 900.0, 6: 8200.0, 8: 8100.0, 16: 14800.0, 32: 15000.0}, {}, {})
+    assert "6 rows of the target took 8.2 ms" in partly.doubt
+    assert partly.bounded().target == {1: 1600.0, 4: 900.0, 6: 4100.0, 8: 1800.0, 16: 3600.0, 32: 7200.0}
     # real curves: two rows of Q8_0 take longer than two passes, four of Q4_0 less than two
     for curve in TARGETS.values():
         assert Costs(us(curve), {}, {}).doubt == ""
@@ -75,7 +79,7 @@ def test_a_busy_machine_is_told_and_nothing_kept(
         llm.calibrate()
         assert not list(cache.rglob("*.json"))
         assert "the machine was busy meanwhile (4 rows of the target took" in caplog.text
-        assert llm.planner.costs[0].measured[4] == 4000.0
+        assert llm.planner.costs[0].measured[4] == 2200.0
     # what was kept by an older version is not believed
     with auto() as llm:
         key = llm.costs_key()
@@ -110,7 +114,7 @@ def test_trials_bring_drafting_back() -> None:
     stats = planner.stats()
     assert 1 <= stats["trials"] <= 2
     assert planner.can_pay()
-    assert stats["drafted"] > 50
+    assert stats["drafted"] > 40
     # and cost next to nothing where they find nothing
     real = RealCosts({n: 1e4 * n * 1.1 for n in range(2, 33)} | {1: 1e4})
     machine = Machine(real, Head.constant(0.9))
@@ -130,9 +134,12 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
         llm.calibrate()
         assert not llm.planner.can_pay()
         llm.planner.costs[0].observe(4, 2000.0)  # as a trial would find it
+        assert llm.planner.costs[0].at(8) <= 4000.0  # two such passes
         assert llm.planner.can_pay()
     costs = load_costs(key)
-    assert costs == Costs({**told.target, 4: pytest.approx(2000.0)}, told.draft_begin, told.draft_step)
+    assert costs == Costs(
+        {**told.target, 4: pytest.approx(2000.0), 8: pytest.approx(4000.0)}, told.draft_begin, told.draft_step
+    )
     with auto() as llm:
         llm.calibrate()
         assert llm.planner.can_pay()

@@ -51,6 +51,22 @@ def test_a_slot_that_is_busy(running: Running) -> None:
         assert saved.result(10)["n_saved"] > 150
 
 
+def test_saves_to_one_name_at_once(running: Running) -> None:
+    """The file is one of them, as a whole."""
+    for i in (0, 1):
+        running.ask("/completion", {**FIRST, "prompt": FIRST["prompt"] * (1 + i), "n_predict": 4, "id_slot": i})
+    with ThreadPoolExecutor(8) as pool:
+        saves = [
+            pool.submit(running.ask, f"/slots/{i % 2}?action=save", {"filename": "one-name.bin"}) for i in range(400)
+        ]
+        sizes = {save.result()["n_written"] for save in saves}
+    folder = running.server.options.slot_save_path
+    assert len(sizes) == 2
+    assert (folder / "one-name.bin").stat().st_size in sizes
+    assert not list(folder.glob(".one-name*"))
+    running.ask("/slots/0?action=restore", {"filename": "one-name.bin"})
+
+
 def test_after_a_restart(pair: Any, tmp_path: Path) -> None:
     options = {"slot_save_path": tmp_path}
     with Running(*pair, draft_n_max=4, options=options) as running:

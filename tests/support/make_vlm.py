@@ -301,6 +301,11 @@ def convert(source: Path, case: Case, folder: Path, out: Path, mmproj: bool) -> 
         if mmproj and "[IMG_BREAK]" in case.specials:  # the converter looks for it under an older name
             embd = case.model.get_input_embeddings().weight[N_BYTES + case.specials.index("[IMG_BREAK]")]
             model.gguf_writer.add_tensor("v.token_embd.img_break", embd.detach().numpy().astype(np.float32))
+        if mmproj and "<|patch|>" in case.specials:  # Gemma 4 took this name from Llama 4, whose graph wants it as ln2
+            key = gguf.MODEL_TENSOR.V_ENC_POST_ATTN_NORM
+            for i in range(case.model.config.vision_config.num_hidden_layers):
+                name = gguf.TENSOR_NAMES[key].format(bid=i)
+                model.tensor_map.mapping[f"vision_model.model.layers.{i}.post_attention_layernorm"] = (key, name)
         model.write()
 
 
