@@ -218,6 +218,8 @@ class Target:
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
         back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         """
+    def keep_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Do the same for several sequences; one that holds no draft stays as it is."""
     def holds_draft(self, seq_id: int) -> bool:
         """Whether a draft was decoded of which no path was kept yet."""
     def decode_batch(
@@ -489,6 +491,12 @@ class Drafter:
 
         `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody
         is going to draft soon, so that a prompt's K/V is not made before that.
+        """
+    def process_batch(self, tap: FeatureTap, parts: Sequence[tuple[int, int, list[int], list[int], bool]]) -> None:
+        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
+
+        Of a sequence that has taken in some of these rows already, the rest; one that lacks rows before them goes on
+        without those (`restart`).
         """
     def n_waiting(self, seq_id: int = 0) -> int:
         """Rows whose K/V is made when somebody drafts for the sequence."""

@@ -26,7 +26,7 @@ class Draft:
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Draft:
         """Make a draft in which each token follows the one before, without probabilities."""
-        return cls(list(tokens), list(range(-1, len(tokens) - 1)), [])
+        return cls(list(tokens), list(range(-1, len(tokens) - 1)))
 
     def first(self, n: int) -> Draft:
         """The first n tokens of it."""
@@ -36,9 +36,9 @@ class Draft:
         """How many tokens somebody suggested."""
         return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_HEAD)
 
-    def is_by(self, i: int, source: int) -> bool:
-        """Whether somebody suggested token i."""
-        return bool(self.sources[i] & source) if self.sources else source == BY_HEAD
+    def source(self, i: int) -> int:
+        """Who suggested token i."""
+        return self.sources[i] if self.sources else BY_HEAD
 
     @property
     def is_chain(self) -> bool:

@@ -58,27 +58,25 @@ class Stats:
 
     def begin_draft(self, draft: Draft) -> None:
         """A draft is verified."""
+        self.drafts += 1
         self.head_drafted += draft.n_of(BY_HEAD)
         self.text_drafted += draft.n_of(BY_TEXT)
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
             self.accepted_per_position += [0] * (draft.depth - n)
 
-    def judge(self, i: int, accepted: bool, n_drafted: int) -> bool:
-        """Count one emitted token, and the judgement on drafted token `i` of `n_drafted`. Returns `accepted`."""
+    def judge(self, draft: Draft, i: int, node: int) -> None:
+        """Count the i-th token of a round: it is token `node` of the draft; -1: it is none, which refuses the rest."""
         self.tokens += 1
-        if accepted:
-            self.drafted += 1
-            self.accepted += 1
-            self.accepted_per_position[i] += 1
-        else:
-            self.drafted += n_drafted - i
-        return accepted
-
-    def accept(self, draft: Draft, i: int) -> None:
-        """Token i of a draft was accepted."""
-        self.head_accepted += draft.is_by(i, BY_HEAD)
-        self.text_accepted += draft.is_by(i, BY_TEXT)
+        if node < 0:
+            self.drafted += len(draft.tokens) - i
+            return
+        self.drafted += 1
+        self.accepted += 1
+        self.accepted_per_position[i] += 1
+        source = draft.source(node)
+        self.head_accepted += source & BY_HEAD != 0
+        self.text_accepted += source & BY_TEXT != 0
 
     @property
     def mean_acceptance_length(self) -> float:

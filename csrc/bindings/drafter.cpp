@@ -59,26 +59,58 @@ std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t mod
     return std::make_unique<py_drafter>(path, reinterpret_cast<const llama_model *>(model_tgt), n_ctx, params);
 }
 
-// rows of the tap's last decode, without a copy
-void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool may_wait) {
-    const busy_flag::scope scope(self.busy);
-    const auto             n_tokens = static_cast<int32_t>(tokens.size());
-    if (rows ? rows->size() != tokens.size() : n_tokens > tap.n_rows()) {
-        throw std::invalid_argument(format("expected one row per token, found %zu rows for %d tokens",
-                                           rows ? rows->size() : static_cast<size_t>(tap.n_rows()), n_tokens));
+void check_tap(const drafter & drafter, const feature_tap & tap) {
+    if (static_cast<int32_t>(tap.n_row_floats()) != drafter.head().n_embd_feat()) {
+        throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
+                                              drafter.head().path.c_str(), drafter.head().n_embd_feat(),
+                                              static_cast<size_t>(tap.n_row_floats())));
     }
-    for (const int32_t row : rows.value_or(std::vector<int32_t>())) {
+}
+
+// rows: where they stand in the tap's last decode; they are not copied
+void check_rows(const feature_tap & tap, const tokens_t & tokens, const std::vector<int32_t> & rows) {
+    if (rows.size() != tokens.size()) {
+        throw std::invalid_argument(
+            format("expected one row per token, found %zu rows for %zu tokens", rows.size(), tokens.size()));
+    }
+    for (const int32_t row : rows) {
         if (row < 0 || row >= tap.n_rows()) {
             throw std::invalid_argument(format("row %d: the last decode had %d rows", row, tap.n_rows()));
         }
     }
-    if (static_cast<int32_t>(tap.n_row_floats()) != self.impl().head().n_embd_feat()) {
-        throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
-                                              self.impl().head().path.c_str(), self.impl().head().n_embd_feat(),
-                                              static_cast<size_t>(tap.n_row_floats())));
+}
+
+void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & tokens, int32_t n_past,
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool may_wait) {
+    const busy_flag::scope scope(self.busy);
+    const auto             n_tokens = static_cast<int32_t>(tokens.size());
+    if (rows) {
+        check_rows(tap, tokens, *rows);
+    } else if (n_tokens > tap.n_rows()) {
+        throw std::invalid_argument(
+            format("expected one row per token, found %d rows for %d tokens", tap.n_rows(), n_tokens));
     }
+    check_tap(self.impl(), tap);
     self.impl().process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, may_wait);
+}
+
+// of one sequence: its id, n_past, tokens, rows, may_wait
+using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
+
+void process_batch(py_drafter & self, const feature_tap & tap, const std::vector<tap_part> & parts) {
+    const busy_flag::scope scope(self.busy);
+    drafter &              drafter = self.impl();
+    check_tap(drafter, tap);
+    for (const auto & [seq_id, n_past, tokens, rows, may_wait] : parts) {
+        check_rows(tap, tokens, rows);
+        if (drafter.n_past(seq_id) < n_past) {
+            drafter.restart(n_past, seq_id);
+        }
+        const int32_t n      = static_cast<int32_t>(tokens.size());
+        const int32_t n_seen = std::min(n, drafter.n_past(seq_id) - n_past);
+        drafter.process(tap.rows(), tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
+                        may_wait);
+    }
 }
 
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
@@ -157,6 +189,9 @@ void register_drafter(py::module_ & m) {
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. "
              "may_wait: nobody is going to draft soon, so that a prompt's K/V is not made before that.")
+        .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
+             "The same for several sequences, each (seq_id, n_past, tokens, rows, may_wait). Of one that has taken in "
+             "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, py::arg("may_wait") = false,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")

@@ -18,9 +18,10 @@ namespace eagle3::python {
 
 namespace {
 
-using tokens_t = std::vector<llama_token>;
-using pos_t    = std::vector<llama_pos>;
-using seqs_t   = std::vector<std::vector<llama_seq_id>>;
+using tokens_t  = std::vector<llama_token>;
+using pos_t     = std::vector<llama_pos>;
+using seq_ids_t = std::vector<llama_seq_id>;
+using seqs_t    = std::vector<seq_ids_t>;
 
 // a target and the flag that keeps a second thread out
 struct py_target {
@@ -245,6 +246,22 @@ void register_target(py::module_ & m) {
             goes back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         )pbdoc")
         .def(
+            "keep_batch",
+            [](py_target & self, const seq_ids_t & seq_ids, const std::vector<std::vector<int32_t>> & paths) {
+                const busy_flag::scope scope(self.busy);
+                if (paths.size() != seq_ids.size()) {
+                    throw std::invalid_argument(
+                        format("expected one path per sequence, found %zu for %zu", paths.size(), seq_ids.size()));
+                }
+                for (size_t i = 0; i < seq_ids.size(); ++i) {
+                    if (self.impl.holds_draft(seq_ids[i])) {
+                        self.impl.keep(seq_ids[i], paths[i]);
+                    }
+                }
+            },
+            py::arg("seq_ids"), py::arg("paths"), without_gil(),
+            "The same for several sequences; one that holds no draft stays as it is.")
+        .def(
             "holds_draft",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
@@ -278,7 +295,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),
              "Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token.")
-        .def("argmax", &argmax, py::arg("row"), without_gil(), "The first of the most probable tokens of a row.")
+        .def("argmax", &argmax, py::arg("row"), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")
         .def(

@@ -39,10 +39,11 @@ draft_graph & draft_runner::get_graph(const draft_shape & shape) {
         graphs_.clear();
         cache_version_ = model_.cache.version();
     }
-    for (auto & graph : graphs_) {
-        if (graph.shape == shape) {
-            return graph;
-        }
+    const auto it =
+        std::find_if(graphs_.begin(), graphs_.end(), [&shape](const auto & graph) { return graph.shape == shape; });
+    if (it != graphs_.end()) {
+        graphs_.splice(graphs_.begin(), graphs_, it);
+        return graphs_.front();
     }
     if (graphs_.size() >= n_graphs_max) {
         graphs_.pop_back();

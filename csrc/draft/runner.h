@@ -4,7 +4,7 @@
 #include "draft/rope_positions.h"
 #include "ggml-alloc.h"
 
-#include <deque>
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -83,7 +83,7 @@ class draft_runner {
     int64_t t_graph_us = 0; // inside ggml
 
   private:
-    static constexpr size_t n_graphs_max = 32;
+    static constexpr size_t n_graphs_max = 64;
 
     // where a step of a chain is among what was read back, which has the outputs one after the other
     size_t index(int32_t i_out, int32_t i_step) const {
@@ -111,9 +111,9 @@ class draft_runner {
     draft_model model_;
     galloc_ptr  galloc_;
 
-    std::deque<draft_graph> graphs_; // most recently built first
-    draft_graph *           last_          = nullptr;
-    int64_t                 cache_version_ = 0; // that they are built on
+    std::list<draft_graph> graphs_; // most recently used first
+    draft_graph *          last_          = nullptr;
+    int64_t                cache_version_ = 0; // that they are built on
 
     draft_shape shape_; // scratch of compute
 

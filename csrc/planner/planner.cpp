@@ -101,12 +101,12 @@ void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
     const float  t_plain = pass_us(n_seqs, n_seqs), t_base = pass_us(n_base_, n_seqs);
     const double plain = n_seqs / (static_cast<double>(t_plain) + t_other_us_);
     price_             = plain * std::max(1.0f, speedup_tokens_ / speedup_time_);
+    const bool replays = params_.replays && n_seqs == 1;
     for (size_t n = 0; n < cost_.size(); ++n) {
-        const auto  n_drafted = static_cast<int32_t>(n);
-        const float t_more    = pass_us(n_base_ + n_drafted, n_seqs) - t_base;
-        const float t_replay  = pass_us(n_base_ + n_drafted + 1, n_seqs) - t_plain;
-        cost_[n]              = static_cast<float>(price_) * t_more;
-        replay_[n] = params_.replays && n_seqs == 1 ? replay_share * static_cast<float>(price_) * t_replay : 0.0f;
+        const auto  n_rows = n_base_ + static_cast<int32_t>(n);
+        const float price  = static_cast<float>(price_);
+        cost_[n]           = price * (pass_us(n_rows, n_seqs) - t_base);
+        replay_[n]         = replays ? replay_share * price * (pass_us(n_rows + 1, n_seqs) - t_plain) : 0.0f;
     }
 }
 

@@ -304,9 +304,7 @@ class Engine:
             self.before_pass()
             opened = self._opener.open()
             for part in opened.parts if opened is not None else ():
-                sequence = part.sequence
-                while not sequence.finish_reason and (token := self._next_or_fail(sequence)) is not None:
-                    self._outputs.add(sequence, token)
+                self._accept_all(part.sequence)
             self._rounds.commit()
             self._schedule.retire()
             return self._outputs.take()
@@ -480,12 +478,17 @@ class Engine:
             self.target.close()
             self.vocab.close()
 
-    def _next_or_fail(self, s: Sequence) -> int | None:
-        """As `next`; an error ends the sequence alone."""
-        try:
-            return self._rounds.next(s)
-        except BaseException as e:
-            self._outputs.fail(s, e)
-            if isinstance(e, Exception):
-                return None
-            raise  # an interrupt is for all, but this sequence's sampler may have drawn a token that nobody got
+    def _accept_all(self, s: Sequence) -> None:
+        """Say all that a sequence's rows of the open pass give; an error of its sampler ends the sequence alone."""
+        rounds, outputs = self._rounds, self._outputs
+        while not s.finish_reason:
+            try:
+                token = rounds.next(s)
+            except BaseException as e:
+                outputs.fail(s, e)
+                if isinstance(e, Exception):
+                    return
+                raise  # an interrupt is for all, but this sequence's sampler may have drawn a token that nobody got
+            if token is None:
+                return
+            outputs.add(s, token)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from .._core import Drafter, FeatureTap, Target
 from ..errors import ContextFullError, Eagle3Error
 from .host_store import HostStore, n_common
+from .media import Media
 from .sequence import Part, Saved, Sequence, State
 
 _N_WORTH_KEEPING = 32
@@ -438,30 +439,41 @@ class Memory:
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded behind the draft's back; it goes on without them")
 
-    def keep(self, part: Part, has_rows: bool, may_wait: bool) -> None:
-        """After a pass: keep the accepted tokens of a part, and show their rows to the draft if they are still there.
+    def keep(self, parts: SequenceOf[Part], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
+        """After a pass: keep the accepted tokens of its parts, and show their rows to the draft if these still exist.
 
-        may_wait: nobody is going to draft soon. Whoever comes back after an interrupt finds some of this done.
+        may_wait: for each part whether nobody is going to draft soon. Whoever comes back after an interrupt finds some
+        of this done.
         """
-        sequence, target = part.sequence, self.target
-        if target.holds_draft(sequence.seq_id):
-            target.keep(sequence.seq_id, part.path)
+        drafts = [part for part in parts if part.draft.tokens]
+        if drafts:
+            self.target.keep_batch([part.sequence.seq_id for part in drafts], [part.path for part in drafts])
         drafter, tap = self.drafter, self.tap
         if drafter is None or tap is None or not has_rows:
             return
-        n_seen = drafter.n_past(sequence.seq_id)
-        if n_seen < part.n_past:  # somebody has used it
-            self._draft_from(sequence.seq_id, part.n_past)
-        first = max(0, n_seen - part.n_past)
-        rows = [part.first_row + row for row in part.path[first:]]
-        if rows:
-            start, media = part.n_past + first, part.media
-            if media and start == media.first and drafter.n_pos_per_row > 1 and target.n_pos_per_row > 1:
-                pos = media.positions(target.position(start, sequence.seq_id)).copy()
-                pos[3] = pos[0]  # pairs of channels that no section has are the first one's
-                drafter.add_image(start, pos, media.n_pos, sequence.seq_id)
-            tokens = [media.placeholder] * len(rows) if media else sequence.tokens[start : start + len(rows)]
-            drafter.process(tap, tokens, start, sequence.seq_id, rows, may_wait)
+        seen = []
+        for part, waits in zip(parts, may_wait, strict=True):
+            s, start = part.sequence, part.n_past
+            tokens = s.tokens[start : start + len(part.path)]
+            if part.media:
+                self._show_image(part.media, start, s.seq_id)
+                tokens = [part.media.placeholder] * len(tokens)
+            seen.append((s.seq_id, start, tokens, part.rows, waits))
+        drafter.process_batch(tap, seen)
+
+    def _show_image(self, media: Media, start: int, seq_id: int) -> None:
+        """Rows of an image come next for the draft: it needs their positions if heads and targets have sections."""
+        target, drafter = self.target, self.drafter
+        assert drafter is not None
+        if start != media.first or drafter.n_pos_per_row == 1 or target.n_pos_per_row == 1:
+            return
+        n_seen = drafter.n_past(seq_id)
+        if n_seen < start:  # somebody has used it
+            self._draft_from(seq_id, start)
+        if n_seen <= start:
+            pos = media.positions(target.position(start, seq_id)).copy()
+            pos[3] = pos[0]  # pairs of channels that no section has are the first one's
+            drafter.add_image(start, pos, media.n_pos, seq_id)
 
     def save(self, sequence: Sequence) -> None:
         """Keep the present state of a sequence to go back to, if its memory needs that."""

@@ -39,7 +39,7 @@ class Opener:
             for sequence in sequences:
                 if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
                     self._full(sequence, by_hand)
-                if sequence.lacks_media and not sequence.finish_reason:
+                if sequence.n_past < sequence.n_prompt and sequence.lacks_media and not sequence.finish_reason:
                     self._fail_or_raise(sequence, _no_media(), by_hand)
             going = [s for s in sequences if not s.finish_reason]
             opened = self.rounds.plan(going, by_hand)

@@ -10,7 +10,7 @@ from .sequence import Sequence
 from .vocab import Vocab
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """A token as it came, or the end of a sequence that ended without one."""
 
@@ -63,8 +63,8 @@ class Outputs:
             piece = self.vocab.piece(token, token in s.special)
             n = s.n_generated
             if text.add(piece, may_wait=n < s.max_tokens + text.n_complete):
-                if text.find_stop():
+                if text.stop and text.find_stop():
                     s.finish_reason = "stop"
-                elif text.find_outdent() or n >= s.max_tokens:
+                elif (text.n_indent and text.find_outdent()) or n >= s.max_tokens:
                     s.finish_reason = "length"
         self._outputs.append(Output(s, token, text.release(at_end=bool(s.finish_reason)), s.drafted))

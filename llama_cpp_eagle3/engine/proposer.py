@@ -60,7 +60,7 @@ class Fixed(Plain):
         if len(sequences) == 1 and (sequences[0].draft.mode == "chain" or self.n_leaves_max == 1):
             return [self._chain(sequences[0], n_rooms[0])]
         drafts = [NO_DRAFT] * len(sequences)
-        chains: dict[float, list[tuple[int, int]]] = {}
+        chains: dict[float, list[tuple[int, int, int, int]]] = {}
         n_leaves = self.n_leaves_max
         for i, (s, n_room) in enumerate(zip(sequences, n_rooms, strict=True)):
             settings = s.draft
@@ -73,12 +73,11 @@ class Fixed(Plain):
                 continue
             n_max = self._n_max(settings, n_room)
             if 0 < n_max >= settings.n_min:
-                chains.setdefault(settings.p_min, []).append((i, n_max))
+                chains.setdefault(settings.p_min, []).append((i, s.seq_id, s.tokens[-1], n_max))
         for p_min, group in chains.items():
-            seq_ids = [sequences[i].seq_id for i, _ in group]
-            ids_last = [sequences[i].tokens[-1] for i, _ in group]
-            found = self.drafter.propose_batch(seq_ids, ids_last, [n_max for _, n_max in group], p_min)
-            for (i, _), tokens in zip(group, found, strict=True):
+            indices, seq_ids, ids_last, n_maxs = zip(*group, strict=True)
+            found = self.drafter.propose_batch(seq_ids, ids_last, n_maxs, p_min)
+            for i, tokens in zip(indices, found, strict=True):
                 if len(tokens) >= sequences[i].draft.n_min:
                     drafts[i] = Draft.chain(tokens)
         return drafts

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from operator import attrgetter
 from time import perf_counter_ns
 
 import numpy as np
@@ -159,7 +160,7 @@ class Rounds:
         if not parts:
             return None
         if len(parts) > 1:
-            parts.sort(key=lambda part: part.sequence.seq_id)
+            parts.sort(key=attrgetter("sequence.seq_id"))
         # without drafts nobody has tokens to evaluate again after this pass: the next one has room for all
         return Round(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, n_prompt_rows)
 
@@ -235,7 +236,6 @@ class Rounds:
         batch = self._batch(opened)
         if self._has_snapshots and not self.target.can_take_back(batch):
             batch = self._shorten(opened)
-        row = sum(len(part.tokens) + len(part.draft.tokens) for part in opened.parts)
         if batch:
             self._forget_rows()
             n_pad = self._n_pad(opened, len(batch))
@@ -249,7 +249,8 @@ class Rounds:
             if n:
                 part.path = [0] if n == 1 else list(range(n))
                 s.n_past = s.n_own = part.n_past + n
-                self._count(part, opened, (n + len(part.draft.tokens)) / row)
+            if part.draft.tokens:
+                s.stats.begin_draft(part.draft)
             part.ended = s.n_past < len(s.tokens) or s.chain is None
             s.part = part
             if part.media is not None and s.n_past == part.media.end:
@@ -257,7 +258,7 @@ class Rounds:
             if s.prompt_logprobs is not None and part.reads:
                 self._score(part, s.prompt_logprobs)
         if batch and opened.parts[0].media is None:
-            self.pace.observe(row, opened.n_prompt_rows, opened.verify_ns)
+            self.pace.observe(opened.n_part_rows, opened.n_prompt_rows, opened.verify_ns)
 
     def _batch(self, opened: Round) -> list[BatchPart]:
         """The rows of a pass, and which of them says what comes behind each part."""
@@ -269,17 +270,14 @@ class Rounds:
             s.is_dirty = True
             part.root = row + len(tokens) - 1
             row += len(tokens) + len(draft.tokens)
-            if part.media is not None:
-                part.has_logits = part.n_past + len(tokens) == len(s.tokens) or s.logits_all
-                logits = "all" if s.logits_all else "last" if part.has_logits else "none"
-                batch.append(part.media.piece(self.target, s.seq_id, part.n_past, len(tokens), logits))
-            elif draft.tokens:
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents))
+            is_end = part.n_past + len(tokens) == len(s.tokens)
+            logits = "all" if s.logits_all else "last" if is_end else "none"
+            part.has_logits = logits != "none"
+            if part.media is None:
+                batch.append(BatchPart(s.seq_id, part.n_past, tokens, draft.tokens, draft.parents, logits))
             else:
-                is_end = part.n_past + len(tokens) == len(s.tokens)
-                logits = "all" if s.logits_all else "last" if is_end else "none"
-                part.has_logits = logits != "none"
-                batch.append(BatchPart(s.seq_id, part.n_past, tokens, logits=logits))
+                batch.append(part.media.piece(self.target, s.seq_id, part.n_past, len(tokens), logits))
+        opened.n_part_rows = row
         return batch
 
     def _shorten(self, opened: Round) -> list[BatchPart]:
@@ -308,20 +306,6 @@ class Rounds:
             if i == len(found) + 1:  # else it is read again
                 found.append(token_logprob(self.target.logits(part.first_row + row), s.tokens[i], s.n_logprobs))
 
-    def _count(self, part: Part, opened: Round, share: float) -> None:
-        """A sequence's share of the pass, by rows."""
-        stats = part.sequence.stats
-        if part.reads:
-            stats.prompt_tokens += len(part.tokens)
-            stats.prefill_ns += int(share * opened.verify_ns)
-            return
-        stats.rounds += 1
-        stats.verify_ns += int(share * opened.verify_ns)
-        stats.draft_ns += int(share * opened.draft_ns)
-        if part.draft.tokens:
-            stats.drafts += 1
-            stats.begin_draft(part.draft)
-
     def take_argmax_on_device(self, sequences: SequenceOf[Sequence]) -> None:
         """All greedy, on an accelerator: have it take the argmax of each row, so that rows of logits never travel."""
         if not self._can_take_argmax:
@@ -345,15 +329,15 @@ class Rounds:
         part = s.part
         if part is None or part.ended:
             return None
-        if part.node >= 0:
-            part.path.append(part.node + 1)
+        node, draft, chain, target = part.node, part.draft, s.chain, self.memory.target
+        if node >= 0:
+            part.path.append(node + 1)
             s.n_past += 1
             s.n_own = s.n_past
-        chain = s.chain
         assert chain is not None
         start = perf_counter_ns()
-        row = part.row = part.root + part.node + 1
-        token = chain.draw(self.target, row, s.tokens)
+        row = part.row = part.root + node + 1
+        token = chain.draw(target, row, s.tokens)
         if self.on_draw is not None:
             token = self.on_draw(part, token)
         if s.n_logprobs is not None:
@@ -361,16 +345,11 @@ class Rounds:
             s.logprobs.append(
                 token_prob(probs, token, s.n_logprobs)
                 if probs
-                else token_logprob(self.target.logits(row), token, s.n_logprobs)
+                else token_logprob(target.logits(row), token, s.n_logprobs)
             )
-        draft = part.draft
-        node = draft.child(part.node, token)
-        sample_ns = perf_counter_ns() - start
-        part.sample_ns += sample_ns
-        s.stats.sample_ns += sample_ns
-        if s.stats.judge(len(part.said), node >= 0, len(draft.tokens)):
-            s.stats.accept(draft, node)
-        part.node = node
+        part.sample_ns += perf_counter_ns() - start
+        node = part.node = draft.child(node, token) if draft.tokens else -1
+        s.stats.judge(draft, len(part.said), node)
         part.ended = node < 0
         part.said.append(token)
         s.tokens.append(token)
@@ -388,32 +367,40 @@ class Rounds:
         if opened is None:
             return
         start = perf_counter_ns()
+        if opened.by_hand:
+            opened.parts[0].sequence.state = State.HELD
         # whoever comes back after an interrupt finds some of this done
+        kept = [part for part in opened.parts if part.tokens and part.sequence.part is part]
+        self.memory.keep(kept, has_rows, [self._may_wait(part.sequence, len(opened.parts)) for part in kept])
         for part in opened.parts:
             s = part.sequence
-            if opened.by_hand:
-                s.state = State.HELD
             if s.part is not part:
                 continue
-            if part.tokens:
-                self.memory.keep(part, has_rows, self._may_wait(s, len(opened.parts)))
-                if has_rows:
-                    s.rows = [part.first_row + row for row in part.path] if part.has_logits else []
-                    if s.n_past == s.n_save:
-                        self.memory.save(s)
-                    s.is_dirty = False
+            if part.tokens and has_rows:
+                s.rows = part.rows if part.has_logits else []
+                if s.n_past == s.n_save:
+                    self.memory.save(s)
+                s.is_dirty = False
             s.part = None
         self._live = [part.sequence for part in opened.parts]
         self.opened = None
         commit_ns = perf_counter_ns() - start
-        n_rows = max(1, sum(part.n_rows for part in opened.parts))
-        for part in opened.parts:
-            stats, share_ns = part.sequence.stats, commit_ns * part.n_rows // n_rows
-            if part.reads:
-                stats.prefill_ns += share_ns
-            else:
-                stats.draft_ns += share_ns
+        self._count(opened, commit_ns)
         self._observe(opened, commit_ns)
+
+    def _count(self, opened: Round, commit_ns: int) -> None:
+        """Each sequence's share of the pass, by rows."""
+        n_all, verify_ns, draft_ns = max(1, opened.n_part_rows), opened.verify_ns, opened.draft_ns + commit_ns
+        for part in opened.parts:
+            stats, n = part.sequence.stats, len(part.tokens) + len(part.draft.tokens)
+            if part.reads:
+                stats.prompt_tokens += n
+                stats.prefill_ns += (verify_ns + commit_ns) * n // n_all
+            else:
+                stats.rounds += 1
+                stats.verify_ns += verify_ns * n // n_all
+                stats.draft_ns += draft_ns * n // n_all
+            stats.sample_ns += part.sample_ns
 
     def _observe(self, opened: Round, commit_ns: int) -> None:
         """Tell those who draft how it went."""

@@ -71,14 +71,14 @@ class Schedule:
 
     def close_ranks(self) -> None:
         """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
-        if self.memory.target.is_pooled or not self.running:
+        if self.memory.target.is_pooled:
             return
-        while True:
+        while max([s.seq_id for s in self.running], default=-1) >= len(self.running):
             last = max(self.running, key=lambda s: s.seq_id)
             taken = {s.seq_id for s in self.running}
-            hole = next((i for i in range(last.seq_id) if i not in taken), None)
+            hole = next(i for i in range(last.seq_id) if i not in taken)
             n_left = last.max_tokens - last.n_generated
-            if hole is None or n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
+            if n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
                 return
             i = self.running.index(last)
             self.put_aside(last)
@@ -97,8 +97,8 @@ class Schedule:
 
     def retire(self) -> None:
         """Free the places of those that have ended."""
-        if any(s.finish_reason for s in self.running):
-            done = [s for s in self.running if s.finish_reason]
+        done = [s for s in self.running if s.finish_reason]
+        if done:
             self.running = [s for s in self.running if not s.finish_reason]
             for sequence in done:
                 self._finish(sequence)

@@ -200,7 +200,7 @@ class Sequence:
     def lacks_media(self) -> bool:
         """Whether an image is pending that nobody has."""
         pending = self.tokens[self.n_past : self.n_prompt]
-        if all(t >= 0 for t in pending):
+        if min(pending, default=0) >= 0:
             return False
         known = {i for m in self.media for i in range(m.first, m.end)}
         return any(t < 0 and i not in known for i, t in enumerate(pending, self.n_past))
@@ -247,14 +247,15 @@ class Part:
     sample_ns: int = 0
 
     @property
-    def n_rows(self) -> int:
-        """Rows of the pass."""
-        return len(self.tokens) + len(self.draft.tokens)
-
-    @property
     def first_row(self) -> int:
         """Of the pass."""
         return self.root + 1 - len(self.tokens)
+
+    @property
+    def rows(self) -> list[int]:
+        """Those of the path, of the pass."""
+        first = self.root + 1 - len(self.tokens)
+        return [first + row for row in self.path]
 
 
 @dataclass(slots=True)
@@ -268,6 +269,8 @@ class Round:
     """Of the pass, with tokens that it evaluates once more."""
     n_prompt_rows: int
     """Of them, of prompts."""
+    n_part_rows: int = 0
+    """Of them, of the parts themselves, drafts included."""
     draft_ns: int = 0
     verify_ns: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -17,8 +18,7 @@ class Vocab:
         """model: address of the loaded llama_model."""
         self._pointer: Any = lib.llama_model_get_vocab(model)
         self.n_tokens = int(lib.llama_vocab_n_tokens(self._pointer))
-        self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._eog: frozenset[int] | None = None
+        self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # without and with special tokens
 
     @property
     def pointer(self) -> Any:
@@ -31,16 +31,15 @@ class Vocab:
         """The model is about to be freed: what was not asked yet raises."""
         self._pointer = None
 
-    @property
+    @cached_property
     def eog(self) -> frozenset[int]:
         """Tokens that end a text."""
-        if self._eog is None:
-            self._eog = frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(self.pointer, t))
-        return self._eog
+        return frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(self.pointer, t))
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """Bytes that a token stands for, of any length; of special tokens only if asked for."""
-        piece = self._pieces.get((token, special))
+        pieces = self._pieces[special]
+        piece = pieces.get(token)
         if piece is None:
-            piece = self._pieces[token, special] = token_to_piece(int(self.pointer), token, special)
+            piece = pieces[token] = token_to_piece(int(self.pointer), token, special)
         return piece

@@ -187,7 +187,7 @@ errors = st.one_of(
     st.builds(
         Fault,
         st.sampled_from([Interrupt, Lost]),
-        names=st.sampled_from([("decode_parts",), ("keep",), ("process",)]),
+        names=st.sampled_from([("decode_parts",), ("keep_batch",), ("process_batch",)]),
         after=st.booleans(),
         skip=st.integers(0, 3),
     ),
@@ -630,7 +630,7 @@ class Machine(RuleBasedStateMachine):
         assert len(generated) <= r.max_tokens + N_COMPLETE
         assert s.seq_id == -1
         if reason == "stop":
-            is_cut = s.text is not None and any(stop in raw for stop in s.text._stop)
+            is_cut = s.text is not None and any(stop in raw for stop in s.text.stop)
             assert is_cut or set(expected[len(generated) :]) & eog or len(expected) < len(generated)
         elif reason == "length":
             assert len(generated) >= r.max_tokens or len(s.tokens) == self.engine.n_ctx + 1

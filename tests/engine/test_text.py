@@ -44,7 +44,7 @@ def test_stop_string_far_behind() -> None:
 def test_what_is_handed_out_stays(pieces: list[bytes], stop: list[str], may_wait: bool) -> None:
     text = Text(stop)
     out, stopped = grow(text, pieces, may_wait)
-    whole, left = b"".join(pieces), text._bytes
+    whole, left = b"".join(pieces), bytes(text._bytes)
     assert out == str(text) == left.decode(errors="ignore")
     if stopped:
         assert any(whole.startswith(left + s.encode()) for s in stop)

@@ -288,8 +288,8 @@ class Interrupting:
         "target.decode_parts",
         "target.truncate",
         "target.argmax",
-        "target.keep",
-        "drafter.process",
+        "target.keep_batch",
+        "drafter.process_batch",
         "drafter.propose",
     ],
 )
