@@ -1,10 +1,11 @@
 """How long sequences that generate wait while somebody's long prompt is read.
 
 Seven sequences generate; then a prompt of 4,000 tokens comes in. Told is the longest time between two tokens of a
-running sequence until that prompt's first token, relative to the median round before, and to the rounds without a
-prompt that come in between: texts grow while it is read, and drafts with them, so that a round takes longer than before
-without anybody's prompt. `--n-prompt-rows` takes as many rows of the prompt into a pass instead of what the engine
-measures; as many as the batch holds is what reading it in one go would do.
+running sequence until that prompt's first token, relative to the median round before, and gaps relative to the nearest
+rounds in between that had nothing of the prompt: while it is read texts and drafts grow, and so does the cache that all
+attend to, so that a round takes longer than before without anybody's prompt. `--n-prompt-rows` takes as many rows of
+the prompt into a pass instead of what the engine measures; as many as the batch holds is what reading it in one go
+would do.
 """
 
 from __future__ import annotations
@@ -33,22 +34,31 @@ class Gaps:
 
     before: list[float]
     """Until the prompt comes."""
-    beside: list[float]
-    """With rows of the prompt."""
-    between: list[float]
-    """Without, while it is read."""
+    beside: list[tuple[float, bool]]
+    """While it is read, and whether rows of it were in the pass."""
 
     def row(self, name: str) -> list[str]:
         """Of the table."""
-        usual, longest = float(np.median(self.before)), max(self.beside)
-        meanwhile = float(np.median(self.between)) if self.between else None
+        usual, longest = float(np.median(self.before)), max(seconds for seconds, _ in self.beside)
+        ratios = self._ratios()
         return [
             name,
             *(f"{1e3 * t:.0f}" for t in (usual, longest)),
             f"{longest / usual:.2f}",
-            *(("-", "-") if meanwhile is None else (f"{1e3 * meanwhile:.0f}", f"{longest / meanwhile:.2f}")),
-            f"{sum(self.beside) + sum(self.between):.0f}",
+            *((f"{np.median(ratios):.2f}", f"{max(ratios):.2f}") if ratios else ("-", "-")),
+            f"{sum(seconds for seconds, _ in self.beside):.0f}",
         ]
+
+    def _ratios(self) -> list[float]:
+        """Steps with rows of the prompt by the mean of the nearest ones without, before and behind."""
+        without = [i for i, (_, reads) in enumerate(self.beside) if not reads]
+        found = []
+        for i, (seconds, reads) in enumerate(self.beside):
+            near = [max((j for j in without if j < i), default=None), min((j for j in without if j > i), default=None)]
+            known = [self.beside[j][0] for j in near if j is not None]
+            if reads and known:
+                found.append(seconds / float(np.mean(known)))
+        return found
 
 
 def main() -> None:
@@ -65,12 +75,12 @@ def main() -> None:
         rows.append(gaps.row("measured" if n_prompt_rows == 0 else str(n_prompt_rows)))
         data.append({"n_prompt_rows": n_prompt_rows, **asdict(gaps)})
     titles = [
-        "prompt rows in a pass", "round before, ms", "longest gap, ms", "ratio", "round in between, ms", "ratio",
-        "prompt read in, s",
+        "prompt rows in a pass", "round before, ms", "longest gap, ms", "ratio", "gap / rounds in between, median",
+        "longest", "prompt read in, s",
     ]  # fmt: skip
     text = (
         f"{table(titles, rows)}\n\n{_N_RUNNING} sequences generate, a prompt of {args.n_prompt} tokens comes in. "
-        f"Rounds are medians.{' Times are of the processor, not of the wall.' if args.cpu_time else ''}"
+        f"The round before is a median.{' Times are of the processor, not of the wall.' if args.cpu_time else ''}"
     )
     common.finish(args, common.Section("gaps", "Beside a long prompt", text, {"runs": data}), [model, head])
 
@@ -96,12 +106,12 @@ def measure(args: argparse.Namespace, model: str, head: str, n_prompt_rows: int)
     running = [engine.add(text, sampling, max_tokens=4000) for text in texts]
     while not all(s.generated for s in running):
         engine.step()
-    gaps = Gaps([step() for _ in range(_N_USUAL)], [], [])
+    gaps = Gaps([step() for _ in range(_N_USUAL)], [])
     long = engine.add(rng.integers(0, 1000, args.n_prompt).tolist(), sampling, max_tokens=1)
     while not long.generated:
         n_past = long.n_past
         seconds = step()
-        (gaps.between if long.n_past == n_past else gaps.beside).append(seconds)
+        gaps.beside.append((seconds, long.n_past > n_past))
     assert not any(s.is_done for s in running)
     llm.close()
     return gaps

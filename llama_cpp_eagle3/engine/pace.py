@@ -4,17 +4,19 @@ from __future__ import annotations
 
 _N_ROWS_UNKNOWN = 32  # before anything was measured
 _N_ROWS_MIN = 4
+_TIMES_ROUND = 2.0  # what a pass with prompt rows may take, in those without
 _RATE = 1.0 / 8.0
-_RATE_ALONE = 1.0 / 2.0  # of what is seldom seen while a long prompt is read
+_RATE_SELDOM = 1.0 / 2.0  # of what is seldom seen while a long prompt is read
+_LESS, _MORE = 0.5, 1.25  # rows of the next pass, by those of this one
 _N_MIXED = 16
 
 
 class Pace:
-    """Measures what passes and their prompt rows take, so that a pass that reads takes twice a usual one.
+    """Has passes that read take twice as long as those that do not.
 
     A running sequence then waits for its next token about as long again while somebody's prompt is read, however long
-    that is. Nothing is calibrated beforehand: every pass is an observation. What the others' rows alone would have
-    taken, drafts included, is told by the passes without a prompt that had as many; one in 16 has none, since texts
+    that is. Nothing is calibrated beforehand: every pass is an observation, and the next one has fewer or more rows of
+    the prompt as this one took too long or not. What a pass without any takes is seen again in one of 17, since texts
     that grow take longer.
     """
 
@@ -23,8 +25,8 @@ class Pace:
         self._fixed = n_rows
         self._round_ns = 0.0  # a pass without prompt rows
         self._round_rows = 0.0  # rows that it has
-        self._by_rows: dict[int, float] = {}  # what passes of so many take
-        self._row_ns = 0.0  # a prompt row more
+        self._row_ns = 0.0  # a row of a pass that does nothing but read
+        self._n_rows = 0.0  # of prompts in the next pass; 0 = none had some
         self._n_mixed = 0  # passes with prompt rows since one without
 
     def n_drafts(self, n_sequences: int) -> int:
@@ -36,42 +38,31 @@ class Pace:
         """Prompt rows that may join a pass now."""
         if self._fixed is not None:
             return self._fixed
+        return 0 if self._n_mixed >= _N_MIXED else self._n_allowed
+
+    @property
+    def _n_allowed(self) -> int:
+        if self._n_rows:
+            return int(self._n_rows)
         if not self._round_ns or not self._row_ns:
             return _N_ROWS_UNKNOWN
-        if self._n_mixed >= _N_MIXED:
-            return 0
-        return max(_N_ROWS_MIN, int(self._round_ns / self._row_ns))
+        return max(_N_ROWS_MIN, int((_TIMES_ROUND - 1.0) * self._round_ns / self._row_ns))
 
     def observe(self, n_rows: int, n_prompt_rows: int, ns: int) -> None:
         """A pass took so long: n_rows in all, n_prompt_rows of prompts."""
         if n_prompt_rows == 0:
-            self._round_ns = _average(self._round_ns, ns)
-            self._round_rows = _average(self._round_rows, n_rows)
-            self._by_rows[n_rows] = _average(self._by_rows.get(n_rows, 0.0), ns, _RATE_ALONE)
+            rate = _RATE_SELDOM if self._n_mixed else _RATE
+            self._round_ns = _average(self._round_ns, ns, rate)
+            self._round_rows = _average(self._round_rows, n_rows, rate)
             self._n_mixed = 0
-            return
-        n_others = n_rows - n_prompt_rows
-        if n_others and not self._by_rows:
-            return  # nobody knows whose time it was
-        self._n_mixed += n_others > 0
-        others_ns = self._without_prompt(n_others)
-        if ns > others_ns:
-            self._row_ns = _average(self._row_ns, (ns - others_ns) / n_prompt_rows)
-
-    def _without_prompt(self, n: int) -> float:
-        """What a pass over n rows takes: as measured, between its neighbours, or in proportion to the nearest."""
-        known = self._by_rows
-        if n == 0:
-            return 0.0
-        below = max((m for m in known if m <= n), default=0)
-        above = min((m for m in known if m >= n), default=0)
-        if below == above:
-            return known[n]
-        if not below or not above:
-            nearest = below or above
-            return known[nearest] * n / nearest
-        return known[below] + (known[above] - known[below]) * (n - below) / (above - below)
+        elif n_prompt_rows == n_rows:
+            self._row_ns = _average(self._row_ns, ns / n_rows, _RATE)
+        elif self._round_ns:
+            self._n_mixed += 1
+            if n_prompt_rows > self._n_allowed // 2:  # else it was a prompt's end, or a short one
+                factor = min(max(_TIMES_ROUND * self._round_ns / ns, _LESS), _MORE)
+                self._n_rows = max(_N_ROWS_MIN, n_prompt_rows * factor)
 
 
-def _average(before: float, now: float, rate: float = _RATE) -> float:
+def _average(before: float, now: float, rate: float) -> float:
     return before + rate * (now - before) if before else now

@@ -31,21 +31,25 @@ def test_a_pass_takes_twice_as_long(
     """Seven sequences generate, with drafts of any length; then a prompt comes, beside which others are drafted."""
     rng = np.random.default_rng(0)
     pace = Pace()
-    usual = []
+
+    def take(n_prompt: int, choices: tuple[int, ...]) -> float:
+        n = 7 * (1 + int(rng.choice(choices))) + n_prompt
+        took = machine(n) * rng.uniform(0.95, 1.05)
+        pace.observe(n, n_prompt, int(took * MS))
+        return took
+
     for _ in range(60):
-        n = 7 * (1 + int(rng.choice(before)))
-        usual.append(machine(n) * rng.uniform(0.95, 1.05))
-        pace.observe(n, 0, int(usual[-1] * MS))
-    ratios, n_read = [], 0
-    for i in range(60):
-        n, n_prompt = 7 * (1 + int(rng.choice(beside))), pace.n_rows
+        take(0, before)
+    mixed, usual, n_read = [], [], 0
+    for i in range(200):
+        n_prompt = pace.n_rows
+        took = take(n_prompt, beside)
         n_read += n_prompt
-        took = machine(n + n_prompt) * rng.uniform(0.95, 1.05)
-        pace.observe(n + n_prompt, n_prompt, int(took * MS))
-        if i >= 20:
-            ratios.append((took - machine(n)) / np.mean(usual))
-    assert 0.5 < np.mean(ratios) < 1.5
-    assert n_read > 60 * 8  # and not the least that is allowed
+        if i >= 60:
+            (mixed if n_prompt else usual).append(took)
+    assert 1.6 < np.mean(mixed) / np.mean([machine(7 * (1 + n)) for n in beside]) < 2.4
+    assert len(usual) == 140 // 17
+    assert n_read > 200 * 8  # and not the least that is allowed
 
 
 def test_texts_that_grow() -> None:
@@ -76,11 +80,20 @@ def test_drafts_beside_a_prompt() -> None:
 def test_unknown_and_fixed() -> None:
     pace = Pace()
     assert pace.n_rows == 32
-    pace.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: whose time was it?
+    pace.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: nothing to compare it with
     pace.observe(7, 0, 100 * MS)
     assert pace.n_rows == 32
     pace.observe(512, 512, 5120 * MS)
     assert pace.n_rows == 10
-    pace.observe(17, 10, 90 * MS)  # faster than its rows without the prompt: nothing is learned
+    pace.observe(10, 3, 90 * MS)  # the end of a prompt says nothing
     assert pace.n_rows == 10
+    pace.observe(17, 10, 400 * MS)
+    assert pace.n_rows == 5
+    pace.observe(12, 5, 10**6 * MS)  # something else ran: no less than half
+    pace.observe(11, 4, 10 * MS)
+    assert pace.n_rows == 5
+    while pace.n_rows:  # until it is time for a pass without
+        pace.observe(7 + pace.n_rows, pace.n_rows, 10 * MS)
+    pace.observe(7, 0, 100 * MS)
+    assert pace.n_rows > 40
     assert Pace(64).n_rows == 64
