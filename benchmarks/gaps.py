@@ -52,6 +52,8 @@ class Gaps:
     def _ratios(self) -> list[float]:
         """Steps with rows of the prompt by the mean of the nearest ones without, before and behind."""
         without = [i for i, (_, reads) in enumerate(self.beside) if not reads]
+        if len(without) < 2:
+            return []  # the engine was told how many rows to read in every pass
         found = []
         for i, (seconds, reads) in enumerate(self.beside):
             near = [max((j for j in without if j < i), default=None), min((j for j in without if j > i), default=None)]
