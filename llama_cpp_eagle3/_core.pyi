@@ -61,6 +61,27 @@ def local_devices() -> list[Device]:
 def local_device(name: str) -> Device | None:
     """Return the registered ggml device of that name, such as CPU or CUDA0."""
 
+class GuardTurn:
+    """What `Guard.if_free` gives."""
+
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class Guard:
+    """A lock that nobody waits for: whoever comes second gets a `BusyError`, the same thread included.
+
+    After `closed` it is an `Eagle3Error`. It is not left taken by an interrupt, wherever that comes.
+    """
+
+    closed: bool
+    """Whether what it guards has been freed."""
+
+    def __init__(self, name: str) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
+    def if_free(self) -> GuardTurn:
+        """Do the same without an error: `with guard.if_free() as is_in`."""
+
 class LoadGuard:
     """While its block runs, an assertion of llama.cpp that fails on this thread fails the call instead of the process.
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from ._core import Guard
 from .engine import DraftSettings, Engine, Media, Sampling, Sequence, TokenLogprob, check_media, check_prompt
 from .errors import ContextFullError
-from .guard import Guard
 from .stats import Stats
 
 
@@ -169,11 +169,9 @@ class BatchRun:
                 yield from outputs
         finally:
             bar.close()
-            if not self.is_done and guard.try_acquire():
-                try:
+            with guard.if_free() as is_in:
+                if is_in and not self.is_done:
                     self.drop()
-                finally:
-                    guard.release()
             stats = sum((sequence.stats for sequence in self.sequences), Stats())
             stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
             on_end(stats)

@@ -23,7 +23,7 @@ from llama_cpp import (
     StoppingCriteriaList,
 )
 
-from ._core import Drafter, FeatureTap, Planner, Target, TextStore
+from ._core import Drafter, FeatureTap, Guard, Planner, Target, TextStore
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
 from .chat import ChatTemplates, apply_request, grammar_text
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
@@ -32,7 +32,7 @@ from .engine import Chain, DraftSettings, Engine, Media, Sampling, Vocab
 from .engine import Sequence as EngineSequence
 from .errors import Eagle3Error, ModelFileError
 from .features import Features
-from .guard import Guard, bury, closed_error
+from .guard import bury, closed_error
 from .head import Head
 from .loading import Loading, measure_state
 from .log import tell
@@ -577,12 +577,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 sent = yield token
         finally:
             # else somebody is at it, who has settled the round
-            if generation is not None and self._guard.try_acquire():
-                try:
+            with self._guard.if_free() as is_in:
+                if is_in and generation is not None:
                     context.end(generation)
                     self._explain()
-                finally:
-                    self._guard.release()
 
     def _sampling(
         self,

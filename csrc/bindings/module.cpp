@@ -61,6 +61,7 @@ PYBIND11_MODULE(_core, m) {
     py::module_::import("atexit").attr("register")(py::cpp_function(&end_threads));
 
     register_errors();
+    register_guard(m);
     register_devices(m);
     register_feature_tap(m);
     register_target(m);

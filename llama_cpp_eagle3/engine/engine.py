@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 
-from .._core import Drafter, FeatureTap, Planner, Target, TextDrafter
+from .._core import Drafter, FeatureTap, Guard, Planner, Target, TextDrafter
 from ..errors import Eagle3Error
-from ..guard import Guard
 from .media import Media, check_media
 from .memory import Memory
 from .opener import Opener, lost_error

@@ -1,0 +1,74 @@
+#include "error.h"
+#include "module.h"
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+namespace eagle3::python {
+
+namespace {
+
+// Compiled, since Python runs signal handlers between the instructions of Python's own functions: a Ctrl-C there would
+// leave a lock taken for ever.
+class guard {
+  public:
+    explicit guard(std::string name) : name_(std::move(name)) {}
+
+    bool try_enter() { return !closed && !is_set_.exchange(true, std::memory_order_acquire); }
+
+    void enter() {
+        if (is_set_.exchange(true, std::memory_order_acquire)) {
+            throw busy_error(format("this %s is in use: by another thread, or by the call whose callback you are in. "
+                                    "Give each thread its own, or take turns.",
+                                    name_.c_str()));
+        }
+        if (closed) {
+            exit();
+            const py::object e = py::module_::import("llama_cpp_eagle3.guard").attr("closed_error")(name_);
+            PyErr_SetObject(py::type::handle_of(e).ptr(), e.ptr());
+            throw py::error_already_set();
+        }
+    }
+
+    void exit() { is_set_.store(false, std::memory_order_release); }
+
+    std::atomic<bool> closed{ false };
+
+  private:
+    std::string       name_;
+    std::atomic<bool> is_set_{ false };
+};
+
+// a block that runs whether or not it got in
+struct turn {
+    guard & of;
+    bool    is_in = false;
+};
+
+} // namespace
+
+void register_guard(py::module_ & m) {
+    py::class_<turn>(m, "GuardTurn")
+        .def("__enter__", [](turn & self) { return self.is_in = self.of.try_enter(); })
+        .def("__exit__", [](turn & self, const py::args &) {
+            if (std::exchange(self.is_in, false)) {
+                self.of.exit();
+            }
+        });
+    py::class_<guard>(m, "Guard", R"pbdoc(
+        A lock that nobody waits for: whoever comes second gets a `BusyError`, the same thread included, and after
+        `closed` an `Eagle3Error`. Neither is left taken by an interrupt.
+    )pbdoc")
+        .def(py::init<std::string>(), py::arg("name"))
+        .def("__enter__", &guard::enter)
+        .def("__exit__", [](guard & self, const py::args &) { self.exit(); })
+        .def(
+            "if_free", [](guard & self) { return turn{ self }; }, py::keep_alive<0, 1>(),
+            "The same without an error: `with guard.if_free() as is_in`.")
+        .def_property(
+            "closed", [](const guard & self) { return self.closed.load(); },
+            [](guard & self, bool closed) { self.closed = closed; }, "Whether what it guards has been freed.");
+}
+
+} // namespace eagle3::python
