@@ -73,10 +73,12 @@ class Guard:
     After `closed` it is an `Eagle3Error`. It is not left taken by an interrupt, wherever that comes.
     """
 
-    closed: bool
-    """Whether what it guards has been freed."""
-
     def __init__(self, name: str) -> None: ...
+    @property
+    def closed(self) -> bool:
+        """Whether what it guards has been freed."""
+    @closed.setter
+    def closed(self, closed: bool) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
     def if_free(self) -> GuardTurn:
