@@ -35,8 +35,6 @@ _OPTIONS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DGGML_RPC=on",  # as make has it: one build, whoever asks
 )
-
-
 _NO_AMX = "-U__AMX_INT8__"
 
 

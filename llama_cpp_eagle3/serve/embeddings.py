@@ -47,7 +47,8 @@ async def _embed(request: Request, openai: bool) -> Response:
     normalize = body.get("embd_normalize", 2)
     if type(normalize) is not int or normalize > 100:
         raise invalid("Field 'embd_normalize': expected a whole number")
-    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, _joined(texts))
+    texts = [_joined(text) for text in texts] if isinstance(texts, list) else _joined(texts)
+    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, texts)
     for tokens in prompts:
         if len(tokens) > embedder.n_max:
             raise invalid(
@@ -75,13 +76,11 @@ async def _embed(request: Request, openai: bool) -> Response:
     )
 
 
-def _joined(texts: Any) -> Any:
-    """The same, with a text in place of each `{"content": [{"type": "text", "text": ...}, ...]}`."""
-    if isinstance(texts, list):
-        return [_joined(text) for text in texts]
-    if not isinstance(texts, dict) or "content" not in texts:
-        return texts
-    parts = texts["content"]
+def _joined(prompt: Any) -> Any:
+    """The text of `{"content": [{"type": "text", "text": ...}, ...]}`; another prompt as it is."""
+    if not isinstance(prompt, dict) or "content" not in prompt:
+        return prompt
+    parts = prompt["content"]
     if not isinstance(parts, list) or not parts:
         raise invalid("Field 'content': expected a list of parts")
     for part in parts:
