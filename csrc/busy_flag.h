@@ -9,15 +9,20 @@ namespace eagle3 {
 // Set while a thread works on an object that is not made for two: the second one gets an exception instead of a race.
 class busy_flag {
   public:
+    // false = somebody else has it
+    bool try_set() { return !is_set_.exchange(true, std::memory_order_acquire); }
+
+    void clear() { is_set_.store(false, std::memory_order_release); }
+
     class scope {
       public:
         explicit scope(busy_flag & flag) : flag(flag) {
-            if (flag.is_set.exchange(true, std::memory_order_acquire)) {
+            if (!flag.try_set()) {
                 throw busy_error(
                     "this object is in use by another thread: give every thread its own, or take turns with a lock");
             }
         }
-        ~scope() { flag.is_set.store(false, std::memory_order_release); }
+        ~scope() { flag.clear(); }
 
         scope(const scope &)             = delete;
         scope & operator=(const scope &) = delete;
@@ -27,7 +32,7 @@ class busy_flag {
     };
 
   private:
-    std::atomic<bool> is_set{ false };
+    std::atomic<bool> is_set_{ false };
 };
 
 } // namespace eagle3

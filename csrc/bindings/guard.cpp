@@ -1,3 +1,4 @@
+#include "busy_flag.h"
 #include "error.h"
 #include "module.h"
 
@@ -15,10 +16,10 @@ class guard {
   public:
     explicit guard(std::string name) : name_(std::move(name)) {}
 
-    bool try_enter() { return !closed && !is_set_.exchange(true, std::memory_order_acquire); }
+    bool try_enter() { return !closed && busy_.try_set(); }
 
     void enter() {
-        if (is_set_.exchange(true, std::memory_order_acquire)) {
+        if (!busy_.try_set()) {
             throw busy_error(format("this %s is in use: by another thread, or by the call whose callback you are in. "
                                     "Give each thread its own, or take turns.",
                                     name_.c_str()));
@@ -31,13 +32,13 @@ class guard {
         }
     }
 
-    void exit() { is_set_.store(false, std::memory_order_release); }
+    void exit() { busy_.clear(); }
 
     std::atomic<bool> closed{ false };
 
   private:
-    std::string       name_;
-    std::atomic<bool> is_set_{ false };
+    std::string name_;
+    busy_flag   busy_;
 };
 
 // a block that runs whether or not it got in

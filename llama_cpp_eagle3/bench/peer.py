@@ -63,7 +63,7 @@ def build(folder: Path) -> Path:
     options = list(dict.fromkeys([*_OPTIONS, *_compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
     build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
     bin_dir, done = build_dir / "bin", build_dir / "options"
-    if done.is_file() and done.read_text() == shlex.join(options) and all((bin_dir / tool).is_file() for tool in TOOLS):
+    if done.is_file() and all((bin_dir / tool).is_file() for tool in TOOLS):
         return bin_dir
     build_dir.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from llama_cpp_eagle3.whole_file import whole_file
+
 _Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
 TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q4_K_M": _Q4_K}
 _N_BLOCK = 32  # values
@@ -364,9 +366,8 @@ def random_pair(folder: Path, shape: str = "1B", ftype: str = "Q4_0", head_type:
     target, head = folder / f"random-{shape}-{ftype}.gguf", folder / f"random-{shape}-eagle3-{head_type}.gguf"
     for path, write, kind in ((target, write_target, ftype), (head, write_head, head_type)):
         if not path.exists():
-            part = path.with_suffix(".tmp")
-            write(part, SHAPES[shape], kind)
-            part.rename(path)
+            with whole_file(path) as part:
+                write(part, SHAPES[shape], kind)
     return target, head
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from llama_cpp_eagle3._core import FeatureTap, Target
+from llama_cpp_eagle3.whole_file import whole_file
 
 from .model import Config
 
@@ -71,11 +72,10 @@ def extract(path: Path, cfg: Config, windows: NDArray[np.uint16], out: Path, n_t
     """Rows of all ``windows`` (n_windows, n_tokens) as a memory-mapped f16 array, (n_windows, n_tokens, 4, n_embd)."""
     extractor = Extractor(path, cfg, n_threads)
     shape = (*windows.shape, len(extractor.boundaries), cfg.n_embd)
-    partial = out.with_suffix(".tmp")
-    rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float16, shape=shape)
-    for i, window in enumerate(tqdm(windows, desc="target rows", unit="window")):
-        rows[i] = extractor(window)
-    rows.flush()
+    with whole_file(out) as part:
+        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=shape)
+        for i, window in enumerate(tqdm(windows, desc="target rows", unit="window")):
+            rows[i] = extractor(window)
+        rows.flush()
     extractor.close()
-    partial.replace(out)
     return np.load(out, mmap_mode="r")

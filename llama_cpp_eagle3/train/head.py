@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llama_cpp_eagle3.whole_file import whole_file
+
 from . import corpus, export, generate, prompts, target
 from .eagle import Head
 from .model import Config, Llama
@@ -218,8 +220,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
 
     def save() -> None:
         state = {"head": head.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "epoch": epoch}
-        torch.save(state | {"elapsed": elapsed, "log": log}, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
+        with whole_file(path) as part:
+            torch.save(state | {"elapsed": elapsed, "log": log}, part)
         export.write_head(head, d2t, args.work / "tokenizer.json", args.work / "draft.gguf")
 
     def progress() -> float:

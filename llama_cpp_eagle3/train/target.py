@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from llama_cpp_eagle3.whole_file import whole_file
+
 from . import corpus
 from .model import Config, Llama
 
@@ -136,8 +138,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
 
     def save() -> None:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "config": vars(model.cfg)}
-        torch.save(state | {"step": step, "epoch": epoch, "elapsed": elapsed, "log": log}, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
+        with whole_file(path) as part:
+            torch.save(state | {"step": step, "epoch": epoch, "elapsed": elapsed, "log": log}, part)
 
     def progress() -> float:
         return step / args.steps if args.steps else elapsed / (args.minutes * 60)
