@@ -24,7 +24,7 @@ from llama_cpp_eagle3._core import TextDrafter
 from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
-from llama_cpp_eagle3.bench.runs import Peer, Run, load, run_own
+from llama_cpp_eagle3.bench.runs import Peer, load, run_own
 from llama_cpp_eagle3.bench.server import Server
 
 SOURCES = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
@@ -80,12 +80,10 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
         if args.replay:
             replay.answer = text.answer
             llm.engine.on_draw = replay
-        start = time.process_time()
-        found, _ = run_own(llm, text.prompt, len(text.answer), fresh=False, stop=False)
-        seconds = time.process_time() - start
+        found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=time.process_time)
         stats = llm.last_stats
         accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.text_accepted}/{stats.text_drafted}"
-        return _measured(found, seconds, accepted)
+        return Measured(found.tokens_per_second, found.acceptance_length, accepted)
 
     return run
 
@@ -101,11 +99,8 @@ def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured
         server.run(text.prompt, _N_WARM, fresh=False, stop=False)
         start = server.process_time()
         found = server.run(text.prompt, len(text.answer), fresh=False, stop=False)
-        return _measured(found, server.process_time() - start, f"{found.accepted}/{found.drafted}")
-
-
-def _measured(found: Run, seconds: float, accepted: str) -> Measured:
-    return Measured(found.tokens / seconds, found.acceptance_length, accepted)
+        seconds = server.process_time() - start
+        return Measured(found.tokens / seconds, found.acceptance_length, f"{found.accepted}/{found.drafted}")
 
 
 def texts_of(args: argparse.Namespace) -> list[Recorded]:
@@ -133,8 +128,6 @@ def measure(args: argparse.Namespace, names: list[str]) -> list[dict[str, list[M
             for j, text in enumerate(texts):
                 for k in range(len(names)):
                     name = names[(k + i + j) % len(names)]
-                    if " " not in name:  # the prompt alone
-                        sides[name](Recorded(text.prompt, text.answer[:_N_WARM]))
                     found[j][name].append(sides[name](text))
                     print(f"run {i + 1}, text {j}, {name}: {found[j][name][-1]}", flush=True)
     return found

@@ -14,6 +14,12 @@ constexpr float rate_other   = 1.0f / 16.0f;
 constexpr float q_surprise   = 0.5f; // an accepted token that was believed less than this is news
 constexpr float replay_share = 0.5f; // rows that are evaluated again often fill a step that the next draft pays for
 
+// Evenly spread (Knuth, TAOCP 6.4: multiples of the golden ratio), but not periodic: who lets two kinds of requests
+// take turns would have one kind probed alone.
+bool is_one_in_four(uint32_t n) {
+    return n * 0x9E3779B9u < 1u << 30;
+}
+
 } // namespace
 
 double planner::now_us() {
@@ -387,7 +393,7 @@ void planner::reset(llama_seq_id seq_id) {
     sequence & seq = sequences_[static_cast<size_t>(seq_id)];
     seq.open       = false;
     seq.n_waiting  = -1;
-    seq.is_probed  = n_texts_++ % n_probed == 0;
+    seq.is_probed  = is_one_in_four(n_texts_++);
     for (gate & g : gates_) {
         g.new_text();
     }

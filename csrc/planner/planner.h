@@ -122,7 +122,6 @@ class planner {
     static constexpr int32_t n_trial       = 3;   // tokens of a trial: four rows are where kernels get fast
     static constexpr int32_t n_waiting_max = 16;  // more rows than this are not left to the first graph of a draft
     static constexpr int32_t n_ready_max   = 128; // a sequence with more rows that wait is not probed
-    static constexpr int32_t n_probed      = 4;   // of so many texts one does not wait for the gate to open
 
     // a token that may be verified
     struct node {
@@ -255,7 +254,7 @@ class planner {
     std::vector<size_t>       request_of_;          // [seq_id]
     int32_t                   n_seqs_      = 1;
     int32_t                   n_base_      = 1; // rows of the pass without drafts
-    int32_t                   n_texts_     = 0; // that have begun
+    uint32_t                  n_texts_     = 0; // that have begun
     int32_t                   n_nodes_     = 0; // that may be chosen
     int32_t                   n_best_      = 0; // that were
     int32_t                   n_emitted_   = 0;

@@ -134,10 +134,12 @@ def test_a_head_that_becomes_good_is_found() -> None:
     stats = planner.stats()
     assert not stats["worth_asking"]
     waiting = []
-    for _ in range(8):
+    for _ in range(64):
         planner.reset()
         waiting.append(planner.may_wait(0, 1))
-    assert sum(waiting) == 6  # with the others' prompts it is probed
+    assert 46 <= sum(waiting) <= 50  # with the others' prompts it is probed
+    for n in (2, 3, 4, 5):  # whatever takes turns
+        assert not any(all(waiting[i::n]) for i in range(n))
     assert stats["probes"] < 50
     assert stats["chosen"][0] > 0.99 * stats["rounds"]
     run_auto(machine, planner, 256 + 64, text=10_000)
