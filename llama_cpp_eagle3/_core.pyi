@@ -532,6 +532,13 @@ class Drafter:
         may_wait: bool = False,
     ) -> None:
         """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
+    def guess_next_text(self) -> None:
+        """Guess some tokens of what comes in long pieces, such as a prompt, until these guesses are taken."""
+    def take_guesses(self) -> list[tuple[int, float, bool]]:
+        """Return what the head would have said of the text that came in, a few tokens of it: (seq_id, p, is_right).
+
+        `p` is its probability of its best token there. Nothing if no text has come in since `guess_next_text`.
+        """
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 

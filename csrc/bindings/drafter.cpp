@@ -195,6 +195,25 @@ void register_drafter(py::module_ & m) {
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, py::arg("may_wait") = false,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
+        .def(
+            "guess_next_text",
+            [](py_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().guess_next_text();
+            },
+            "Guess some tokens of what comes in long pieces, until these guesses are taken.")
+        .def(
+            "take_guesses",
+            [](py_drafter & self) {
+                const busy_flag::scope                             scope(self.busy);
+                std::vector<std::tuple<llama_seq_id, float, bool>> guesses;
+                for (const draft_guess & g : self.impl().take_guesses()) {
+                    guesses.emplace_back(g.seq_id, g.p, g.is_right);
+                }
+                return guesses;
+            },
+            "What the head would have said of the text that came in, a few tokens of it: (seq_id, p, is_right), p its "
+            "probability of its best token there.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "

@@ -37,6 +37,15 @@ class py_source : public draft_source {
     int32_t n_expand() const override { return draft_cache::n_scratch; }
     int32_t n_waiting(llama_seq_id) const override { return 0; }
 
+    std::vector<draft_guess> take_guesses() override {
+        std::vector<draft_guess> guesses;
+        for (const auto & [seq_id, p, is_right] :
+             source_.attr("take_guesses")().cast<std::vector<std::tuple<llama_seq_id, float, bool>>>()) {
+            guesses.push_back({ seq_id, p, is_right });
+        }
+        return guesses;
+    }
+
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
   private:
@@ -55,7 +64,10 @@ class py_source : public draft_source {
 // ours: the GIL is released while it computes
 class drafter_source : public draft_source {
   public:
-    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {}
+    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {
+        const busy_flag::scope scope(drafter_.busy);
+        drafter_.impl().guess_next_text();
+    }
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {
@@ -76,6 +88,11 @@ class drafter_source : public draft_source {
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
     int32_t n_waiting(llama_seq_id seq_id) const override { return drafter_.impl().n_waiting(seq_id); }
+
+    std::vector<draft_guess> take_guesses() override {
+        const busy_flag::scope scope(drafter_.busy);
+        return drafter_.impl().take_guesses();
+    }
 
     double time_us() const override { return static_cast<double>(ggml_time_us()); }
 
@@ -213,8 +230,8 @@ void register_planner(py::module_ & m) {
         Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
 
         drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
-        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll` and `time_us()`, its clock;
-        None drafts nothing.
+        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll`, `take_guesses()` and `time_us()`,
+        its clock; None drafts nothing.
         target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes. They are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace eagle3 {
 
@@ -98,24 +99,61 @@ void drafter::check_token(const char * what, llama_token token) const {
 
 // write all waiting rows but the last, whose next token is not known yet
 void drafter::flush(llama_seq_id seq_id) {
-    draft_sequence & seq = sequence(seq_id);
+    const draft_sequence & seq = sequence(seq_id);
     while (seq.n_rows() > 1) {
-        const int32_t n = std::min(seq.n_rows() - 1, n_batch_);
-        pass_.clear(graph_kind::kv_only);
-        pass_.features.push_back({ seq.rows(), n });
-        for (int32_t i = 0; i < n; ++i) {
-            draft_pass::row row;
-            row.seq_id = seq_id;
-            row.token  = seq.tokens()[i + 1];
-            row.pos = row.slot = seq.pos_first() + i;
-            row.first          = seq.pos_start();
-            row.end            = row.slot + 1;
-            row.is_out         = false;
-            pass_.rows.push_back(row);
-        }
-        runner_.compute(pass_);
-        seq.on_written(n);
+        const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
+        const int32_t n_guess = guesses_wanted_ ? std::min(n, n_guess_max) : 0;
+        write(seq_id, n - n_guess, false);
+        write(seq_id, n_guess, true);
     }
+}
+
+// the first waiting rows; guess: go all the way with them
+void drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
+    if (n_rows == 0) {
+        return;
+    }
+    draft_sequence & seq = sequence(seq_id);
+    pass_.clear(guess ? graph_kind::catch_up : graph_kind::kv_only, guess ? 1 : 0);
+    pass_.features.push_back({ seq.rows(), n_rows });
+    for (int32_t i = 0; i < n_rows; ++i) {
+        draft_pass::row row;
+        row.seq_id = seq_id;
+        row.token  = seq.tokens()[i + 1];
+        row.pos = row.slot = seq.pos_first() + i;
+        row.first          = seq.pos_start();
+        row.end            = row.slot + 1;
+        row.is_out         = guess;
+        pass_.rows.push_back(row);
+    }
+    runner_.compute(pass_);
+    if (guess) {
+        n_steps_last_ = 1;
+        state_last_   = n_rows - 1;
+        add_guesses(seq_id, n_rows);
+    }
+    seq.on_written(n_rows);
+}
+
+// Row i has token i + 1 with it, so what it says is about token i + 2. Rows of an image have the same token each, which
+// nobody could guess.
+void drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
+    const draft_sequence & seq = sequence(seq_id);
+    for (int32_t i = 0; i < std::min(n_rows, seq.n_rows() - 2); ++i) {
+        const auto & found = runner_.candidates(i, 0);
+        if (!found.empty() && seq.tokens()[i + 2] != seq.tokens()[i + 1]) {
+            guesses_.push_back(
+                { seq_id, found.front().p, weights_.to_target(found.front().id) == seq.tokens()[i + 2] });
+        }
+    }
+    if (guesses_.size() > n_guesses_kept) {
+        guesses_.erase(guesses_.begin(), guesses_.end() - n_guesses_kept);
+    }
+}
+
+std::vector<draft_guess> drafter::take_guesses() {
+    guesses_wanted_ = guesses_wanted_ && guesses_.empty();
+    return std::exchange(guesses_, {});
 }
 
 void drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,

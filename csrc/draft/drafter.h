@@ -38,6 +38,13 @@ struct draft_node {
     llama_seq_id seq_id = 0;
 };
 
+// the head's best token behind one of a text that was there already
+struct draft_guess {
+    llama_seq_id seq_id   = 0;
+    float        p        = 0.0f; // its probability
+    bool         is_right = false;
+};
+
 // Drafts tokens for several sequences, each of which is a draft_sequence; see there how rows and tokens are paired.
 //
 // process() appends rows; a proposal writes all that wait in one graph (only the last row of a sequence goes all the
@@ -67,6 +74,12 @@ class drafter {
     // for a proposal too, as far as they take no more memory than is given to that.
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
                  llama_seq_id seq_id = 0, const int32_t * row_ids = nullptr, bool may_wait = false);
+
+    // Guess some tokens of what comes in long pieces, such as a prompt, until these guesses are taken: they tell what
+    // the head's word is worth before anything is drafted.
+    void guess_next_text() { guesses_wanted_ = true; }
+
+    std::vector<draft_guess> take_guesses();
 
     // rows that wait for a proposal
     int32_t n_waiting(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_rows(); }
@@ -130,6 +143,9 @@ class drafter {
     static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
     static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
 
+    static constexpr int32_t n_guess_max    = 8; // rows of such a piece that guess
+    static constexpr size_t  n_guesses_kept = 64;
+
     // a sequence in a round
     struct participant {
         llama_seq_id seq_id    = 0;
@@ -148,6 +164,8 @@ class drafter {
 
     void          check_token(const char * what, llama_token token) const;
     void          flush(llama_seq_id seq_id);
+    void          write(llama_seq_id seq_id, int32_t n_rows, bool guess);
+    void          add_guesses(llama_seq_id seq_id, int32_t n_rows);
     void          enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
     void          leave();
     participant & participant_of(llama_seq_id seq_id);
@@ -175,6 +193,9 @@ class drafter {
     int32_t              n_unroll_;
 
     std::vector<draft_sequence> sequences_;
+
+    bool                     guesses_wanted_ = false;
+    std::vector<draft_guess> guesses_; // the latest
 
     // of a round; participants are ordered as they lie in the cache
     std::vector<participant> round_;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t n_trial_wait_max = 1024;
 constexpr float   q_best           = 0.995f;
+constexpr float   n_right_least    = 3.0f; // of guesses: that none is right then has a probability of 5 % at most
 
 } // namespace
 
@@ -30,6 +31,26 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
         }
     }
     return false;
+}
+
+// What the head would have said of the first text that comes in, as far as it was asked, tells whether its word is
+// worth anything before something is drafted. People write other texts than the target: all that counts is whether
+// several guesses should have been right and none was.
+void planner::learn_from_text() {
+    const std::vector<draft_guess> guesses = source_ ? source_->take_guesses() : std::vector<draft_guess>();
+
+    float n_expected = 0.0f;
+    for (const draft_guess & g : guesses) {
+        n_expected += g.p;
+    }
+    const bool is_wrong =
+        std::none_of(guesses.begin(), guesses.end(), [](const draft_guess & g) { return g.is_right; });
+    if (is_wrong && n_expected >= n_right_least) {
+        for (const draft_guess & g : guesses) {
+            acceptance_.observe(g.p, 1, g.seq_id, false);
+        }
+        gates_[static_cast<size_t>(n_seqs_)].doubt();
+    }
 }
 
 // is the head asked in this round?

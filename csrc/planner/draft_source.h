@@ -27,6 +27,9 @@ class draft_source {
     virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() would have to take in first
     virtual int32_t n_expand() const = 0; // most nodes of a sequence that may be expanded in a round
 
+    // what it would have said of the first text that comes in, once
+    virtual std::vector<draft_guess> take_guesses() = 0;
+
     virtual double time_us() const = 0;
 };
 

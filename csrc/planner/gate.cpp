@@ -34,10 +34,7 @@ void gate::update(float value, float expected, bool verified, bool surprise) {
         n_open_++;
         credit_ = std::min(credit_ + (verified || surprise || n_wait_ > 0 ? gain : hopeless * gain), credit_max);
         if (credit_ < 0.0f) {
-            n_wait_ = n_wait_ > 0 && n_open_ < n_lasting ? std::min(2 * n_wait_, n_wait_max) : n_wait_first;
-            wait_   = n_wait_;
-            open_   = false;
-            credit_ = 0.0f;
+            close(n_wait_ > 0 && n_open_ < n_lasting ? std::min(2 * n_wait_, n_wait_max) : n_wait_first);
         }
         return;
     }
@@ -47,11 +44,21 @@ void gate::update(float value, float expected, bool verified, bool surprise) {
         open_   = true;
         n_open_ = 0;
     } else if (credit_ < -credit_probe || (expected <= 0.0f && !surprise)) {
-        n_wait_ = std::min(2 * n_wait_, n_wait_max);
-        wait_   = n_wait_;
-        credit_ = 0.0f;
+        close(std::min(2 * n_wait_, n_wait_max));
     } else {
         wait_ = 0; // not decided yet: probe again at once
+    }
+}
+
+void gate::close(int32_t n_wait) {
+    open_   = false;
+    n_wait_ = wait_ = n_wait;
+    credit_         = 0.0f;
+}
+
+void gate::doubt() {
+    if (open_ && n_open_ == 0 && n_wait_ == 0) {
+        close(2 * n_wait_first);
     }
 }
 

@@ -21,10 +21,15 @@ class gate {
     // agreed with. verified: something of what was drafted was verified.
     void update(float value, float expected, bool verified, bool surprise);
 
+    // the head was wrong about a text without exception: if nothing else is known, begin closed
+    void doubt();
+
     // a new text begins: no long waiting for it
     void new_text();
 
   private:
+    void close(int32_t n_wait); // until the next probe
+
     bool    open_     = true;
     float   credit_   = 6.0f;
     float   variance_ = 1.0f; // of a round's value

@@ -174,6 +174,7 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
         }
     }
     n_nodes_ = params_.n_nodes_max;
+    learn_from_text();
 
     nodes_.clear();
     of_head_.clear();

@@ -176,6 +176,7 @@ class planner {
 
     // asking.cpp: whether the head is asked, and for whom
     bool  can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
+    void  learn_from_text();
     bool  ask(int32_t n_max);
     bool  leave_waiting();
     float value_for_all() const;

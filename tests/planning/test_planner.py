@@ -125,6 +125,38 @@ def test_a_head_that_changes() -> None:
         assert run_auto(machine, make_planner(machine, **CHAIN), 8000) >= 1.02 * best
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_was_said_of_the_prompt(target: str) -> None:
+    """A head that was sure and never right is not believed from the first round on; chance alone changes nothing."""
+    costs = Costs(us(TARGETS[target]))
+    wrong, unsure = [(0, 0.99, False)] * 7, [(0, 0.4, False)] * 7
+    for head, guesses, doubted in (
+        (Head.constant(0.0, says=0.99), wrong, True),
+        (HEADS["0.7"], [*wrong[:6], (0, 0.1, True)], False),
+        (HEADS["0.7"], unsure, False),
+    ):
+        logs: list[list[int]] = []
+        for told in ([], guesses):
+            machine = Machine(costs, head, 3)
+            machine.guesses = list(told)
+            logs.append([])
+            rate = run_auto(machine, make_planner(machine, **CHAIN), 48, log=logs[-1])
+            assert not machine.guesses
+        assert (logs[0] != logs[1]) == doubted
+        if doubted:
+            assert sum(logs[1]) == 0 < sum(logs[0])
+            assert rate >= 0.98 * run_plain(costs, 48)
+    # one that is good after all is found by probes, but where long chains alone pay, of which a probe says little
+    if target == "Q8_0":
+        return
+    machine = Machine(costs, HEADS["0.9"], 3)
+    machine.guesses = wrong
+    log: list[int] = []
+    run_auto(machine, make_planner(machine, **CHAIN), 400, log=log)
+    assert sum(log[:16]) == 0
+    assert sum(log[40:]) > len(log[40:])
+
+
 def test_a_head_that_becomes_good_is_found() -> None:
     costs = Costs(us(TARGETS["Q4_0"]))
     head = Head(lambda *_: 0.8, lambda p, _, n: p if n > 6000 else 0.0)

@@ -100,11 +100,17 @@ class Machine:
         self.n_waiting = [1] * n_seqs
         self.n_tokens = [0] * n_seqs
         self.n_rounds = 0
+        self.guesses: list[tuple[int, float, bool]] = []
+        """About the prompt: (seq_id, p, is_right)."""
         self.n_replay = [0] * n_seqs
         """Accepted tokens that the next pass evaluates again, where the state goes back to before a draft only."""
 
     def time_us(self) -> float:
         return self.t
+
+    def take_guesses(self) -> list[tuple[int, float, bool]]:
+        guesses, self.guesses = self.guesses, []
+        return guesses
 
     def begin(self, seq_ids: Sequence[int], _: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
         self.nodes = []
