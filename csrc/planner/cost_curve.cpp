@@ -34,19 +34,22 @@ cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(m
                 format("cost curve: expected rows in 1..%d and times > 0, found %g us for %d rows", n_max, t_us, n));
         }
     }
-    const auto last = std::prev(measured.end());
-    for (int32_t n = 1; n <= n_max; ++n) {
-        const auto above = measured.lower_bound(n);
-        double     t_us  = 0.0;
-        if (above == measured.end()) {
-            t_us = last->second * n / last->first;
-        } else if (above->first == n || above == measured.begin()) {
-            t_us = above->second;
-        } else {
-            t_us = std::max(above->second, std::prev(above)->second);
-        }
+    variance_.fill(prior_guessed);
+    n_last_ = 0;
+    for (const auto & [n, t_us] : measured) {
         now_[n]      = static_cast<float>(t_us);
-        variance_[n] = measured.count(n) ? prior_measured : prior_guessed;
+        variance_[n] = prior_measured;
+        set_last(n);
+    }
+}
+
+void cost_curve::set_last(int32_t n) {
+    for (int32_t m = n_last_ + 1; m < n; ++m) {
+        now_[m] = std::max(now_[n_last_], now_[n]);
+    }
+    n_last_ = n;
+    for (int32_t m = n + 1; m <= n_max; ++m) {
+        now_[m] = now_[n] * static_cast<float>(m) / static_cast<float>(n);
     }
 }
 
@@ -75,6 +78,7 @@ void cost_curve::observe(int32_t n, double t_us) {
             for (int32_t m = n + 1; m <= n_max; ++m) { // more rows take no longer than these and the rest
                 now_[m] = std::min(now_[m], now_[n] + now_[m - n]);
             }
+            n_last_ = std::max(n_last_, n);
         }
         return;
     }
@@ -88,10 +92,18 @@ void cost_curve::observe(int32_t n, double t_us) {
     now_[n] *= std::exp(k_n * surprise);
     drift_variance_ *= 1.0f - k_drift;
     variance_[n] *= 1.0f - k_n;
+    if (n >= n_last_) {
+        set_last(n);
+    }
 }
 
 std::map<int32_t, double> cost_curve::corrected() const {
     std::map<int32_t, double> res = measured_;
+    for (int32_t n = res.rbegin()->first + 1; n <= n_last_; ++n) {
+        if (variance_[n] < prior_guessed) {
+            res[n] = now_[n];
+        }
+    }
     for (auto & [n, t_us] : res) {
         t_us = std::min(t_us, static_cast<double>(now_[n]));
     }

@@ -12,6 +12,7 @@ namespace {
 constexpr float rate_price   = 1.0f / 48.0f; // per round
 constexpr float rate_other   = 1.0f / 16.0f;
 constexpr float q_surprise   = 0.5f; // an accepted token that was believed less than this is news
+constexpr float share_unseen = 0.9f; // of twice as many rows as were seen: tried where all that the text says is likely
 constexpr float replay_share = 0.5f; // rows that are evaluated again often fill a step that the next draft pays for
 
 // Evenly spread (Knuth, TAOCP 6.4: multiples of the golden ratio), but not periodic: who lets two kinds of requests
@@ -275,8 +276,9 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
         const float value = gain - cost_[i + 1];
         if (has_text_ && value > 0.0f) {
             // What the text goes on to say is there in the next round too: a second is worth what this one gives
-            const float rate = (static_cast<float>(n_seqs_) + gain) /
-                               (pass_us(n_base_ + static_cast<int32_t>(i) + 1, n_seqs_) + t_other_us_);
+            const int32_t n_rows = n_base_ + static_cast<int32_t>(i) + 1;
+            const float   t_pass = pass_us(n_rows, n_seqs_) * (n_rows == 2 * target_->n_last() ? share_unseen : 1.0f);
+            const float   rate   = (static_cast<float>(n_seqs_) + gain) / (t_pass + t_other_us_);
             if (rate > best_rate) {
                 best_rate = rate;
                 best      = value;

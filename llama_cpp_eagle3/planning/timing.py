@@ -12,7 +12,7 @@ from ..engine import Engine
 from ..errors import Eagle3Error
 from .costs import Costs, implausible
 
-N_ROWS = (1, 4, 8, 2, 3, 5, 6, 16, 12, 32, 24)
+N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)
 """Rows of a target pass, in the order in which they are measured."""
 _N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
@@ -156,12 +156,15 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
 def _fastest(run: Callable[[int], float], sizes: Iterable[int], n_needed: int, end: float) -> dict[int, float]:
     """Microseconds of every size, in rounds through them, for as long as the next run is likely done in time."""
     times: dict[int, float] = {}
+    short = (end - perf_counter()) / 20.0  # of others the graph is no part that matters: first see all sizes
     for i in range(_N_TIMES):
         for k, n in enumerate(sizes):
             needed = i == 0 and k < n_needed
             below = max((m for m in times if m <= n), default=0)
             expected = times[below] * n / below if below else 0.0
-            for _ in range(2):  # the second time in a row llama.cpp has its graph already
+            for again in (False, True):  # the second time in a row llama.cpp has its graph already
+                if again and i == 0 and expected > short:
+                    break
                 if needed or perf_counter() + expected < end:
                     times[n] = min(run(n), times.get(n, float("inf")))
                     expected, needed = times[n], False

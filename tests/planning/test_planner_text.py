@@ -124,6 +124,31 @@ def copies(n: int, seed: int = 0, n_piece: int = 150) -> list[int]:
     return text
 
 
+def test_more_rows_than_were_measured() -> None:
+    """Where the text is sure more rows are tried than anybody has timed; what they take is known then, and kept."""
+    real, text = us(TARGETS["Q4_0"]), (list(range(40)) * 40)[:1200]
+    rates, curves = [], []
+    for known in (real, {n: real[n] for n in (1, 4, 8)}):
+        drafter, curve = TextDrafter(1), CostCurve(known)
+        said = Said(Costs(real), [text], 0.0)
+        costs = {
+            name: CostCurve(getattr(said.costs, name.removeprefix("draft_"))) for name in ("draft_begin", "draft_step")
+        }
+        rates.append(said.run(Planner(None, curve, n_max=31, text=drafter, **costs), drafter))
+        curves.append(curve)
+    assert rates[1] > 0.95 * rates[0]
+    assert max(curves[1].corrected) > 8
+    for n, t in curves[1].corrected.items():
+        assert t == pytest.approx(CostCurve(real).at(n), rel=0.1)
+    # and what is above the last one that was seen starts from there
+    curve = CostCurve({1: 10.0, 8: 20.0})
+    for _ in range(5):
+        curve.observe(16, 20.0)
+    assert curve.at(32) == pytest.approx(2 * curve.at(16))
+    assert curve.at(16) == pytest.approx(20.0, rel=0.05)
+    assert curve.corrected.keys() == {1, 8, 16}
+
+
 @pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("name", ["Q4_0", "F16"])
 def test_at_least_the_better_one_of_both(name: str, trees: bool) -> None:
