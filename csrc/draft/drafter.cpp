@@ -103,8 +103,10 @@ void drafter::flush(llama_seq_id seq_id) {
     while (seq.n_rows() > 1) {
         const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
         const int32_t n_guess = guesses_wanted_ ? std::min(n, n_guess_max) : 0;
-        write(seq_id, n - n_guess, false);
+        const int32_t n_first = (n - n_guess) / 2; // a chat ends with what its template says, which nobody drafts
+        write(seq_id, n_first, false);
         write(seq_id, n_guess, true);
+        write(seq_id, n - n_first - n_guess, false);
     }
 }
 
@@ -135,15 +137,15 @@ void drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
     seq.on_written(n_rows);
 }
 
-// Row i has token i + 1 with it, so what it says is about token i + 2. Rows of an image have the same token each, which
-// nobody could guess.
+// Row i has token i + 1 with it, so what it says is about token i + 2. Left out is what the head cannot know: rows of
+// an image, which have the same token each, and tokens outside its vocabulary, such as those of a chat's template.
 void drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
     const draft_sequence & seq = sequence(seq_id);
     for (int32_t i = 0; i < std::min(n_rows, seq.n_rows() - 2); ++i) {
-        const auto & found = runner_.candidates(i, 0);
-        if (!found.empty() && seq.tokens()[i + 2] != seq.tokens()[i + 1]) {
-            guesses_.push_back(
-                { seq_id, found.front().p, weights_.to_target(found.front().id) == seq.tokens()[i + 2] });
+        const llama_token token = seq.tokens()[i + 2];
+        const auto &      found = runner_.candidates(i, 0);
+        if (!found.empty() && token != seq.tokens()[i + 1] && weights_.can_draft(token)) {
+            guesses_.push_back({ seq_id, found.front().p, weights_.to_target(found.front().id) == token });
         }
     }
     if (guesses_.size() > n_guesses_kept) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t n_trial_wait_max = 1024;
 constexpr float   q_best           = 0.995f;
-constexpr float   n_right_least    = 3.0f; // of guesses: that none is right then has a probability of 5 % at most
+constexpr float   n_right_least    = 5.0f; // of guesses: that none is right then has a probability of 1 % at most
 
 } // namespace
 
