@@ -39,8 +39,8 @@ def section(args: argparse.Namespace, runs: dict[str, list[Run]]) -> common.Sect
         f"{sum(run.accepted for run in auto)} of {sum(run.drafted for run in auto)}",
     ]
     text = (
-        f"The first {args.n_predict} tokens of a fresh object, the head as the only source, {len(auto)} texts one after "
-        "the other. Tokens per second of processor time; medians (lowest - highest).\n\n"
+        f"The first {args.n_predict} tokens of a fresh object, the head as the only source, {len(auto)} texts one "
+        "after the other. Tokens per second of processor time; medians (lowest - highest).\n\n"
         f"{table(['auto', 'plain', 'auto / plain', 'accepted'], [row])}"
     )
     data = {name: [vars(run) for run in found] for name, found in runs.items()}
