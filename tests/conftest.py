@@ -11,6 +11,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from llama_cpp._logger import set_verbose
 
 import placement
 from llama_cpp_eagle3 import _core, model_file
+from llama_cpp_eagle3.engine.proposer import Planned
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 
@@ -143,6 +145,15 @@ def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
     yield load
     for model in models.values():
         llama_cpp.llama_model_free(model)
+
+
+@pytest.fixture
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners are not told what passes take, so that the costs of a test stay as they are."""
+    observe = Planned.observe
+    monkeypatch.setattr(
+        Planned, "observe", lambda self, ended, parts, _: observe(self, replace(ended, verify_ns=0), parts, 0)
+    )
 
 
 @pytest.fixture

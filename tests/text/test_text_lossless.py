@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,13 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import TextStore
-from llama_cpp_eagle3.engine.proposer import Planned
 from llama_cpp_eagle3.planning import Costs, make_planner
 from loading import is_tie, load, load_plain, take
 from recurrent_pairs import KINDS, write_pair
 
 N_TOKENS = 60
+
+pytestmark = pytest.mark.usefixtures("no_clock")
 
 
 def looping(n: int, seed: int) -> list[list[int]]:
@@ -42,15 +42,6 @@ def cheap_rows(llm: Eagle3Llama) -> None:
         n_leaves_max=n_leaves,
         n_seq_max=engine.target.n_seq,
         uniform=not engine.target.is_pooled,
-    )
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What real passes take would refute these costs at once."""
-    observe = Planned.observe
-    monkeypatch.setattr(
-        Planned, "observe", lambda self, ended, parts, _: observe(self, replace(ended, verify_ns=0), parts, 0)
     )
 
 
