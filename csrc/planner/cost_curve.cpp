@@ -99,9 +99,10 @@ void cost_curve::observe(int32_t n, double t_us) {
 
 std::map<int32_t, double> cost_curve::corrected() const {
     std::map<int32_t, double> res = measured_;
-    for (int32_t n = res.rbegin()->first + 1; n <= n_last_; ++n) {
-        if (variance_[n] < prior_guessed) {
-            res[n] = now_[n];
+    const auto [n_most, t_most]   = *measured_.rbegin();
+    for (int32_t n = n_most + 1; n <= n_last_; ++n) {
+        if (variance_[n] < prior_guessed) { // what was seen on a busy machine is not kept
+            res[n] = std::min(static_cast<double>(now_[n]), t_most * n / n_most);
         }
     }
     for (auto & [n, t_us] : res) {

@@ -147,6 +147,10 @@ def test_more_rows_than_were_measured() -> None:
     assert curve.at(32) == pytest.approx(2 * curve.at(16))
     assert curve.at(16) == pytest.approx(20.0, rel=0.05)
     assert curve.corrected.keys() == {1, 8, 16}
+    for _ in range(5):
+        curve.observe(20, 500.0)
+    assert curve.at(20) > 100.0
+    assert curve.corrected[20] == pytest.approx(50.0)  # something else ran: what is in proportion is kept
 
 
 @pytest.mark.parametrize("trees", [True, False])
