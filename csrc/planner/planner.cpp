@@ -182,8 +182,10 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
     candidates_.clear();
     n_candidates_ = params_.top_k;
     add_text();
-    value_text_ = has_text_ ? choose() : 0.0f;
-    drafted_    = ask(n_max_all);
+    value_text_   = has_text_ ? choose() : 0.0f;
+    n_text_plan_  = has_text_ ? n_best_ : 0;
+    n_text_right_ = 0;
+    drafted_      = ask(n_max_all);
     stats.n_trials += is_trial_;
     if (drafted_) {
         stats.n_drafted++;
@@ -330,7 +332,8 @@ void planner::publish() {
 
 void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens) {
     check(seq_id);
-    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+    sequence & seq     = sequences_[static_cast<size_t>(seq_id)];
+    bool       by_text = true;
     for (const llama_token token : tokens) {
         if (!seq.open) {
             break;
@@ -357,6 +360,8 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
         }
         seq.at   = next;
         seq.open = next >= 0;
+        by_text  = by_text && seq.open && seq.nodes[static_cast<size_t>(next)].p_text > 0.0f;
+        n_text_right_ += by_text;
     }
     if (!tokens.empty()) {
         seq.id_last = tokens.back();
@@ -381,8 +386,10 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         // the extra rows too: plain decoding has none
         const float t_more = pass_us(n_base_ + n_best_, n_seqs_) - pass_us(n_seqs_, n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
-        // what the head adds to what the text gives anyway
-        gates_[static_cast<size_t>(n_seqs_)].update(value - value_text_, value_ - value_text_, n_best_ > 0, surprised_);
+        // what the head adds to what the text would have given without it
+        const float text =
+            static_cast<float>(std::min(n_text_right_, n_text_plan_)) - cost_[static_cast<size_t>(n_text_plan_)];
+        gates_[static_cast<size_t>(n_seqs_)].update(value - text, value_ - value_text_, n_best_ > 0, surprised_);
         asks_all_ = value_ > value_text_ || surprised_;
     }
     drafted_   = false;

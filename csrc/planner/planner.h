@@ -249,7 +249,9 @@ class planner {
     bool                      has_text_ = false;
     std::vector<text_node>    suggested_;
     std::vector<float>        sum_head_, sum_text_; // of the children that only one of them suggests
-    float                     value_text_   = 0.0f; // of the best plan without the head
+    float                     value_text_   = 0.0f; // of the best plan without the head, as expected
+    int32_t                   n_text_plan_  = 0;    // its tokens
+    int32_t                   n_text_right_ = 0;    // that the text suggested and the target said
     int32_t                   n_candidates_ = 1;    // behind each node
     int32_t                   n_expand_     = 0;    // nodes that may still be expanded
     std::vector<size_t>       request_of_;          // [seq_id]
