@@ -102,7 +102,8 @@ void drafter::flush(llama_seq_id seq_id) {
     const draft_sequence & seq = sequence(seq_id);
     while (seq.n_rows() > 1) {
         const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
-        const int32_t n_guess = guesses_wanted_ ? std::min(n, n_guess_max) : 0;
+        const bool    guesses = guesses_wanted_ && guesses_.size() < n_guesses_max;
+        const int32_t n_guess = guesses ? std::min(n, n_guess_max) : 0;
         const int32_t n_first = (n - n_guess) / 2; // a chat ends with what its template says, which nobody drafts
         write(seq_id, n_first, false);
         write(seq_id, n_guess, true);
@@ -147,9 +148,6 @@ void drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
         if (!found.empty() && token != seq.tokens()[i + 1] && weights_.can_draft(token)) {
             guesses_.push_back({ seq_id, found.front().p, weights_.to_target(found.front().id) == token });
         }
-    }
-    if (guesses_.size() > n_guesses_kept) {
-        guesses_.erase(guesses_.begin(), guesses_.end() - n_guesses_kept);
     }
 }
 

@@ -143,8 +143,8 @@ class drafter {
     static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
     static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
 
-    static constexpr int32_t n_guess_max    = 8; // rows of such a piece that guess
-    static constexpr size_t  n_guesses_kept = 64;
+    static constexpr int32_t n_guess_max   = 8;  // rows of such a piece that guess
+    static constexpr size_t  n_guesses_max = 64; // are enough, if nobody takes them
 
     // a sequence in a round
     struct participant {
@@ -195,7 +195,7 @@ class drafter {
     std::vector<draft_sequence> sequences_;
 
     bool                     guesses_wanted_ = false;
-    std::vector<draft_guess> guesses_; // the latest
+    std::vector<draft_guess> guesses_;
 
     // of a round; participants are ordered as they lie in the cache
     std::vector<participant> round_;

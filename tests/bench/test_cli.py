@@ -234,21 +234,8 @@ def test_on_a_terminal(flags: list[str], tmp_path: Path) -> None:
     """Colours and progress bars appear there; the text is the same."""
     path = tmp_path / "prompt.txt"
     path.write_text("the self " * 40)
-    command = [
-        sys.executable,
-        "-m",
-        "llama_cpp_eagle3",
-        COMMAND,
-        *flags,
-        "-f",
-        str(path),
-        "-n",
-        "21",
-        "-ub",
-        "16",
-        "--spec-draft-n-max",
-        "4",
-    ]
+    options = [*flags, "-f", str(path), "-n", "21", "-ub", "16", "--spec-draft-n-max", "4"]
+    command = [sys.executable, "-m", "llama_cpp_eagle3", COMMAND, *options]
     ours, theirs = os.openpty()
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
     os.close(theirs)

@@ -54,6 +54,7 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
     target, head = perfect_pair
     (prompt,) = prompts(1)
     with closing(load(target, head)) as llm, closing(load_plain(target)) as plain:
+        prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have said
         planner = Planner(llm.drafter, CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), n_max=8, **CHEAP)
         tokens, drafted = rounds(llm, planner, prompt, 100)
         assert tokens == take(plain, prompt, 100)
