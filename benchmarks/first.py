@@ -2,26 +2,47 @@
 
 Each run loads the model anew, once with the head and once without, in turns; what passes cost is in the cache folder.
 The head is the only source, since what a model repeats would hide what a useless head costs. Processor time, without
-the prompt in the target, but with what the head makes of it.
+the prompt in the target, but with what the head makes of it. `--unsure` asks how soon a head is used that is right and
+does not know it, against the fixed chains named with `--n-max`.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import tempfile
 import time
 from contextlib import closing
+from pathlib import Path
 
 import common
+from gguf import GGUFReader
 
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.runs import Run, load, run_own
 
+FLAT = 0.05
+"""What the logits of an unsure head are multiplied by: the order stays, of the probabilities next to nothing."""
 
-def first_tokens(args: argparse.Namespace, model: str, draft: str | None, text: str) -> Run:
+
+def unsure(draft: str, folder: str) -> str:
+    """A copy of the head whose probabilities say nothing."""
+    copy = Path(folder) / f"unsure-{Path(draft).name}"
+    shutil.copy(draft, copy)
+    reader = GGUFReader(copy, "r+")
+    (norm,) = [tensor for tensor in reader.tensors if tensor.name == "output_norm.weight"]
+    norm.data[:] *= FLAT
+    reader.data.flush()
+    return str(copy)
+
+
+def first_tokens(args: argparse.Namespace, draft: str | None, n_max: int | None, text: str) -> Run:
     """The answer to one text by a fresh object."""
-    options = {"draft": "auto", "draft_sources": ["head"]} if draft else {}
-    with closing(load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)) as llm:
-        if draft:
+    options: dict[str, object] = {}
+    if draft:
+        options = {"draft": "chain", "draft_n_max": n_max} if n_max else {"draft": "auto", "draft_sources": ["head"]}
+    with closing(load(args.model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)) as llm:
+        if draft and not n_max:
             llm.calibrate()
         prompt = llm.tokenize(text.encode(), special=True)
         run, _ = run_own(llm, prompt, args.n_predict, fresh=True, stop=False, clock=time.process_time)
@@ -31,33 +52,40 @@ def first_tokens(args: argparse.Namespace, model: str, draft: str | None, text: 
 def section(args: argparse.Namespace, runs: dict[str, list[Run]]) -> common.Section:
     """Speeds and their ratios."""
     speeds = {name: [run.tokens_per_second for run in found] for name, found in runs.items()}
-    ratio = Spread.of(a / b for a, b in zip(speeds["auto"], speeds["plain"], strict=True))
     auto = runs["auto"]
-    row = [
-        *(Spread.of(speeds[name]).text() for name in ("auto", "plain")),
-        ratio.text(3),
-        f"{sum(run.accepted for run in auto)} of {sum(run.drafted for run in auto)}",
-    ]
+    rows = []
+    for name, found in runs.items():
+        ratio = Spread.of(a / b for a, b in zip(speeds["auto"], speeds[name], strict=True))
+        accepted, drafted = (sum(getattr(run, which) for run in found) for which in ("accepted", "drafted"))
+        rows.append([name, Spread.of(speeds[name]).text(), f"{accepted} of {drafted}", ratio.text(3)])
+    what = "with all its probabilities near nothing " if args.unsure else ""
     text = (
-        f"The first {args.n_predict} tokens of a fresh object, the head as the only source, {len(auto)} texts one "
-        "after the other. Tokens per second of processor time; medians (lowest - highest).\n\n"
-        f"{table(['auto', 'plain', 'auto / plain', 'accepted'], [row])}"
+        f"The first {args.n_predict} tokens of a fresh object, the head {what}as the only source, "
+        f"{len(auto)} texts one after the other. Tokens per second of processor time; medians (lowest - highest).\n\n"
+        f"{table(['', 'tokens/s', 'accepted', 'auto / this'], rows)}"
     )
     data = {name: [vars(run) for run in found] for name, found in runs.items()}
-    return common.Section("first", "The first tokens of a fresh object", text, data)
+    title = "The first tokens of a fresh object" + (", a head that is right and not sure" if args.unsure else "")
+    return common.Section("first", title, text, data, "first-unsure" if args.unsure else "")
 
 
 def main() -> None:
     p = common.parser(__doc__, runs=1)
+    p.add_argument("--n-max", type=int, nargs="*", default=[], help="also fixed chains of these lengths")
+    p.add_argument("--unsure", action="store_true", help="a copy of the head whose probabilities say nothing")
     p.set_defaults(threads=1, n_predict=48)
     args = p.parse_args()
     args.model, args.model_draft = common.pair(args)
-    first_tokens(args, args.model, args.model_draft, "What passes cost is measured once.")
-    runs: dict[str, list[Run]] = {"auto": [], "plain": []}
-    for i, text in enumerate(common.prompts(args) * args.runs):
-        for name in ("auto", "plain") if i % 2 else ("plain", "auto"):
-            runs[name].append(first_tokens(args, args.model, args.model_draft if name == "auto" else None, text))
-            print(f"text {i}, {name}: {runs[name][-1].tokens_per_second:.2f} tokens/s", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        draft = unsure(args.model_draft, folder) if args.unsure else args.model_draft
+        sides: dict[str, tuple[str | None, int | None]] = {"auto": (draft, None), "plain": (None, None)}
+        sides |= {f"chain {n}": (draft, n) for n in args.n_max}
+        first_tokens(args, *sides["auto"], "What passes cost is measured once.")
+        runs: dict[str, list[Run]] = {name: [] for name in sides}
+        for i, text in enumerate(common.prompts(args) * args.runs):
+            for name in list(sides)[:: 1 if i % 2 else -1]:
+                runs[name].append(first_tokens(args, *sides[name], text))
+                print(f"text {i}, {name}: {runs[name][-1].tokens_per_second:.2f} tokens/s", flush=True)
     common.finish(args, section(args, runs), [args.model, args.model_draft])
 
 

@@ -15,7 +15,8 @@ struct memory {
 
 constexpr memory memory_curve    = { 0.5f, 2e-5f };
 constexpr memory memory_depth    = { 0.25f, 2e-5f };
-constexpr memory memory_bias     = { 2.0f, 5e-5f };
+constexpr memory memory_best     = { 2.0f, 5e-5f };
+constexpr memory memory_other    = { 0.3f, 2e-5f };
 constexpr memory memory_sequence = { 0.1f, 1e-4f };
 
 // A run of judgements that is this improbable (squared standard score) says that the text has changed: the sequence's
@@ -37,7 +38,7 @@ acceptance::acceptance(int32_t n_seq_max) : sequence_(static_cast<size_t>(n_seq_
         curve_[i] = { knots[i], memory_curve.prior };
     }
     depth_.fill({ 0.0f, memory_depth.prior });
-    bias_ = { 0.0f, memory_bias.prior };
+    bias_ = { { { 0.0f, memory_best.prior }, { 0.0f, memory_other.prior } } };
     for (size_t i = 0; i < sequence_.size(); ++i) {
         reset(static_cast<int32_t>(i));
     }
@@ -62,18 +63,18 @@ float acceptance::place_of(float p) {
     return static_cast<float>(i) + (x - knots[i]) / (knots[i + 1] - knots[i]);
 }
 
-float acceptance::logit(float place, int32_t depth, int32_t seq_id) const {
+float acceptance::logit(float place, int32_t depth, int32_t seq_id, rank r) const {
     const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
     const float share = place - static_cast<float>(i);
-    return (1.0f - share) * curve_[i].mean + share * curve_[i + 1].mean + bias_.mean +
+    return (1.0f - share) * curve_[i].mean + share * curve_[i + 1].mean + bias_[static_cast<size_t>(r)].mean +
            depth_[static_cast<size_t>(std::min(depth, n_depth))].mean + sequence_[static_cast<size_t>(seq_id)].own.mean;
 }
 
-float acceptance::at(float place, int32_t depth, int32_t seq_id) const {
-    return std::min(sigmoid(logit(place, depth, seq_id)), q_max);
+float acceptance::at(float place, int32_t depth, int32_t seq_id, rank r) const {
+    return std::min(sigmoid(logit(place, depth, seq_id, r)), q_max);
 }
 
-void acceptance::observe(float p, int32_t depth, int32_t seq_id, bool accepted) {
+void acceptance::observe(float p, int32_t depth, int32_t seq_id, rank r, bool accepted) {
     const float place = place_of(p);
     const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
     const float share = place - static_cast<float>(i);
@@ -89,12 +90,12 @@ void acceptance::observe(float p, int32_t depth, int32_t seq_id, bool accepted) 
     const std::array<term, 5> terms = { {
         { curve_[i], 1.0f - share, memory_curve },
         { curve_[i + 1], share, memory_curve },
-        { bias_, 1.0f, memory_bias },
+        { bias_[static_cast<size_t>(r)], 1.0f, r == rank::best ? memory_best : memory_other },
         { depth_[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, memory_depth },
         { seq.own, 1.0f, memory_sequence },
     } };
 
-    const float q        = sigmoid(logit(place, depth, seq_id));
+    const float q        = sigmoid(logit(place, depth, seq_id, r));
     const float info     = std::max(q * (1.0f - q), 1e-3f);
     float       variance = 0.0f; // of the logit
     for (const term & t : terms) {

@@ -10,11 +10,12 @@ namespace eagle3 {
 // How likely the target says what the head says.
 //
 // The head's own probability p, given that the node before it was accepted, is mapped to the frequency with which such
-// nodes turned out right: logit(q) = curve(logit p) + bias + depth[d] + sequence[s], where the curve is piecewise
-// linear and starts as the identity (the head is believed). Every weight has a mean and a variance that judgements
-// update as a Kalman filter would (diagonal, linearized), so that few of them make no jumps, and the variances grow
-// again a little with each, so that old ones are forgotten, and at once when a text behaves as if it had changed. A
-// sequence starts from what all have in common.
+// nodes turned out right: logit(q) = curve(logit p) + bias[r] + depth[d] + sequence[s], where the curve is piecewise
+// linear and starts as the identity (the head is believed), and r tells the best child of a node from the others: a
+// head may say nearly the same of all and have their order right. Every weight has a mean and a variance that
+// judgements update as a Kalman filter would (diagonal, linearized), so that few of them make no jumps, and the
+// variances grow again a little with each, so that old ones are forgotten, and at once when a text behaves as if it had
+// changed. A sequence starts from what all have in common.
 class acceptance {
   public:
     static constexpr int32_t n_depth = 16; // deeper nodes count as this deep
@@ -26,14 +27,17 @@ class acceptance {
     // where logit(p) lies among the knots: the lower one's index plus the share of the upper one
     static float place_of(float p);
 
+    // of a node among its siblings
+    enum class rank : uint8_t { best, other };
+
     // probability that a node is accepted once its parent is. p: the head's, depth: 1, 2, ...
-    float operator()(float p, int32_t depth, int32_t seq_id) const { return at(place_of(p), depth, seq_id); }
+    float operator()(float p, int32_t depth, int32_t seq_id, rank r) const { return at(place_of(p), depth, seq_id, r); }
 
     // the same at a place
-    float at(float place, int32_t depth, int32_t seq_id) const;
+    float at(float place, int32_t depth, int32_t seq_id, rank r) const;
 
     // a node whose parent was accepted was judged
-    void observe(float p, int32_t depth, int32_t seq_id, bool accepted);
+    void observe(float p, int32_t depth, int32_t seq_id, rank r, bool accepted);
 
     // a new text begins in this sequence
     void reset(int32_t seq_id);
@@ -50,11 +54,11 @@ class acceptance {
         float  expected = 0.0f; // its variance, if nothing has changed
     };
 
-    float logit(float place, int32_t depth, int32_t seq_id) const;
+    float logit(float place, int32_t depth, int32_t seq_id, rank r) const;
 
     std::array<weight, knots.size()> curve_;
     std::array<weight, n_depth + 1>  depth_; // [0] is not used
-    weight                           bias_;
+    std::array<weight, 2>            bias_;  // by rank
     std::vector<sequence>            sequence_;
 };
 

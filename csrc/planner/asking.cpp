@@ -4,6 +4,7 @@
 #include "planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -13,6 +14,7 @@ namespace {
 constexpr int32_t n_trial_wait_max = 1024;
 constexpr float   q_best           = 0.995f;
 constexpr float   n_right_least    = 5.0f; // of guesses: that none is right then has a probability of 1 % at most
+constexpr float   n_right_news     = 3.0f; // right guesses, and standard deviations above what was to be expected
 
 } // namespace
 
@@ -35,20 +37,24 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
 
 // What the head would have said of the first text that comes in, as far as it was asked, tells whether its word is
 // worth anything before something is drafted. People write other texts than the target: all that counts is whether
-// several guesses should have been right and none was.
+// several guesses should have been right and none was, or whether far more were than the head said.
 void planner::learn_from_text() {
     const std::vector<draft_guess> guesses = source_ ? source_->take_guesses() : std::vector<draft_guess>();
 
-    float n_expected = 0.0f;
+    float n_expected = 0.0f, variance = 0.0f, n_right = 0.0f;
     for (const draft_guess & g : guesses) {
         n_expected += g.p;
+        variance += g.p * (1.0f - g.p);
+        n_right += g.is_right ? 1.0f : 0.0f;
     }
-    const bool is_wrong =
-        std::none_of(guesses.begin(), guesses.end(), [](const draft_guess & g) { return g.is_right; });
-    if (is_wrong && n_expected >= n_right_least) {
+    const bool is_wrong = n_right == 0.0f && n_expected >= n_right_least;
+    const bool is_shy   = n_right >= n_right_news && n_right - n_expected > n_right_news * std::sqrt(variance);
+    if (is_wrong || is_shy) {
         for (const draft_guess & g : guesses) {
-            acceptance_.observe(g.p, 1, g.seq_id, false);
+            acceptance_.observe(g.p, 1, g.seq_id, acceptance::rank::best, g.is_right);
         }
+    }
+    if (is_wrong) {
         gates_[static_cast<size_t>(n_seqs_)].doubt();
     }
 }

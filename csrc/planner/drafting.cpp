@@ -113,7 +113,7 @@ int32_t planner::n_steps_ahead() {
     float gain = 0.0f;
     for (const request & r : requests_) {
         const float place = outlook_.place_first();
-        const float cum   = r.n_levels > 0 ? acceptance_.at(place, 1, r.seq_id) : 0.0f;
+        const float cum   = r.n_levels > 0 ? acceptance_.at(place, 1, r.seq_id, acceptance::rank::best) : 0.0f;
         tails_.push_back({ cum, place, request_of_[static_cast<size_t>(r.seq_id)] });
         gain += cum;
     }
@@ -148,7 +148,9 @@ void planner::add_nodes(size_t first, int32_t depth) {
     for (size_t i = first; i < drafted.size(); ++i) {
         const draft_node & d      = drafted[i];
         const int32_t      parent = d.parent < 0 ? -1 : of_head_[static_cast<size_t>(d.parent)];
-        int32_t            index  = has_text_ ? find_child(parent, d.token, d.seq_id) : -1;
+        const bool         is_best =
+            i == first || drafted[i - 1].parent != d.parent || drafted[i - 1].seq_id != d.seq_id; // comes first
+        int32_t index = has_text_ ? find_child(parent, d.token, d.seq_id) : -1;
         if (index < 0) {
             index = static_cast<int32_t>(nodes_.size());
             nodes_.push_back({ parent, d.token, d.depth, d.seq_id });
@@ -156,11 +158,12 @@ void planner::add_nodes(size_t first, int32_t depth) {
         node & n  = nodes_[static_cast<size_t>(index)];
         n.p_head  = d.p;
         n.place   = acceptance::place_of(d.p);
+        n.rank    = is_best ? acceptance::rank::best : acceptance::rank::other;
         n.in_head = static_cast<int32_t>(i);
         of_head_.push_back(index);
         node_place_.push_back(n.place);
         if (!has_text_) {
-            n.q   = acceptance_.at(n.place, n.depth, n.seq_id);
+            n.q   = acceptance_.at(n.place, n.depth, n.seq_id, n.rank);
             n.cum = n.q * (parent < 0 ? 1.0f : nodes_[static_cast<size_t>(parent)].cum);
             if (n.depth <= requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels) {
                 insert_candidate(candidates_, { n.cum, index }, n_all);

@@ -82,9 +82,10 @@ void planner::rate() {
     sum_head_.assign(n_nodes + requests_.size(), 0.0f);
     sum_text_.assign(n_nodes + requests_.size(), 0.0f);
     for (node & n : nodes_) {
-        const float q_head = n.in_head < 0 ? 0.0f : acceptance_.at(n.place, n.depth, n.seq_id);
-        const float q_text = n.p_text > 0.0f ? text_acceptance_(n.p_text, n.depth, n.seq_id) : 0.0f;
-        n.q                = 1.0f - (1.0f - q_head) * (1.0f - q_text);
+        const float q_head = n.in_head < 0 ? 0.0f : acceptance_.at(n.place, n.depth, n.seq_id, n.rank);
+        const float q_text =
+            n.p_text > 0.0f ? text_acceptance_(n.p_text, n.depth, n.seq_id, acceptance::rank::best) : 0.0f;
+        n.q = 1.0f - (1.0f - q_head) * (1.0f - q_text);
         sum_head_[family(n)] += n.p_text > 0.0f ? 0.0f : q_head;
         sum_text_[family(n)] += n.in_head < 0 ? q_text : 0.0f;
     }
@@ -184,7 +185,7 @@ bool planner::head_adds() {
         n_waiting += std::clamp(sequences_[static_cast<size_t>(seq_id)].n_waiting, 1, n_waiting_max);
         const size_t i     = request_of_[static_cast<size_t>(seq_id)];
         const float  place = outlook_.place_first();
-        const float  q     = acceptance_.at(place, 1, seq_id);
+        const float  q     = acceptance_.at(place, 1, seq_id, acceptance::rank::best);
         float        text  = 0.0f;
         for (const node & n : nodes_) {
             text += n.parent < 0 && n.seq_id == seq_id ? n.q : 0.0f;

@@ -25,8 +25,8 @@ outlook::table outlook::at(const acceptance & accepted, int32_t depth, llama_seq
     table result;
     for (size_t k = 0; k < n_knots; ++k) {
         result.place[k]    = acceptance::place_of(p_first_[k]);
-        result.q_first[k]  = accepted.at(result.place[k], depth, seq_id);
-        result.q_second[k] = accepted(p_second_[k], depth, seq_id);
+        result.q_first[k]  = accepted.at(result.place[k], depth, seq_id, acceptance::rank::best);
+        result.q_second[k] = accepted(p_second_[k], depth, seq_id, acceptance::rank::other);
     }
     return result;
 }

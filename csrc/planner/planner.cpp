@@ -64,7 +64,7 @@ float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_tex
     if (!(p >= 0.0f && p <= 1.0f) || depth < 1) {
         throw std::invalid_argument(format("planner: expected p in 0..1 and depth >= 1, found %g and %d", p, depth));
     }
-    return by_text ? text_acceptance_(p, depth, seq_id) : acceptance_(p, depth, seq_id);
+    return (by_text ? text_acceptance_ : acceptance_)(p, depth, seq_id, acceptance::rank::best);
 }
 
 void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
@@ -338,8 +338,7 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
         if (!seq.open) {
             break;
         }
-        int32_t next  = -1;
-        bool    first = true; // the head's best child comes first
+        int32_t next = -1;
         for (size_t i = static_cast<size_t>(seq.at + 1); i < seq.nodes.size(); ++i) {
             const node & n = seq.nodes[i];
             if (n.parent != seq.at) {
@@ -350,12 +349,12 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
                 next = static_cast<int32_t>(i);
             }
             if (n.in_head >= 0) {
-                surprised_ = surprised_ || (accepted && first && acceptance_.at(n.place, n.depth, seq_id) < q_surprise);
-                acceptance_.observe(n.p_head, n.depth, seq_id, accepted);
-                first = false;
+                surprised_ = surprised_ || (accepted && n.rank == acceptance::rank::best &&
+                                            acceptance_.at(n.place, n.depth, seq_id, n.rank) < q_surprise);
+                acceptance_.observe(n.p_head, n.depth, seq_id, n.rank, accepted);
             }
             if (n.p_text > 0.0f) {
-                text_acceptance_.observe(n.p_text, n.depth, seq_id, accepted);
+                text_acceptance_.observe(n.p_text, n.depth, seq_id, acceptance::rank::best, accepted);
             }
         }
         seq.at   = next;

@@ -125,17 +125,18 @@ class planner {
 
     // a token that may be verified
     struct node {
-        int32_t      parent;
-        llama_token  token;
-        int32_t      depth;
-        llama_seq_id seq_id;
-        float        p_head  = 0.0f;  // what the head says of it
-        float        p_text  = 0.0f;  // and the text; 0 = nothing
-        int32_t      in_head = -1;    // which of the head's nodes it is, -1 = none
-        float        place   = 0.0f;  // of p_head
-        float        q       = 0.0f;  // how likely it is accepted once its parent is
-        float        cum     = 0.0f;  // how likely the path up to it is
-        bool         is_left = false; // out: the other path is better
+        int32_t          parent;
+        llama_token      token;
+        int32_t          depth;
+        llama_seq_id     seq_id;
+        float            p_head  = 0.0f;                   // what the head says of it
+        float            p_text  = 0.0f;                   // and the text; 0 = nothing
+        int32_t          in_head = -1;                     // which of the head's nodes it is, -1 = none
+        float            place   = 0.0f;                   // of p_head
+        acceptance::rank rank    = acceptance::rank::best; // among what the head suggests behind its parent
+        float            q       = 0.0f;                   // how likely it is accepted once its parent is
+        float            cum     = 0.0f;                   // how likely the path up to it is
+        bool             is_left = false;                  // out: the other path is better
     };
 
     struct sequence {

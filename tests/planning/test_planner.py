@@ -157,6 +157,43 @@ def test_what_was_said_of_the_prompt(target: str) -> None:
     assert sum(log[40:]) > len(log[40:])
 
 
+def test_a_head_that_was_right_and_never_sure() -> None:
+    """What it said of the prompt is enough to believe it in the first round; chance alone changes nothing."""
+
+    def first_round(p: float, n_right: int) -> tuple[float, int]:
+        """How far it is believed after seven guesses, and what is drafted."""
+        machine = Machine(Costs(us(TARGETS["F16"])), Head.constant(0.7, says=p))
+        machine.guesses = [(0, p, i < n_right) for i in range(7)]
+        planner = make_planner(machine, **CHAIN)
+        draft = planner.propose(TRUTH, 1000)
+        return planner.acceptance(p), len(draft)
+
+    assert first_round(0.01, 0) == first_round(0.01, 2) == (pytest.approx(0.01), 0)
+    believed, n_drafted = first_round(0.01, 6)
+    assert 0.5 < believed < 6 / 7
+    assert n_drafted > 0
+    # one that is as often right as it says is told nothing new
+    assert first_round(0.5, 6) == first_round(0.5, 0)
+
+
+@pytest.mark.parametrize("n_guesses", [0, 7])
+@pytest.mark.parametrize("target", ["Q4_0", "F16"])
+def test_a_head_that_says_the_same_of_all(target: str, n_guesses: int) -> None:
+    """Trees are not filled with its second and third choices, although these are said to be as likely as the first."""
+    costs, head = Costs(us(TARGETS[target])), Head.constant(0.8, says=0.02)
+    best = max(run_chain(costs, head, n, 3000) for n in range(1, 9))
+    head.flat = True
+    found = []
+    for seed in range(8):
+        machine = Machine(costs, head, seed)
+        machine.guesses = [(0, 0.02, i < 4) for i in range(n_guesses)]
+        planner = make_planner(machine, **TREE)
+        if not n_guesses:
+            run_auto(machine, planner, 48, text=10**9)
+        found.append(run_auto(machine, planner, 48, text=10**9))
+    assert np.mean(found) >= 0.9 * best
+
+
 def test_a_head_that_becomes_good_is_found() -> None:
     costs = Costs(us(TARGETS["Q4_0"]))
     head = Head(lambda *_: 0.8, lambda p, _, n: p if n > 6000 else 0.0)

@@ -63,6 +63,8 @@ class Head:
     """Of what the candidates before it leave over, how much the next one hits."""
     rates: Sequence[float] | None = None
     """By depth, where the acceptance of the best candidate depends on nothing else."""
+    flat: bool = False
+    """It says the same of all candidates: only their order means something."""
 
     @classmethod
     def constant(cls, *rates: float, says: float | None = None) -> Head:
@@ -144,7 +146,7 @@ class Machine:
         n_tokens = self.n_tokens[seq_id] + depth
         left, missed, u = 1.0, 1.0, self.rng.random()
         for j in range(top_k):
-            p = self.head.p(self.rng, depth, n_tokens) if j == 0 else 0.4 * left
+            p = self.head.p(self.rng, depth, n_tokens) if j == 0 or self.head.flat else 0.4 * left
             left -= p
             # tokens off the path of truth are never TRUTH, since only one node at a time can be it
             q = self.head.hit(p, depth, n_tokens) if j == 0 else self.head.siblings * missed
