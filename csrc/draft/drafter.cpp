@@ -97,6 +97,18 @@ void drafter::check_token(const char * what, llama_token token) const {
     }
 }
 
+// a row of the next graph that sees all of its sequence before it
+draft_pass::row & drafter::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
+    draft_pass::row row;
+    row.seq_id = seq_id;
+    row.token  = token;
+    row.pos = row.slot = pos;
+    row.first          = sequence(seq_id).pos_start();
+    row.end            = pos + 1;
+    pass_.rows.push_back(row);
+    return pass_.rows.back();
+}
+
 // write all waiting rows but the last, whose next token is not known yet
 void drafter::flush(llama_seq_id seq_id) {
     const draft_sequence & seq = sequence(seq_id);
@@ -120,14 +132,7 @@ void drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
     pass_.clear(guess ? graph_kind::catch_up : graph_kind::kv_only, guess ? 1 : 0);
     pass_.features.push_back({ seq.rows(), n_rows });
     for (int32_t i = 0; i < n_rows; ++i) {
-        draft_pass::row row;
-        row.seq_id = seq_id;
-        row.token  = seq.tokens()[i + 1];
-        row.pos = row.slot = seq.pos_first() + i;
-        row.first          = seq.pos_start();
-        row.end            = row.slot + 1;
-        row.is_out         = guess;
-        pass_.rows.push_back(row);
+        add_row(seq_id, seq.tokens()[i + 1], seq.pos_first() + i).is_out = guess;
     }
     runner_.compute(pass_);
     if (guess) {
@@ -262,25 +267,13 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
         const int32_t          n   = seq.n_rows();
         pass_.features.push_back({ seq.rows(), n });
         for (int32_t i = 0; i < n; ++i) {
-            draft_pass::row row;
-            row.seq_id = part.seq_id;
-            row.token  = i + 1 < n ? seq.tokens()[i + 1] : part.id_last;
-            row.pos = row.slot = seq.pos_first() + i;
-            row.first          = seq.pos_start();
-            row.end            = row.slot + 1;
-            row.is_out         = i + 1 == n;
-            row.state_in       = n_feat++;
-            pass_.rows.push_back(row);
+            const llama_token next = i + 1 < n ? seq.tokens()[i + 1] : part.id_last;
+            draft_pass::row & row  = add_row(part.seq_id, next, seq.pos_first() + i);
+            row.is_out             = i + 1 == n;
+            row.state_in           = n_feat++;
         }
         for (int32_t i = 1; i <= n_masked; ++i) {
-            draft_pass::row row;
-            row.seq_id = part.seq_id;
-            row.token  = hparams_.mask_token;
-            row.pos = row.slot = part.pos + i;
-            row.first          = seq.pos_start();
-            row.end            = row.slot + 1;
-            row.state_in       = mask_row;
-            pass_.rows.push_back(row);
+            add_row(part.seq_id, hparams_.mask_token, part.pos + i).state_in = mask_row;
         }
     }
     if (n_masked > 0) {
@@ -304,15 +297,9 @@ void drafter::step(int32_t n_top, int32_t n_steps) {
     pass_.clear(in_place ? graph_kind::step : graph_kind::expand, n_top, n_steps);
     for (int32_t j = 0; j < n; ++j) {
         const participant & part = round_[j];
-        draft_pass::row     row;
-        row.seq_id = part.seq_id;
-        row.token  = part.token;
-        row.pos = row.slot = part.pos + part.n_used;
-        row.first          = sequence(part.seq_id).pos_start();
-        row.end            = row.slot + 1;
-        row.state_in       = part.state_row;
-        row.state_out      = j;
-        pass_.rows.push_back(row);
+        draft_pass::row &   row  = add_row(part.seq_id, part.token, part.pos + part.n_used);
+        row.state_in             = part.state_row;
+        row.state_out            = j;
     }
     compute();
     state_last_ = n * (n_steps - 1);

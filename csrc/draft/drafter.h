@@ -162,20 +162,21 @@ class drafter {
     const draft_sequence & sequence(llama_seq_id seq_id) const;
     draft_sequence &       sequence(llama_seq_id seq_id);
 
-    void          check_token(const char * what, llama_token token) const;
-    void          flush(llama_seq_id seq_id);
-    void          write(llama_seq_id seq_id, int32_t n_rows, bool guess);
-    void          add_guesses(llama_seq_id seq_id, int32_t n_rows);
-    void          enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
-    void          leave();
-    participant & participant_of(llama_seq_id seq_id);
-    void          compute();
-    void          catch_up(int32_t n_top, int32_t n_steps);
-    void          step(int32_t n_top, int32_t n_steps);
-    llama_token   drafted(int32_t i_out, int32_t i_step, float p_min);
-    int32_t       append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                               int32_t state);
-    void          expand_ahead(int32_t top_k);
+    void              check_token(const char * what, llama_token token) const;
+    draft_pass::row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos);
+    void              flush(llama_seq_id seq_id);
+    void              write(llama_seq_id seq_id, int32_t n_rows, bool guess);
+    void              add_guesses(llama_seq_id seq_id, int32_t n_rows);
+    void              enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void              leave();
+    participant &     participant_of(llama_seq_id seq_id);
+    void              compute();
+    void              catch_up(int32_t n_top, int32_t n_steps);
+    void              step(int32_t n_top, int32_t n_steps);
+    llama_token       drafted(int32_t i_out, int32_t i_step, float p_min);
+    int32_t           append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
+                                   int32_t state);
+    void              expand_ahead(int32_t top_k);
     const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth);
 
     head_hparams  hparams_;

@@ -97,16 +97,11 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
             throw std::invalid_argument(format("sequence %d: at most %d nodes of a round can be expanded", part.seq_id,
                                                draft_cache::n_scratch));
         }
-        draft_pass::row row;
-        row.seq_id    = node.seq_id;
-        row.token     = node.token;
-        row.pos       = part.pos + node.depth;
-        row.slot      = part.pos + part.n_used + n_new;
-        row.first     = sequence(node.seq_id).pos_start();
-        row.end       = part.pos + 1;
-        row.state_in  = places_[i].state;
-        row.state_out = n_state_ + static_cast<int32_t>(pass_.rows.size());
-        pass_.rows.push_back(row);
+        draft_pass::row & row = add_row(node.seq_id, node.token, part.pos + node.depth);
+        row.slot              = part.pos + part.n_used + n_new;
+        row.end               = part.pos + 1;
+        row.state_in          = places_[i].state;
+        row.state_out         = n_state_ + static_cast<int32_t>(pass_.rows.size()) - 1;
 
         int32_t n_seen = 1;
         pass_.ancestors.push_back(row.slot);
