@@ -100,20 +100,26 @@ def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured
         start = server.process_time()
         found = server.run(text.prompt, len(text.answer), fresh=False, stop=False)
         seconds = server.process_time() - start
+        if found.tokens + 1 != len(text.answer):
+            raise SystemExit(f"llama-server wrote {found.tokens + 1} tokens, expected {len(text.answer)}")
+        seconds *= found.t_decode / (found.t_prompt + found.t_decode)  # as our clock: from the first token on
         return Measured(found.tokens / seconds, found.acceptance_length, f"{found.accepted}/{found.drafted}")
 
 
 def texts_of(args: argparse.Namespace) -> list[Recorded]:
-    """Prompts and what follows, as tokens."""
+    """Prompts and what follows, as tokens: as many as the target was trained for, since llama-server ends there."""
     with closing(Eagle3Llama(args.model, vocab_only=True, verbose=False)) as llm:
 
         def tokenize(text: bytes, begins: bool) -> list[int]:
             return llm.tokenize(text, add_bos=begins, special=True)
 
         if args.replay:
-            return [tokens_of(text, tokenize, args.n_predict) for text in read(args.replay, args.n_prompts)]
-        prompts = [tokenize(text.encode(), True) for text in common.prompts(args)]
-    return [Recorded(prompt, [0] * args.n_predict) for prompt in prompts]  # which tokens does not matter
+            texts = [tokens_of(text, tokenize, args.n_predict) for text in read(args.replay, args.n_prompts)]
+        else:  # which tokens does not matter
+            prompts = [tokenize(text.encode(), True) for text in common.prompts(args)]
+            texts = [Recorded(prompt, [0] * args.n_predict) for prompt in prompts]
+        n_ctx = min(args.ctx_size, int(llm.metadata[f"{llm.metadata['general.architecture']}.context_length"]))
+    return [Recorded(text.prompt, text.answer[: n_ctx - len(text.prompt) - 1]) for text in texts]
 
 
 def measure(args: argparse.Namespace, names: list[str]) -> list[dict[str, list[Measured]]]:
@@ -150,7 +156,8 @@ def section(args: argparse.Namespace, names: list[str], found: list[dict[str, li
     if args.replay:
         said = f"**REPLAY**: the target was made to say the recorded texts of `{args.replay.name}`"
     text = (
-        f"{said}, {args.n_predict} tokens each at most. Tokens per second of processor time without the prompt; "
+        f"{said}, {args.n_predict} tokens each at most, and as the target's context holds. "
+        f"Tokens per second of processor time without the prompt; "
         f"medians of {args.runs} runs (lowest - highest), ratios text by text and run by run. 'ngram N': llama-server "
         f"with ngram-mod and, if N, draft-eagle3 with n_max N; 'server N': without ngram-mod.\n\n"
         f"{table(['text', *names], rows)}"

@@ -97,7 +97,8 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
         // what stands for an image does not follow
         const auto * last = std::find_if(begin + m.place, end, [](llama_token token) { return token < 0; });
         if (last != begin + m.place) {
-            votes_.push_back({ begin + m.place, static_cast<size_t>(last - (begin + m.place)), m.length });
+            const auto n = static_cast<size_t>(last - (begin + m.place));
+            votes_.push_back({ begin + m.place, n, m.length, last == end });
         }
     }
     int32_t longest = 0;
@@ -108,7 +109,7 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
         stored_ = store_->find(begin, end, n_votes, static_cast<size_t>(n_max));
         for (const auto & m : stored_) {
             if (m.length > longest) { // the store has this text too
-                votes_.push_back({ m.tokens.data(), m.tokens.size(), m.length });
+                votes_.push_back({ m.tokens.data(), m.tokens.size(), m.length, false });
             }
         }
     }
@@ -128,7 +129,7 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
         while ((b.votes >> first & 1u) == 0) {
             ++first;
         }
-        nodes.push_back({ b.parent, votes_[first].next[b.depth - 1], b.p, b.depth });
+        nodes.push_back({ b.parent, votes_[first].token(static_cast<size_t>(b.depth - 1)), b.p, b.depth });
         if (b.depth < n_max) {
             expand(b, static_cast<int32_t>(nodes.size()) - 1, top_k);
         }
@@ -144,21 +145,21 @@ void text_source::expand(const branch & b, int32_t node, int32_t top_k) {
         if ((b.votes >> i & 1u) != 0) {
             const float length = static_cast<float>(votes_[i].length + b.depth);
             longest            = std::max(longest, length);
-            all += depth < votes_[i].n ? length * length : 0.0f;
+            all += votes_[i].says(depth) ? length * length : 0.0f;
         }
     }
     all += longest * novelty;
     const size_t n_before = branches_.size();
     uint32_t     left     = b.votes;
     for (size_t i = 0; i < votes_.size(); ++i) {
-        if ((left >> i & 1u) == 0 || depth >= votes_[i].n) {
+        if ((left >> i & 1u) == 0 || !votes_[i].says(depth)) {
             continue;
         }
-        const llama_token token = votes_[i].next[depth];
+        const llama_token token = votes_[i].token(depth);
         uint32_t          said  = 0;
         float             sum   = 0.0f;
         for (size_t j = i; j < votes_.size(); ++j) {
-            if ((left >> j & 1u) != 0 && depth < votes_[j].n && votes_[j].next[depth] == token) {
+            if ((left >> j & 1u) != 0 && votes_[j].says(depth) && votes_[j].token(depth) == token) {
                 const float length = static_cast<float>(votes_[j].length + b.depth);
                 sum += length * length;
                 said |= 1u << j;

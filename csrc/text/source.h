@@ -20,7 +20,8 @@ struct text_node {
 //
 // Each of the latest few occurrences votes for its continuation, with the square of the length that it agrees in, and
 // somebody unknown votes for something new, the more the shorter the longest agreement is. A token's share of the votes
-// is its p. Along a path agreements get longer, and those that say something else drop out.
+// is its p. Along a path agreements get longer, and those that say something else drop out. What follows an occurrence
+// up to the end of the text goes on from its beginning, as it does in text that repeats itself.
 class text_source {
   public:
     explicit text_source(int32_t n_seq_max, std::shared_ptr<text_store> store = nullptr);
@@ -61,6 +62,10 @@ class text_source {
         const llama_token * next;
         size_t              n;
         int32_t             length;
+        bool                repeats; // goes on from its beginning
+
+        bool        says(size_t depth) const { return depth < n || repeats; }
+        llama_token token(size_t depth) const { return next[depth % n]; }
     };
 
     // a node with the occurrences that lead to it, as bits

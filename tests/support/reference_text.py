@@ -29,11 +29,19 @@ def common_end(a: Sequence[int], b: Sequence[int]) -> int:
     return n
 
 
+def continued(text: Sequence[int], place: int, n: int) -> list[int]:
+    """What stands from a place on, n tokens, if the text goes on as it did since then."""
+    longer = list(text)
+    while len(longer) < place + n:
+        longer.append(longer[place - len(text)])
+    return longer[place : max(place + n, len(text))]
+
+
 def propose(
     text: Sequence[int], n_max: int, n_nodes: int, top_k: int, others: Sequence[tuple[Sequence[int], int]] = ()
 ) -> list[tuple[int, int, float, int]]:
     """(parent, token, p, depth) as `TextDrafter.propose` gives them. others: (continuation, length) of a store."""
-    votes = [(list(text[p:]), length) for p, length in matches(text, text)]
+    votes = [(continued(text, p, n_max), length) for p, length in matches(text, text)]
     longest = max((length for _, length in votes), default=0)
     votes += [(list(tokens), length) for tokens, length in others if length > longest]
     nodes: list[tuple[int, int, float, int]] = []

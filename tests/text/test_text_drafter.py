@@ -129,6 +129,7 @@ def test_limits_and_errors() -> None:
     drafter = TextDrafter(2)
     drafter.update([1, 2, 3, 1, 2])
     assert [node[:2] for node in drafter.propose(3, 8)] == [(-1, 3), (0, 1), (1, 2)]
+    assert [token for _, token, _, _ in drafter.propose(8, 8)] == [3, 1, 2, 3, 1, 2, 3, 1]  # what repeats goes on
     assert drafter.propose(0, 8) == drafter.propose(8, 0) == []
     for seq_id in (-1, 2):
         with pytest.raises(ValueError, match=r"expected a sequence in 0..1"):
