@@ -2,8 +2,8 @@
 
 Without arguments the index is measured. `--replay` has the target say recorded texts: everything is computed, only what
 is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts behind the prompts.
-Speeds are tokens per second of processor time, so that other programs do not count, without the prompt. Each run of a
-text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand alone.
+Speeds are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count. Each run
+of a text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
         if args.replay:
             replay.answer = text.answer
             llm.engine.on_draw = replay
-        found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=time.process_time)
+        clock = time.process_time if args.cpu_time else time.perf_counter
+        found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=clock)
         stats = llm.last_stats
         accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.text_accepted}/{stats.text_drafted}"
         return Measured(found.tokens_per_second, found.acceptance_length, accepted)
@@ -102,7 +103,8 @@ def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured
         seconds = server.process_time() - start
         if found.tokens + 1 != len(text.answer):
             raise SystemExit(f"llama-server wrote {found.tokens + 1} tokens, expected {len(text.answer)}")
-        seconds *= found.t_decode / (found.t_prompt + found.t_decode)  # as our clock: from the first token on
+        # as on our side from the first token on
+        seconds = seconds * found.t_decode / (found.t_prompt + found.t_decode) if args.cpu_time else found.t_decode
         return Measured(found.tokens / seconds, found.acceptance_length, f"{found.accepted}/{found.drafted}")
 
 
@@ -157,7 +159,7 @@ def section(args: argparse.Namespace, names: list[str], found: list[dict[str, li
         said = f"**REPLAY**: the target was made to say the recorded texts of `{args.replay.name}`"
     text = (
         f"{said}, {args.n_predict} tokens each at most, and as the target's context holds. "
-        f"Tokens per second of processor time without the prompt; "
+        f"Tokens per second{' of processor time' if args.cpu_time else ''} without the prompt; "
         f"medians of {args.runs} runs (lowest - highest), ratios text by text and run by run. 'ngram N': llama-server "
         f"with ngram-mod and, if N, draft-eagle3 with n_max N; 'server N': without ngram-mod.\n\n"
         f"{table(['text', *names], rows)}"
@@ -169,10 +171,11 @@ def section(args: argparse.Namespace, names: list[str], found: list[dict[str, li
 
 def main() -> None:
     p = common.parser(__doc__, runs=1)
-    p.set_defaults(threads=1, ctx_size=1024)
+    p.set_defaults(ctx_size=1024)
     what = p.add_mutually_exclusive_group()
     what.add_argument("--replay", type=Path, help="lines of prompt and answer")
     what.add_argument("--own", action="store_true", help="the target's own greedy texts")
+    p.add_argument("--cpu-time", action="store_true", help="count processor time: for a busy machine, with one thread")
     p.add_argument("--sides", default="auto,head,ngram 3", help="of plain, auto, head, text, 'ngram N', 'server N'")
     args = p.parse_args()
     if not args.own and args.replay is None:
