@@ -15,13 +15,13 @@ $python benchmarks/speed.py --publish
 folder=$($python -c 'from llama_cpp_eagle3 import planning; print(planning.cache_dir() / "inflated")')
 $python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 "$folder"
 $python -m llama_cpp_eagle3.bench.inflate --type Q4_0 --head-type Q4_0 --random-head "$folder"
-pair="-m $folder/pystdlib-1B-Q4_0.gguf -md $folder/pystdlib-1B-eagle3-Q4_0.gguf"
+target="$folder/pystdlib-1B-Q4_0.gguf" head="$folder/pystdlib-1B-eagle3-Q4_0.gguf"
 for text in edits quotes free; do
-    $python benchmarks/text.py --replay benchmarks/replay/$text.jsonl $pair -n 80 --runs 2 --sides 'auto,head,ngram 3,ngram 1' --publish
+    $python benchmarks/text.py --replay benchmarks/replay/$text.jsonl -m "$target" -md "$head" -n 80 --runs 2 --sides 'auto,head,ngram 3,ngram 1' --publish
 done
 $python benchmarks/text.py --own -n 400 --n-prompts 6 --runs 3 -t 1 --cpu-time --sides 'auto,text,plain,ngram 0,ngram 1,ngram 3,server 3' --publish
-$python benchmarks/first.py -m "$folder/pystdlib-1B-Q4_0.gguf" -md "$folder/pystdlib-1B-random-eagle3-Q4_0.gguf" --n-prompts 8 --publish
-$python benchmarks/first.py $pair --n-prompts 8 -n 24 --unsure --n-max 3 4 --publish
+$python benchmarks/first.py -m "$target" -md "$folder/pystdlib-1B-random-eagle3-Q4_0.gguf" --n-prompts 8 --publish
+$python benchmarks/first.py -m "$target" -md "$head" --n-prompts 8 -n 24 --unsure --n-max 3 4 --publish
 for head in Q8_0 Q4_0 random; do
     $python benchmarks/load.py --head "$head" --publish
 done

@@ -121,6 +121,9 @@ def texts_of(args: argparse.Namespace) -> list[Recorded]:
             prompts = [tokenize(text.encode(), True) for text in common.prompts(args)]
             texts = [Recorded(prompt, [0] * args.n_predict) for prompt in prompts]
         n_ctx = min(args.ctx_size, int(llm.metadata[f"{llm.metadata['general.architecture']}.context_length"]))
+    longest = max(len(text.prompt) for text in texts)
+    if longest + 2 >= n_ctx:
+        raise SystemExit(f"a prompt of {longest} tokens leaves no room for an answer, the context holds {n_ctx}")
     return [Recorded(text.prompt, text.answer[: n_ctx - len(text.prompt) - 1]) for text in texts]
 
 
