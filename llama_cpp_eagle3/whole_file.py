@@ -1,31 +1,68 @@
-"""Files that are there as a whole or not at all."""
+"""Files that are there as a whole or not at all, and where one may be written."""
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-@contextmanager
-def whole_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
-    """A new file beside `path` that becomes it if the block ends well, and vanishes if not.
+def output_path(path: str | Path, *inputs: str | Path) -> Path:
+    """The file that a name for an output stands for: a regular one or a new one, links followed.
 
-    Its name is its own: whoever else writes `path` at the same time, in this process or another, has another one, and
-    who reads sees one of both.
+    Args:
+        path: the name.
+        inputs: files that are read for it; it must be none of them.
 
     Raises:
-        OSError: as the system says.
+        OSError: it is something else (a device, a FIFO, a folder), or one of the inputs.
     """
-    handle, name = tempfile.mkstemp(suffix=".part", prefix=f".{path.name[:200]}.", dir=path.parent)
-    os.close(handle)
+    found = Path(os.path.realpath(path))
     try:
-        yield Path(name)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        status = found.stat()
+    except FileNotFoundError:
+        return found
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, give the name of a file", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        why = "it is no regular file (a device, a FIFO or a socket), give the name of a file"
+        raise OSError(errno.EINVAL, why, str(path))
+    for other in inputs:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(status, os.stat(other)):
+                why = f"it is the input '{other}', which would be lost: give another name for the output"
+                raise OSError(errno.EINVAL, why, str(path))
+    return found
+
+
+@contextmanager
+def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[Path]:
+    """A new file that becomes the one that `path` stands for if the block ends well, and vanishes if not.
+
+    It lies beside that one, and its name is its own: whoever else writes `path` at the same time, in this process or
+    another, has another one, and who reads sees one of both.
+
+    Args:
+        path: the name of a regular file or a new one; links are followed.
+        inputs: files that are read in the block; the output must be none of them.
+        mode: permissions of a new file, less those of the umask; a file that is there keeps those of its own in it.
+
+    Raises:
+        OSError: as `output_path`, or as the system says.
+    """
+    found = output_path(path, *inputs)
+    part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))  # the umask is the system's work
+    try:
+        yield part
+        with suppress(FileNotFoundError):
+            os.chmod(part, stat.S_IMODE(found.stat().st_mode) & mode)
+        os.replace(part, found)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(name)
+            os.unlink(part)
         raise

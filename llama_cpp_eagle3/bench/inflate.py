@@ -262,7 +262,7 @@ class _Model:
             **keys,
         }
         values |= {f"{self.arch}.{key}": value for key, value in sizes.items()}
-        with temporary(output) as part:
+        with temporary(output, os.fspath(self.path)) as part:
             writer = gguf.GGUFWriter(part, self.arch)
             for key, entry in self.keys.items():
                 if key != "general.architecture":
@@ -413,7 +413,7 @@ def quantize_target(source: str | os.PathLike[str], output: str | os.PathLike[st
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{ftype}"])
-    with temporary(Path(output)) as part:
+    with temporary(Path(output), os.fspath(source)) as part:
         done = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(part), ctypes.byref(params))
         if done != 0:
             raise Eagle3Error(f"libllama cannot quantize '{os.fspath(source)}' to {ftype}")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import Eagle3Error, ModelFileError
+from ..whole_file import output_path
 
 _ON_OFF = {"auto": None, "on": True, "off": False}
 
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         from ..convert.probe import format_table
     except ImportError as e:
         raise Eagle3Error(str(e)) from e
+    if args.output is not None:
+        output_path(args.output, *([args.probe] if args.probe else []))
     result = convert(
         args.draft,
         args.target,

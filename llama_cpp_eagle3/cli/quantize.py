@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import Eagle3Error, ModelFileError
+from ..whole_file import output_path
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k", "q4_0")
 
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         raise Eagle3Error(str(e)) from e
     if args.vocab_text and (args.draft_vocab is None or args.target is None):
         raise ValueError("--vocab-text needs --draft-vocab and --target")
+    output_path(args.output, args.head, *args.vocab_text, *([args.target] if args.target else []))
     counts = count_tokens(args.target, map(_text, args.vocab_text)) if args.vocab_text else None
     path = quantize(
         args.head, args.output, args.type, draft_vocab=args.draft_vocab, counts=counts, progress=sys.stderr.isatty()

@@ -70,7 +70,7 @@ def convert(
     path = Path(output) if output is not None else Path(f"{source.folder}-{source.outtype}.gguf")
 
     measurements: tuple[Measurement, ...] = ()
-    with temporary(path) as part:
+    with temporary(path, *source.inputs, *([probe_target] if probe_target is not None else [])) as part:
         source.write(part, progress)
         if probe_prompts is not None:
             gguf_target = _probe_target(source.target, probe_target)

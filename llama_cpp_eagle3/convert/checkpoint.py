@@ -73,6 +73,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, config, tensors, original)
 
 
+def input_files(path: Path) -> list[Path]:
+    """What a conversion may read of a model: a GGUF itself, or all of a Hugging Face folder but GGUFs made of it."""
+    return [file for file in path.iterdir() if file.suffix != ".gguf"] if path.is_dir() else [path]
+
+
 def canonical_name(name: str) -> str | None:
     """The reference's name of a tensor, None for what is no part of the head."""
     for pattern, replacement in _ALIASES:

@@ -35,15 +35,16 @@ class OutTensor:
 
 
 @contextmanager
-def temporary(path: Path) -> Iterator[Path]:
-    """A file beside `path` that becomes it if the block ends well, and vanishes if not."""
+def temporary(path: Path, *inputs: str | Path) -> Iterator[Path]:
+    """A file beside `path` that becomes it if the block ends well, and vanishes if not.
+
+    inputs: files that are read in the block, which the output must not be.
+    """
     if not path.parent.is_dir():
         raise ModelFileError(f"'{path}': no such folder to write to")
-    if path.is_dir():
-        raise ModelFileError(f"'{path}': is a folder")
     with ExitStack() as stack:
         try:
-            part = stack.enter_context(whole_file(path))
+            part = stack.enter_context(whole_file(path, *inputs))
         except OSError as e:
             raise ModelFileError(f"'{path}': cannot write there: {e.strerror}") from e
         yield part

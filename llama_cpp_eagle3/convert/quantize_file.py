@@ -42,7 +42,8 @@ def quantize(
         progress: show a bar.
 
     Raises:
-        ModelFileError: `source` is not a readable head, or has no lm_head whose rows could be left out.
+        ModelFileError: `source` is not a readable head, or has no lm_head whose rows could be left out; `output` is
+            `source`, or cannot be written.
     """
     if outtype not in OUTTYPES:
         raise ValueError(f"expected an outtype of {', '.join(OUTTYPES)}, got {outtype!r}")
@@ -53,7 +54,7 @@ def quantize(
         ids = draft_ids(source, reader)
         rows = rows_to_keep(ids, counts or Counter(), draft_vocab)
         d2t = ids[rows] - (np.arange(len(rows)) if is_offset(source) else 0)
-    with temporary(Path(output)) as part:
+    with temporary(Path(output), source) as part:
         writer = gguf.GGUFWriter(part, arch)
         writer.add_file_type(FILE_TYPES[outtype])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoint import Checkpoint, read_checkpoint
+from .checkpoint import Checkpoint, input_files, read_checkpoint
 from .encoding import OUTTYPES
 from .head import HeadSpec, Overrides, describe
 from .output import temporary
@@ -56,13 +56,18 @@ class Source:
         folder = draft.resolve().name
         return cls(checkpoint, model, spec, _outtype(checkpoint, outtype), folder, name or folder)
 
+    @property
+    def inputs(self) -> list[Path]:
+        """Files that it is read from."""
+        return [*input_files(self.checkpoint.path), *input_files(self.target.path)]
+
     def write(self, path: Path, progress: bool) -> None:
         """Write the head over a file. progress: show a bar."""
         write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
 
     def save(self, path: Path, progress: bool) -> None:
         """Write the head to a file that is whole or not there."""
-        with temporary(path) as part:
+        with temporary(path, *self.inputs) as part:
             self.write(part, progress)
 
 

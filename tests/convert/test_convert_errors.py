@@ -1,6 +1,8 @@
 """Bad input: a clear error that names what, expected and found; exit code 2; nothing written."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -222,6 +224,42 @@ def test_bad_output(tmp_path, head, target):
         convert(tmp_path / "head", target.path, tmp_path / "head")
     with pytest.raises(ValueError, match="outtype"):
         convert(tmp_path / "head", target.path, tmp_path / "out.gguf", outtype="q2_k")
+
+
+def test_output_is_no_input_and_no_device(tmp_path, head, target, capsys):
+    """Whatever would be lost is as it was; nothing is left beside it."""
+    os.mkfifo(tmp_path / "fifo")
+    shutil.copy(target.path, tmp_path / "target.gguf")
+    convert(tmp_path / "head", target.path, tmp_path / "head.gguf")
+    (tmp_path / "text").write_text("some text")
+    (tmp_path / "link").symlink_to("head.gguf")
+
+    def contents():
+        return {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    before = contents()
+    folder, model, made, text = (str(tmp_path / name) for name in ("head", "target.gguf", "head.gguf", "text"))
+    weights = next(str(file) for file in (tmp_path / "head").iterdir() if file.suffix == ".safetensors")
+    for argv in (
+        ["quantize", made, made, "q8_0"],
+        ["quantize", str(tmp_path / "link"), made, "q8_0"],
+        ["quantize", made, str(tmp_path / "link"), "q8_0"],
+        ["quantize", made, text, "q8_0", "--draft-vocab", "12", "--target", model, "--vocab-text", text],
+        ["convert", folder, "--target", model, "-o", model],
+        ["convert", folder, "--target", model, "-o", weights],
+        ["convert", folder, "--target", model, "-o", f"{folder}/config.json"],
+        ["convert", folder, "--target", model, "-o", text, "--probe", text],
+    ):
+        assert main(argv) == 2, argv
+        assert "it is the input" in capsys.readouterr().err, argv
+    for name in ("/dev/null", str(tmp_path / "fifo")):
+        for argv in (["quantize", made, name, "q8_0"], ["convert", folder, "--target", model, "-o", name]):
+            assert main(argv) == 2, argv
+            assert "no regular file" in capsys.readouterr().err, argv
+    assert contents() == before
+    # a GGUF that an earlier run left in the folder is no input
+    for _ in range(2):
+        assert main(["convert", folder, "--target", model, "-o", f"{folder}/head.gguf"]) == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

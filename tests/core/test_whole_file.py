@@ -1,0 +1,98 @@
+"""Where outputs may be written: regular files or new ones, links followed, the umask kept, never over an input."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from llama_cpp_eagle3.whole_file import output_path, whole_file
+
+
+def put(path: Path, text: str, **options: int) -> None:
+    with whole_file(path, **options) as part:
+        part.write_text(text)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002, 0o000], ids=oct)
+def test_mode_is_that_of_a_file_that_python_opens(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        put(tmp_path / "ours", "x")
+        (tmp_path / "pythons").write_text("x")
+        put(tmp_path / "private", "x", mode=0o600)
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "ours") == mode_of(tmp_path / "pythons")
+    assert mode_of(tmp_path / "private") == 0o600
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old")
+    path.chmod(0o640)
+    put(path, "new")
+    assert (path.read_text(), mode_of(path)) == ("new", 0o640)
+    put(path, "secret", mode=0o600)
+    assert mode_of(path) == 0o600
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_links_are_followed(tmp_path: Path, is_there: bool) -> None:
+    """Also one to another folder, one over two links, and one to a file that is still to be made."""
+    (tmp_path / "store").mkdir()
+    real = tmp_path / "store" / "real"
+    if is_there:
+        real.write_text("old")
+    (tmp_path / "middle").symlink_to(real)
+    (tmp_path / "link").symlink_to("middle")
+    put(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "middle").is_symlink()
+    assert real.read_text() == "new"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["link", "middle", "real", "store"]
+
+
+def test_only_regular_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, match in (
+        (tmp_path / "fifo", "no regular file"),
+        (tmp_path / "link", "no regular file"),
+        (Path("/dev/null"), "no regular file"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / "loop", "symbolic links"),
+    ):
+        with pytest.raises(OSError, match=match) as e:
+            put(path, "x")
+        assert str(path) in str(e.value)
+    assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fifo", "link", "loop"]
+
+
+def test_never_an_input(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_text("dear")
+    (tmp_path / "link").symlink_to("in")
+    os.link(source, tmp_path / "hard")
+    for name in ("in", "link", "hard"):
+        with pytest.raises(OSError, match="it is the input"), whole_file(tmp_path / name, tmp_path / "nothing", source):
+            pytest.fail("must not begin")
+        with pytest.raises(OSError, match="it is the input"):
+            output_path(tmp_path / name, source)
+    assert source.read_text() == "dear"
+    assert output_path(tmp_path / "new", source) == (tmp_path / "new").resolve()
+
+
+def test_long_names(tmp_path: Path) -> None:
+    for name in ("x" * 255, "ä" * 127, "😀" * 63):
+        put(tmp_path / name, "new")
+        assert (tmp_path / name).read_text() == "new"
