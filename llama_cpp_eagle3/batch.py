@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ._core import Guard
-from .engine import DraftSettings, Engine, Media, Sampling, Sequence, TokenLogprob, check_media, check_prompt
+from .engine import DraftSettings, Engine, Media, Sampling, Sequence, State, TokenLogprob, check_media, check_prompt
 from .errors import ContextFullError
 from .stats import Stats
 
@@ -137,6 +138,9 @@ class BatchRun:
         except BaseException:
             self.drop()
             raise
+        self._waiting = deque(self.sequences)
+        """Not seen running yet: places are given in this order."""
+        self._running: list[Sequence] = []
         self._index = {id(sequence): i for i, sequence in enumerate(self.sequences)}
 
     def step(self) -> Iterator[tuple[int, int | None, str]]:
@@ -159,33 +163,29 @@ class BatchRun:
             calibrate_ns: the same on measuring.
         """
         try:
-            while not self.is_done:
-                n_done = self.n_done
+            while n_left := self._count_left():
                 with guard:
                     start = perf_counter_ns()
                     outputs = list(self.step())
                     total_ns += perf_counter_ns() - start
-                bar.update(self.n_done - n_done)
+                bar.update(n_left - self._count_left())
                 yield from outputs
         finally:
             bar.close()
             with guard.if_free() as is_in:
-                if is_in and not self.is_done:
+                if is_in:
                     self.drop()
             stats = sum((sequence.stats for sequence in self.sequences), Stats())
             stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
             on_end(stats)
         return self.results()
 
-    @property
-    def n_done(self) -> int:
-        """Prompts that are done."""
-        return sum(sequence.is_done for sequence in self.sequences)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all are."""
-        return self.n_done == len(self.sequences)
+    def _count_left(self) -> int:
+        """Prompts that are not done. Looks at those that run, however many wait."""
+        while self._waiting and self._waiting[0].state is not State.WAITING:
+            self._running.append(self._waiting.popleft())
+        self._running = [sequence for sequence in self._running if not sequence.is_done]
+        return len(self._waiting) + len(self._running)
 
     def drop(self) -> None:
         """End what is still on its way."""

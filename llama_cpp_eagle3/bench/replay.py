@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engine import Part
+from ..text_lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def read(path: str | Path, n_max: int | None = None) -> list[tuple[str, str]]:
         ValueError: a line is not what it should be.
     """
     found = []
-    for i, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for i, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         try:
@@ -37,7 +38,7 @@ def read(path: str | Path, n_max: int | None = None) -> list[tuple[str, str]]:
             prompt, answer = entry["prompt"], entry["answer"]
             if not isinstance(prompt, str) or not isinstance(answer, str) or not prompt or not answer:
                 raise TypeError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f'\'{path}\', line {i}: expected {{"prompt": TEXT, "answer": TEXT}}, found {line[:80]}'
             ) from None

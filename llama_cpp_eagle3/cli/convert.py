@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import Eagle3Error, ModelFileError
+from ..text_lines import read_lines
 from ..whole_file import output_path
 
 _ON_OFF = {"auto": None, "on": True, "off": False}
@@ -77,10 +78,11 @@ def run(args: argparse.Namespace) -> int:
 def read_prompts(path: Path) -> list[str]:
     """Prompts of a file: paragraphs if there are empty lines, else lines."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
+        lines = read_lines(path)
+    except (OSError, ValueError) as e:
         raise ModelFileError(f"'{path}': not readable as text: {e}") from e
-    parts = text.split("\n\n") if "\n\n" in text.strip() else text.splitlines()
+    text = "\n".join(lines)
+    parts = text.split("\n\n") if "\n\n" in text.strip() else lines
     return [part for part in parts if part.strip()]
 
 

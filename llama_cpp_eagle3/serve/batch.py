@@ -6,13 +6,15 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..cli.model import progress_bar
+from ..text_lines import read_lines
+from ..whole_file import output_path, whole_file
 from .batch_answers import CHAT, COMPLETION, BatchRequest, Keep, answer_all, load_server
 from .jsons import dumps
 
@@ -47,17 +49,16 @@ def read_requests(path: Path) -> list[BatchRequest]:
     """
     found: list[BatchRequest] = []
     is_json = path.suffix in (".jsonl", ".json", ".ndjson")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         try:
             found.append(_request(json.loads(line) if is_json else line, number))
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ValueError(f"'{path}', line {number}: {e}") from None
-    ids = [request.custom_id for request in found]
-    if len(set(ids)) < len(ids):
-        twice = next(i for i in ids if ids.count(i) > 1)
-        raise ValueError(f"'{path}': the id {twice!r} comes twice")
+    ((most, n),) = Counter(request.custom_id for request in found).most_common(1) or [("", 0)]
+    if n > 1:
+        raise ValueError(f"'{path}': the id {most!r} comes {'twice' if n == 2 else f'{n} times'}")
     return found
 
 
@@ -82,27 +83,59 @@ def _request(value: Any, number: int) -> BatchRequest:
     raise ValueError("expected one of body, prompt and turns")
 
 
+_BEGIN = b'{"id":"batch_req_'
+"""Of each line of an output."""
+
+
 def read_done(path: Path, retry_errors: bool) -> tuple[set[str], list[dict[str, Any]]]:
-    """(ids, lines) of what an output has; a last line that was cut off is removed from it."""
-    if not path.is_file():
+    """(ids, lines) of what an output has. What is to be done again is removed from it: a last line that was cut off,
+    errors if they are retried.
+
+    Raises:
+        ValueError: it has lines of somebody else; it is as it was then.
+    """
+    if not path.exists():
         return set(), []
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
-    lines = [json.loads(line) for line in whole.splitlines() if line.strip()]
-    kept = [line for line in lines if not (retry_errors and line["error"] is not None)]
-    if len(whole) < len(text) or len(kept) < len(lines):
-        path.write_bytes(b"".join(dumps(line) + b"\n" for line in kept))
-    return {line["custom_id"] for line in kept}, kept
+    *whole, last = path.read_bytes().split(b"\n")
+    lines = [(text, _read_result(path, number, text)) for number, text in enumerate(whole, 1) if text.strip()]
+    if last.strip():
+        try:
+            lines.append((last, _read_result(path, len(whole) + 1, last)))
+        except ValueError:
+            if not (last.startswith(_BEGIN) or _BEGIN.startswith(last)):
+                raise
+            print(f"'{path}': the last line was cut off, its request is done again", file=sys.stderr)
+    kept = [(text, line) for text, line in lines if not (retry_errors and line["error"] is not None)]
+    if last or len(kept) < len(lines):
+        with whole_file(path) as part:
+            part.write_bytes(b"".join(text + b"\n" for text, _ in kept))
+    return {line["custom_id"] for _, line in kept}, [line for _, line in kept]
+
+
+def _read_result(path: Path, number: int, text: bytes) -> dict[str, Any]:
+    """A line of an output."""
+    try:
+        line = json.loads(text)
+        if not isinstance(line["custom_id"], str):
+            raise TypeError
+        _count(_Total(), line)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(
+            f"'{path}', line {number}: expected a result of this command, found {text[:60]!r}. Results are added to "
+            "what the output has: give it another name, or move that file away."
+        ) from None
+    return dict(line)
 
 
 def run_batch(args: argparse.Namespace) -> int:
     """Run a file; 1 if a request ended with an error.
 
     Raises:
-        ValueError, OSError, RuntimeError: it cannot be started.
+        ValueError, OSError, RuntimeError: it cannot be started, or the output cannot be written.
     """
     requests = read_requests(args.input)[: args.limit]
-    done, lines = read_done(args.output, args.retry_errors)
+    output = output_path(args.output, args.input)
+    done, lines = read_done(output, args.retry_errors)
     totals: dict[str, _Total] = defaultdict(_Total)
     categories = {request.custom_id: request.category for request in requests}
     for result in lines:
@@ -113,7 +146,7 @@ def run_batch(args: argparse.Namespace) -> int:
         if bar is not None:
             bar.update(len(requests) - len(left))
         try:
-            with args.output.open("ab") as file:
+            with output.open("ab") as file:
 
                 def keep(line: dict[str, Any]) -> None:
                     file.write(dumps(line) + b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 from ..cli.model import resolve_pair
 from .chat import ChatShape, begin
 from .completions import OpenAIShape, parse_completion
-from .errors import ApiError, invalid
+from .errors import ApiError, failed, invalid
 from .log import configure
 from .options import serve_options
 from .run import load, why_no_draft
 from .server import Server, random_id
+
+_log = logging.getLogger(__name__)
 
 Keep = Callable[[dict[str, Any]], None]
 
@@ -57,7 +60,12 @@ async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
     line: dict[str, Any] = {"id": f"batch_req_{random_id()}", "custom_id": request.custom_id}
     try:
         bodies = await _answers(server, request)
-    except ApiError as e:
+    except Exception as error:  # one that nobody expected is the answer too: the others go on
+        if isinstance(error, ApiError):
+            e = error
+        else:
+            _log.exception("request %r failed", request.custom_id)
+            e = failed(f"{type(error).__name__}: {error}")
         response = {"status_code": e.code, "request_id": line["id"], "body": e.body}
         return {**line, "response": response, "error": {"code": e.kind, "message": e.message}}
     response = {"status_code": 200, "request_id": line["id"], "body": bodies[-1]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -19,12 +20,13 @@ except ImportError:
 def dumps(value: Any) -> bytes:
     """A value as JSON; numbers that JSON does not know become null."""
     if orjson is not None:
-        return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+        with suppress(TypeError):  # it knows no lone surrogates and no large integers
+            return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
-    return text.encode()
+    return text.encode(errors="backslashreplace")  # a lone surrogate becomes JSON's own escape of it
 
 
 def loads(text: bytes) -> Any:

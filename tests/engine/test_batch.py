@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Llama
+from llama_cpp_eagle3.engine import Sequence, State
 from loading import is_tie, load, load_plain, prompts
 from recurrent_pairs import write_pair
 
@@ -175,6 +176,28 @@ def test_errors_before_anything_is_evaluated(tiny_target: Any, tiny_head: Any) -
         load(tiny_target, tiny_head, n_parallel=20, n_batch=16)
     with closing(load(tiny_target, tiny_head, draft="auto", n_batch=4, n_ubatch=4)) as llm:
         llm.generate_batch(["a"], max_tokens=4)
+
+
+def test_those_that_wait_are_not_counted_each_step(
+    tiny_target: Any, tiny_head: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work of a step is that of the sequences that run: 5 times the prompts take 5 times the looks, not 25 times."""
+    n_looks = 0
+
+    def is_done(sequence: Sequence) -> bool:
+        nonlocal n_looks
+        n_looks += 1
+        return sequence.state is State.DONE
+
+    monkeypatch.setattr(Sequence, "is_done", property(is_done))
+    found = []
+    with closing(load(tiny_target, tiny_head, n_parallel=2)) as llm:
+        for n in (40, 200):
+            n_looks = 0
+            results = llm.generate_batch([[3, 4]] * n, max_tokens=4, temperature=0.0, ignore_eos=True)
+            assert all(len(result.tokens) == 4 for result in results)
+            found.append(n_looks)
+    assert found[1] <= 6 * found[0]
 
 
 def test_progress_bar(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:

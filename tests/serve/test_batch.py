@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import llama_cpp_eagle3.serve.batch as batch_of_requests
+import llama_cpp_eagle3.serve.batch_answers as batch_answers
 from llama_cpp_eagle3.cli import main
 from loading import path_of
 from serving import Running
@@ -88,3 +91,117 @@ def test_bad_files(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert run(pair, write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl") == 2
         assert word in capsys.readouterr().err
     assert run(pair, tmp_path / "nothing.jsonl", tmp_path / "out.jsonl") == 2
+
+
+def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
+    """What else Unicode calls a line's end stands in JSON as it is; a byte order mark is no part of the text."""
+    prompts = ["a\u2028b", "c\u0085d", "e\u2029f"]
+    lines = [json.dumps({"custom_id": repr(p), "prompt": p}, ensure_ascii=False) for p in prompts]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n\n" + b'"last"')
+    found = batch_of_requests.read_requests(source)
+    assert [request.body["prompt"] for request in found] == [*prompts, "last"]
+    assert [request.custom_id for request in found] == [*map(repr, prompts), "line-5"]
+    (tmp_path / "in.txt").write_bytes("\ufeffone\u2028two\r\nthree\x0cfour".encode())
+    found = batch_of_requests.read_requests(tmp_path / "in.txt")
+    assert [request.body["prompt"] for request in found] == ["one\u2028two", "three\x0cfour"]
+    assert run(pair, source, tmp_path / "out.jsonl") == 0
+    assert len((tmp_path / "out.jsonl").read_bytes().split(b"\n")) == 5
+    # and of results: a name with such a character is found again
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert run(pair, source, tmp_path / "out.jsonl") == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def result(custom_id: str, error: Any = None) -> bytes:
+    metrics = {"speculative_decoding": {"num_rounds": 1, "num_accepted_draft_tokens": 1}}
+    body = {"usage": {"completion_tokens": 3}, "metrics": metrics}
+    line = {"id": "batch_req_1", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": error}
+    return json.dumps(line, separators=(",", ":")).encode()
+
+
+def test_foreign_outputs_are_left_alone(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = write(tmp_path / "in.jsonl", ["x"]), tmp_path / "out.jsonl"
+    for text, line in (
+        (b"my notes", 1),
+        (b"my notes\n", 1),
+        (result("a") + b"\nmy notes", 2),
+        (result("a") + b"\n[1]\n" + result("b") + b"\n", 2),
+        (b"5\n", 1),
+        (b'{"custom_id": "a", "error": null, "response": {"body": {"usage": {}}}}\n', 1),
+        (b'{"custom_id": "a", "error": null, "response": null}\n', 1),
+        (b'{"custom_id": ["a"], "error": {}}\n', 1),
+        (b"[" * 100_000 + b"\n", 1),
+        (b"\xff\xfe\n", 1),
+    ):
+        output.write_bytes(text)
+        assert run(pair, source, output, "--retry-errors") == 2, text[:80]
+        err = capsys.readouterr().err
+        assert f"'{output}', line {line}: expected a result of this command" in err, err[-500:]
+        assert output.read_bytes() == text
+    # nor is it a device, or the input
+    os.mkfifo(tmp_path / "fifo")
+    for path, match in (("/dev/null", "no regular file"), (tmp_path / "fifo", "no regular file"), (source, "input")):
+        assert run(pair, source, Path(path)) == 2
+        assert match in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n", [1, 10, 17, 18, 40, -2, -1])
+def test_cut_off_results_are_dropped(tmp_path: Path, n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those before keep every byte. A result that lacks only its newline is whole."""
+    output = tmp_path / "out.jsonl"
+    kept = result("\u2028").replace(b"\\u2028", "\u2028".encode()) + b"\n"
+    output.write_bytes(kept + result("cut")[:n])
+    ids, lines = batch_of_requests.read_done(output, retry_errors=False)
+    assert (ids, len(lines)) == ({"\u2028"}, 1)
+    assert output.read_bytes() == kept
+    assert "cut off" in capsys.readouterr().err
+    output.write_bytes(kept + result("whole"))
+    assert batch_of_requests.read_done(output, retry_errors=False)[0] == {"\u2028", "whole"}
+    assert output.read_bytes() == kept + result("whole") + b"\n"
+
+
+def test_results_outlive_a_kill_while_they_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes: what the file has is all of the old results or all that are kept."""
+    output = tmp_path / "out.jsonl"
+    good = [result(f"{i}") + b"\n" for i in range(5)]
+    old = b"".join(good) + result("bad", {"code": "x", "message": "y"}) + b"\n"
+    output.write_bytes(old)
+
+    def die(*args: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", die)
+        with pytest.raises(KeyboardInterrupt):
+            batch_of_requests.read_done(output, retry_errors=True)
+    assert output.read_bytes() == old
+    seen = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(output.read_bytes()), replace(a, b)))
+    batch_of_requests.read_done(output, retry_errors=True)
+    assert seen == [old]
+    assert output.read_bytes() == b"".join(good)
+
+
+def test_an_unexpected_error_is_an_answer(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = batch_answers.parse_completion
+
+    def fails(server: Any, body: dict[str, Any]) -> Any:
+        if body["prompt"] == "fail":
+            raise ZeroDivisionError("a bug")
+        return parse(server, body)
+
+    monkeypatch.setattr(batch_answers, "parse_completion", fails)
+    lines = [{"custom_id": name, "prompt": name} for name in ("one", "fail", "two")]
+    lines += [{"custom_id": "\ud800", "prompt": "\ud800"}]  # a lone surrogate is valid JSON
+    output = tmp_path / "out.jsonl"
+    assert run(pair, write(tmp_path / "in.jsonl", lines), output) == 1
+    found = read(output)
+    assert set(found) == {"one", "fail", "two", "\ud800"}
+    assert found["one"]["error"] is found["two"]["error"] is None
+    assert found["fail"]["response"]["status_code"] == 500
+    assert found["fail"]["error"] == {"code": "server_error", "message": "ZeroDivisionError: a bug"}
+    before = output.read_bytes()
+    assert run(pair, tmp_path / "in.jsonl", output) == 1
+    assert output.read_bytes() == before
