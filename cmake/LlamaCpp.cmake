@@ -25,7 +25,7 @@ if(NOT LLAMA_CPP_SOURCES)
 endif()
 
 foreach(_file include/llama.h ggml/include/ggml.h ggml/include/gguf.h common/chat.h vendor/nlohmann/json.hpp
-        vendor/miniaudio/miniaudio.h)
+        vendor/miniaudio/miniaudio.h LICENSE licenses/LICENSE-jsonhpp)
     if(NOT EXISTS "${LLAMA_CPP_SOURCES}/${_file}")
         message(FATAL_ERROR "${LLAMA_CPP_SOURCES} has no ${_file}")
     endif()

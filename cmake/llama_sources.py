@@ -1,7 +1,8 @@
 """Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER.
 
 pip fetches the source distribution of llama-cpp-python (its index, cache and proxy settings apply); what we compile
-with is unpacked into FOLDER: headers, llama.cpp's chat and grammar code, and its decoder of sounds.
+with is unpacked into FOLDER: headers, llama.cpp's chat and grammar code, its decoder of sounds,
+and their licences.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ FOLDERS = (
     "vendor/miniaudio",
 )
 FOLDERS += ("models/templates",)  # for tests
+FILES = ("LICENSE", "licenses/LICENSE-jsonhpp")
 SUFFIXES = (".h", ".hpp", ".cpp", ".jinja")
 
 
@@ -43,9 +45,8 @@ def fetch(version: str, out: Path) -> None:
         with tarfile.open(sdist) as tar:
             for member in tar:
                 path = Path(member.name.partition("/")[2].removeprefix(VENDOR))
-                file = (
-                    tar.extractfile(member) if path.parent.as_posix() in FOLDERS and path.suffix in SUFFIXES else None
-                )
+                is_ours = path.parent.as_posix() in FOLDERS and path.suffix in SUFFIXES
+                file = tar.extractfile(member) if is_ours or path.as_posix() in FILES else None
                 if file:
                     (out / path).parent.mkdir(parents=True, exist_ok=True)
                     (out / path).write_bytes(file.read())
@@ -53,7 +54,7 @@ def fetch(version: str, out: Path) -> None:
 
 if __name__ == "__main__":
     version, out = sys.argv[1], Path(sys.argv[2])
-    stamp, wanted = out / ".unpacked", f"{version} {FOLDERS} {SUFFIXES}"
+    stamp, wanted = out / ".unpacked", f"{version} {FOLDERS} {FILES} {SUFFIXES}"
     if not stamp.exists() or stamp.read_text() != wanted:
         fetch(version, out)
         stamp.write_text(wanted)
