@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-def output_path(path: str | Path, *inputs: str | Path) -> Path:
+def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
     """The file that a name for an output stands for: a regular one or a new one, links followed.
 
     Args:
         path: the name.
-        inputs: files that are read for it; it must be none of them.
+        inputs: files that are read for it (None: not given); it must be none of them.
 
     Raises:
         OSError: it is something else (a device, a FIFO, a folder), or one of the inputs.
@@ -31,7 +31,7 @@ def output_path(path: str | Path, *inputs: str | Path) -> Path:
     if not stat.S_ISREG(status.st_mode):
         why = "it is no regular file (a device, a FIFO or a socket), give the name of a file"
         raise OSError(errno.EINVAL, why, str(path))
-    for other in inputs:
+    for other in (name for name in inputs if name is not None):
         with suppress(FileNotFoundError):
             if os.path.samestat(status, os.stat(other)):
                 why = f"it is the input '{other}', which would be lost: give another name for the output"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Eagle3Error
+from ..whole_file import output_path
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
 from .parser import Parser
@@ -73,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if args.replay is not None and (args.file or args.synthetic_acceptance):
         raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
     model, draft = _pair(args)
+    for name in (args.json, args.markdown, args.plot):
+        if name is not None:
+            output_path(name, model, draft, args.replay, *args.file)
     config = measure.Config(
         model=model,
         draft=draft,

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as e:
         raise Eagle3Error(str(e)) from e
     if args.output is not None:
-        output_path(args.output, *([args.probe] if args.probe else []))
+        output_path(args.output, args.probe)
     result = convert(
         args.draft,
         args.target,

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         raise Eagle3Error(str(e)) from e
     if args.vocab_text and (args.draft_vocab is None or args.target is None):
         raise ValueError("--vocab-text needs --draft-vocab and --target")
-    output_path(args.output, args.head, *args.vocab_text, *([args.target] if args.target else []))
+    output_path(args.output, args.head, args.target, *args.vocab_text)
     counts = count_tokens(args.target, map(_text, args.vocab_text)) if args.vocab_text else None
     path = quantize(
         args.head, args.output, args.type, draft_vocab=args.draft_vocab, counts=counts, progress=sys.stderr.isatty()

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..llama import Eagle3Llama
 from ..media import Prompt, read_media
+from ..whole_file import output_path
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import list_devices, load_model, progress_bar, resolve_pair
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
 
+    if args.json not in (None, "-"):
+        output_path(args.json, args.model, draft, args.file, args.binary_file)
     out = None if args.json == "-" else sys.stdout
     figures = generate(args, draft, prompt, out)
     baseline = generate(args, None, prompt, None) if args.baseline and figures.finish_reason != "interrupted" else None

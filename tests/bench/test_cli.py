@@ -94,6 +94,21 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     assert json.loads(out)["tokens"] == 5  # nothing but JSON on stdout
 
 
+@pytest.mark.parametrize("command", [[COMMAND, "-p", "a"], ["bench", "-n", "2", "-r", "1"]], ids=lambda c: c[0])
+def test_reports_are_no_input(command: list[str], flags: list[str], tmp_path: Path, capsys: Any) -> None:
+    """It is said before anything is run."""
+    pair = flags[:4]
+    model = tmp_path / "model.gguf"
+    model.write_bytes(Path(pair[1]).read_bytes())
+    before = model.read_bytes()
+    for name, word in ((str(model), "it is the input"), ("/dev/null", "no regular file")):
+        assert main([*command, "-m", str(model), *pair[2:], "--json", name]) == 2
+        out, err = capsys.readouterr()
+        assert word in err
+        assert not out
+    assert model.read_bytes() == before
+
+
 def test_prompt_from_a_file(flags: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     path = tmp_path / "prompt.txt"
     path.write_text("the\\n return\n")
