@@ -11,6 +11,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ._core import Device, local_accelerators, local_devices
+from .cpu_build import avoid_broken_amx
 from .errors import ModelFileError
 from .pair import fingerprint
 from .rpc import RpcServers, find_device
@@ -91,6 +92,7 @@ class ModelOptions:
             params.tensor_buft_overrides = ctypes.cast(found, ctypes.c_void_p)
         for name, value in self.params.items():
             setattr(params, name, value)
+        avoid_broken_amx(params)
         return kept
 
     def load_adapters(self, model: Any) -> list[Any]:
