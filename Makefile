@@ -20,8 +20,10 @@ LLAMA  := llama-cpp-python==$(shell cat vendor/llama_cpp_python_version)
 export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
 
 # GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098): quantized models would crash
-export CXXFLAGS := $(CXXFLAGS) $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
+NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 	awk '/__clang__/ {c = 1} /__AMX_TILE__/ {a = 1} /__GNUC__ / {v = $$3} END {if (a && !c && v < 14) print "-U__AMX_INT8__"}')
+export CFLAGS   := $(CFLAGS) $(NO_AMX)
+export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
 .PHONY: demo test parity sanitize lint format clean FORCE
 

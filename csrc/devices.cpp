@@ -12,6 +12,17 @@ bool is_remote(ggml_backend_dev_t dev) {
     return reg && strcmp(ggml_backend_reg_name(reg), "RPC") == 0;
 }
 
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t dev) {
+    ggml_backend_reg_t reg       = ggml_backend_dev_backend_reg(dev);
+    auto               get_extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+        reg ? ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts") : nullptr);
+    std::vector<ggml_backend_buffer_type_t> bufts;
+    for (auto * buft = get_extra ? get_extra(dev) : nullptr; buft && *buft; ++buft) {
+        bufts.push_back(*buft);
+    }
+    return bufts;
+}
+
 std::vector<ggml_backend_dev_t> local_accelerators() {
     std::vector<ggml_backend_dev_t> gpus;
     std::vector<ggml_backend_dev_t> igpus;

@@ -29,6 +29,9 @@ bool is_remote(ggml_backend_dev_t dev);
 // GPUs of this machine, or its integrated ones if it has no other: what llama.cpp takes by itself
 std::vector<ggml_backend_dev_t> local_accelerators();
 
+// what a device's backend can make of weights beside its usual buffer type: CPU_REPACK, AMX, ...
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t dev);
+
 // whether llama.cpp was built with ggml-rpc
 bool rpc_supported();
 

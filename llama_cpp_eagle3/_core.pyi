@@ -34,6 +34,9 @@ class Device:
     @property
     def buffer_type(self) -> tuple[str, int] | None:
         """Name and address of the ggml_backend_buffer_type_t that tensors on it usually have."""
+    @property
+    def extra_buffer_types(self) -> list[str]:
+        """Names of the others that its backend has for weights, if this machine can use them: CPU_REPACK, AMX, ..."""
 
 def rpc_supported() -> bool:
     """Whether llama.cpp was built with ggml-rpc."""

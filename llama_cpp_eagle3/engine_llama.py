@@ -322,7 +322,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
                     logits_processor=logits_processor,
                     grammar=grammar,
                 )
-                chain = Chain(sampling, self.engine.vocab)
+                chain = Chain(sampling, self.engine.vocab, self.engine.n_ctx)
             row = context.row_at(self.n_tokens - 1 if idx is None else idx)
             if row is None:
                 raise ValueError(f"expected a position that was decoded last, found {idx}")

@@ -88,7 +88,7 @@ class GeneratingLlama(EngineLlama):
                     start = perf_counter_ns()
                     try:
                         if generation is None or run is None:
-                            self._sampler = Chain(sampling, self.engine.vocab)
+                            self._sampler = Chain(sampling, self.engine.vocab, self.engine.n_ctx)
                             self._sampler.see([int(t) for t in tokens])
                             settings = self._begin_text()
                             start = perf_counter_ns()

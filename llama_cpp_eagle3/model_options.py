@@ -10,6 +10,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from . import cpu_build
 from ._core import Device, local_accelerators, local_devices
 from .errors import ModelFileError
 from .pair import fingerprint
@@ -91,6 +92,7 @@ class ModelOptions:
             params.tensor_buft_overrides = ctypes.cast(found, ctypes.c_void_p)
         for name, value in self.params.items():
             setattr(params, name, value)
+        cpu_build.avoid_broken_amx(params)
         return kept
 
     def load_adapters(self, model: Any) -> list[Any]:
@@ -123,6 +125,8 @@ class ModelOptions:
         """What costs depend on, ready for JSON; empty without options, or with those that llama.h sets anyway."""
         usual = lib.llama_model_default_params()
         params = {name: value for name, value in self.params.items() if value != getattr(usual, name)}
+        if cpu_build.broken_amx_here() is not None:  # ggml's features would be the same with AMX
+            params["use_extra_bufts"] = False
         key: dict[str, Any] = {"devices": self.devices, "override_tensor": self.override_tensor}
         key["lora"] = [(fingerprint(path), scale) for path, scale in self.lora]
         return {name: value for name, value in key.items() if value} | params

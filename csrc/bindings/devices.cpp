@@ -59,6 +59,16 @@ void register_devices(py::module_ & m) {
                 return std::make_pair(std::string(ggml_backend_buft_name(type)), reinterpret_cast<uintptr_t>(type));
             },
             "name and address of the ggml_backend_buffer_type_t that tensors on it usually have")
+        .def_property_readonly(
+            "extra_buffer_types",
+            [](const py_device & self) {
+                std::vector<std::string> names;
+                for (ggml_backend_buffer_type_t type : extra_buffer_types(self.dev)) {
+                    names.emplace_back(ggml_backend_buft_name(type));
+                }
+                return names;
+            },
+            "names of the others that its backend has for weights, if this machine can use them")
         .def("__repr__",
              [](const py_device & self) { return std::string("<Device ") + ggml_backend_dev_name(self.dev) + ">"; });
 

@@ -71,12 +71,10 @@ struct head_weights::loader {
     }
 
     static ggml_backend_buffer_type_t find_repack(const device & dev) {
-        auto get_extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
-            ggml_backend_dev_backend_reg(dev.dev()), "ggml_backend_dev_get_extra_bufts"));
-        for (auto * buft = get_extra ? get_extra(dev.dev()) : nullptr; buft && *buft; ++buft) {
+        for (ggml_backend_buffer_type_t buft : extra_buffer_types(dev.dev())) {
             // the others are for hardware that some compilers do not serve well, such as AMX
-            if (strcmp(ggml_backend_buft_name(*buft), "CPU_REPACK") == 0) {
-                return *buft;
+            if (strcmp(ggml_backend_buft_name(buft), "CPU_REPACK") == 0) {
+                return buft;
             }
         }
         return nullptr;

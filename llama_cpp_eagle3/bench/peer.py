@@ -60,7 +60,7 @@ def build(folder: Path) -> Path:
 
     Other options build elsewhere: whoever runs the tools built with these goes on with them.
     """
-    options = list(dict.fromkeys([*_OPTIONS, *_compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
+    options = list(dict.fromkeys([*_OPTIONS, *compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
     build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
     bin_dir, done = build_dir / "bin", build_dir / "options"
     if done.is_file() and all((bin_dir / tool).is_file() for tool in TOOLS):
@@ -86,15 +86,18 @@ def build(folder: Path) -> Path:
     return bin_dir
 
 
-def _compiler_options() -> list[str]:
+def compiler_options() -> list[str]:
     """GCC before 14 may drop the stores to AMX's tile configuration (its bug 114098), and quantized models crash."""
     command = [*shlex.split(os.environ.get("CXX", "c++")), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     found = subprocess.run(command, capture_output=True, text=True).stdout
     version = re.search(r"#define __GNUC__ (\d+)", found)
     if version is None or int(version[1]) >= 14 or "__clang__" in found or "__AMX_TILE__" not in found:
         return []
-    flags = [flag for flag in shlex.split(os.environ.get("CXXFLAGS", "")) if flag != _NO_AMX]
-    return [f"-DCMAKE_CXX_FLAGS={shlex.join([*flags, _NO_AMX])}"]
+    options = []
+    for language, name in (("C", "CFLAGS"), ("CXX", "CXXFLAGS")):
+        flags = [flag for flag in shlex.split(os.environ.get(name, "")) if flag != _NO_AMX]
+        options.append(f"-DCMAKE_{language}_FLAGS={shlex.join([*flags, _NO_AMX])}")
+    return options
 
 
 def get_source(folder: Path | None = None) -> Path:

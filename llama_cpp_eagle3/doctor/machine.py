@@ -9,12 +9,14 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import llama_cpp
 
 from .._core import local_accelerators
-from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .._version import __version__
+from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..options import default_threads
 from ..planning import cache_dir
 from .finding import Finding
@@ -27,9 +29,6 @@ _EXTRAS = {
     "bench": ("gguf", "matplotlib"),
 }
 """Extra -> what it brings."""
-
-_REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
-_NATIVE = _REINSTALL.replace("--no-deps", "--no-deps --no-binary llama-cpp-python")
 
 _CPU_FEATURES = {
     "avx": "AVX",
@@ -69,24 +68,29 @@ def software() -> list[Finding]:
 def compiler() -> list[Finding]:
     """How libggml was compiled, and whether that is known to go wrong or to be slow here."""
     features = set(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
-    return judge_build(features, processor_flags(), _compilers())
+    return judge_build(features, processor_flags(), compilers(), extra_buffer_types())
 
 
-def judge_build(features: set[str], flags: set[str], compilers: set[str]) -> list[Finding]:
+def judge_build(
+    features: set[str], flags: set[str], compilers: set[str], buffer_types: Collection[str]
+) -> list[Finding]:
     """What a build with these features, by these compilers, is worth on a processor with these flags.
 
     features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
+    buffer_types: the CPU's extra ones; they say whether there is AMX, where the feature may be wrong.
     """
     by = f", compiled by {', '.join(sorted(compilers))}" if compilers else ""
+    features = features - {"AMX_INT8"} | ({"AMX_INT8"} if "AMX" in buffer_types else set())
     found = [Finding("ok", f"ggml for {', '.join(sorted(features))}{by}")]
-    old = [c for c in compilers if (v := re.match(r"GCC (\d+)\.(\d+)", c)) and not _is_mended(int(v[1]), int(v[2]))]
-    if old and "AMX_INT8" in features:
+    compiler = broken_amx(buffer_types, compilers)
+    if compiler is not None:
         found.append(
             Finding(
-                "error",
-                f"llama.cpp was compiled for AMX by {old[0]}, which drops stores to the tile configuration (its bug "
-                "114098): quantized models crash",
-                f"CXXFLAGS=-U__AMX_INT8__ {_NATIVE}",
+                "warning",
+                f"llama.cpp was compiled for AMX by {compiler}, which drops stores to the tile configuration (its bug "
+                "114098): llama-cpp-python by itself crashes with quantized models; here they run without AMX and "
+                "without repacked weights, more slowly",
+                AMX_CURE,
             )
         )
     missing = [name for flag, name in _CPU_FEATURES.items() if flag in flags and name not in features]
@@ -97,24 +101,9 @@ def judge_build(features: set[str], flags: set[str], compilers: set[str]) -> lis
                 "warning" if basic else "note",
                 f"this processor has {', '.join(missing)}, for which llama-cpp-python was not compiled"
                 + (": everything takes several times as long" if basic else ": it may be faster with them"),
-                _NATIVE,
+                NATIVE,
             )
         )
-    return found
-
-
-def _is_mended(major: int, minor: int) -> bool:
-    """Whether a GCC has what mends bug 114098."""
-    return major >= 14 or (major == 13 and minor >= 3) or (major == 12 and minor >= 4)
-
-
-def _compilers() -> set[str]:
-    """What compiled ggml's CPU backend, as its files say; empty where they do not."""
-    found: set[str] = set()
-    for path in {p.resolve() for p in (Path(llama_cpp.__file__).parent / "lib").glob("*ggml-cpu*")}:
-        data = path.read_bytes()
-        found |= {f"GCC {v.decode()}" for v in re.findall(rb"GCC: \([^)]*\) ([\d.]+)", data)}
-        found |= {f"Clang {v.decode()}" for v in re.findall(rb"clang version ([\d.]+)", data)}
     return found
 
 
@@ -189,7 +178,7 @@ def judge_accelerators(accelerators: list[str], unused: str) -> list[Finding]:
             Finding(
                 "warning",
                 f"this machine has a GPU of {maker}, for which llama-cpp-python was not compiled: all runs on the CPU",
-                f'CMAKE_ARGS="-D{flag}=on" {_NATIVE}',
+                f'CMAKE_ARGS="-D{flag}=on" {NATIVE}',
             )
         ]
     return [Finding("ok", "no GPU: all runs on the CPU")]

@@ -251,7 +251,7 @@ class Engine:
         n_left = self.n_ctx - len(tokens)
         sequence = Sequence(
             tokens,
-            Chain(sampling or Sampling(), self.vocab),
+            Chain(sampling or Sampling(), self.vocab, self.n_ctx),
             max_tokens=n_left if max_tokens is None else max_tokens,
             draft=draft,
             text=Text(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -141,6 +141,21 @@ class Sampling:
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
 
+    def within(self, n_ctx: int, n_vocab: int) -> Sampling:
+        """The same draws with every number that becomes memory or time no larger than a context and a vocabulary need.
+
+        llama.cpp allocates as many tokens as the penalties may look back at, whether or not there are so many, and
+        takes the numbers as they are: 8 GiB for 2147483647, and another number for what is larger.
+        """
+        return replace(
+            self,
+            top_k=max(0, min(self.top_k, n_vocab)),
+            min_keep=max(0, min(self.min_keep, n_vocab)),
+            penalty_last_n=max(0, min(self.penalty_last_n, n_ctx)),
+            dry_penalty_last_n=max(0, min(self.dry_penalty_last_n, n_ctx)),
+            dry_allowed_length=max(-n_ctx, min(self.dry_allowed_length, n_ctx)),
+        )
+
     @property
     def has_rules(self) -> bool:
         """Whether there is a grammar, or a reasoning to be looked after."""
@@ -165,12 +180,13 @@ class Sampling:
 class Chain:
     """A llama_sampler chain, which remembers what it has drawn: one for each text."""
 
-    def __init__(self, sampling: Sampling, vocab: Vocab):
-        """Build the chain.
+    def __init__(self, sampling: Sampling, vocab: Vocab, n_ctx: int):
+        """Build the chain for texts in a context of n_ctx tokens.
 
         Raises:
             ValueError: the grammar cannot be used, or the bias is for tokens that do not exist.
         """
+        sampling = sampling.within(n_ctx, vocab.n_tokens)
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
         self._grammar: Any = None
@@ -193,7 +209,7 @@ class Chain:
         """The best logits of a row that are all it looks at, though so many may be lowered; 0: it looks at more."""
         if self._takes_greatest():
             return 1 + n_lowered
-        return max(0, self._sampling.top_k) + n_lowered if self._begins_with_top_k() else 0
+        return self._sampling.top_k + n_lowered if self._begins_with_top_k() else 0
 
     def _begins_with_top_k(self) -> bool:
         s = self._sampling
@@ -260,7 +276,7 @@ class Chain:
                 from .._chat import reasoning_sampler
 
                 r = s.reasoning
-                budget = 2**31 - 1 if r.budget < 0 else r.budget
+                budget = min(r.budget, 2**31 - 1) if r.budget >= 0 else 2**31 - 1
                 return _pointer(
                     reasoning_sampler(
                         vocab, grammar, s.grammar_lazy, r.start, r.ends, r.forced, budget, s.grammar_prefill

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from llama_cpp_eagle3._core import FeatureTap, Target
+from llama_cpp_eagle3.cpu_build import avoid_broken_amx
 from llama_cpp_eagle3.whole_file import whole_file
 
 from .model import Config
@@ -34,7 +35,9 @@ class Extractor:
         self.tap = FeatureTap(self.boundaries, cfg.n_layer, cfg.n_embd, "llama")
         llama_cpp.llama_backend_init()
         llama_cpp.llama_log_set(_SILENT, None)
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        model_params = llama_cpp.llama_model_default_params()
+        avoid_broken_amx(model_params)
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
         if not self.model:
             raise FileNotFoundError(f"llama.cpp cannot load {path}")
         params = llama_cpp.llama_context_default_params()

@@ -54,23 +54,26 @@ def test_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "flags", "compilers", "expected"),
+    ("features", "flags", "compilers", "buffer_types", "expected"),
     [
-        (ALL, {"avx2", "fma"}, {"GCC 12.2.0"}, ["ok"]),
-        (ALL, set(), set(), ["ok"]),
-        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, ["ok", "error"]),
-        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.4.0"}, ["ok"]),
-        ({*ALL, "AMX_INT8"}, set(), {"GCC 13.2.1"}, ["ok", "error"]),
-        ({*ALL, "AMX_INT8"}, set(), {"GCC 14.1.0"}, ["ok"]),
-        ({*ALL, "AMX_INT8"}, set(), {"Clang 12.0.0"}, ["ok"]),
-        ({"SSE3"}, {"avx", "avx2"}, set(), ["ok", "warning"]),
-        (ALL, {"avx2", "avx512f"}, set(), ["ok", "note"]),
+        (ALL, {"avx2", "fma"}, {"GCC 12.2.0"}, {"CPU_REPACK"}, ["ok"]),
+        (ALL, set(), set(), set(), ["ok"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
+        (ALL, set(), {"GCC 12.2.0"}, {"AMX", "CPU_REPACK"}, ["ok", "warning"]),
+        # compiled without AMX, but for the C file that tells the features
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.2.0"}, {"CPU_REPACK"}, ["ok"]),
+        ({*ALL, "AMX_INT8"}, set(), {"GCC 12.4.0"}, {"AMX"}, ["ok"]),
+        ({"SSE3"}, {"avx", "avx2"}, set(), set(), ["ok", "warning"]),
+        (ALL, {"avx2", "avx512f"}, set(), set(), ["ok", "note"]),
     ],
 )
-def test_builds(features: set[str], flags: set[str], compilers: set[str], expected: list[str]) -> None:
-    findings = judge_build(features, flags, compilers)
+def test_builds(
+    features: set[str], flags: set[str], compilers: set[str], buffer_types: set[str], expected: list[str]
+) -> None:
+    findings = judge_build(features, flags, compilers, buffer_types)
     assert levels(findings) == expected
     assert all(finding.advice for finding in findings if finding.level != "ok")
+    assert ("AMX_INT8" in findings[0].text) == ("AMX" in buffer_types)
 
 
 def test_accelerators_and_threads() -> None:

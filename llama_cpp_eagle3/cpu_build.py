@@ -1,0 +1,88 @@
+"""Which compiler made ggml's CPU backend, and whether its AMX code can be used: GCC may have compiled it wrongly."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from ._core import local_devices
+from ._version import LLAMA_CPP_PYTHON_VERSION
+
+NATIVE = (
+    "pip install --force-reinstall --no-cache-dir --no-deps --no-binary llama-cpp-python "
+    f"llama-cpp-python=={LLAMA_CPP_PYTHON_VERSION}"
+)
+"""What to type to have llama.cpp compiled anew, for this machine."""
+
+AMX_CURE = (
+    f"CC=clang CXX=clang++ {NATIVE} (or another compiler without the bug, such as GCC 14), or without AMX: "
+    f"CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ {NATIVE}"
+)
+"""What to type, where `broken_amx` finds something."""
+
+_log = logging.getLogger(__name__)
+
+
+def extra_buffer_types() -> set[str]:
+    """What llama.cpp may make of weights on this machine's CPU; "AMX" only if it was compiled in and the CPU has it.
+
+    ggml's features say AMX_INT8 by a macro of a file that has none of that code, and whatever the machine is.
+    """
+    return {name for device in local_devices() for name in device.extra_buffer_types}
+
+
+def compilers() -> set[str]:
+    """What compiled ggml's CPU backend, as its files say: "GCC 12.2.0", ...; empty where they do not."""
+    found: set[str] = set()
+    for path in {p.resolve() for p in (Path(llama_cpp.__file__).parent / "lib").glob("*ggml-cpu*")}:
+        data = path.read_bytes()
+        found |= {f"GCC {v.decode()}" for v in re.findall(rb"GCC: \([^)]*\) ([\d.]+)", data)}
+        found |= {f"Clang {v.decode()}" for v in re.findall(rb"clang version ([\d.]+)", data)}
+    return found
+
+
+def broken_amx(buffer_types: Collection[str], compilers: Collection[str]) -> str | None:
+    """The compiler that dropped stores to AMX's tile configuration (GCC's bug 114098), if there is such code.
+
+    Args:
+        buffer_types: the CPU's, as `extra_buffer_types` gives them.
+        compilers: as `compilers` gives them. Beside Clang there is a GCC too, which compiled what the system links in.
+    """
+    if "AMX" not in buffer_types or any(name.startswith("Clang") for name in compilers):
+        return None
+    return next((name for name in sorted(compilers) if _drops_stores(name)), None)
+
+
+def _drops_stores(compiler: str) -> bool:
+    found = re.match(r"GCC (\d+)\.(\d+)", compiler)
+    if found is None:
+        return False
+    major, minor = int(found[1]), int(found[2])
+    # GCC 11 is the first that llama.cpp's AMX code can be compiled with
+    return major == 11 or (major == 12 and minor < 4) or (major == 13 and minor < 3)
+
+
+@cache
+def broken_amx_here() -> str | None:
+    """`broken_amx` of what is installed."""
+    types = extra_buffer_types()
+    return broken_amx(types, compilers()) if "AMX" in types else None
+
+
+def avoid_broken_amx(params: Any) -> None:
+    """Have a llama_model_params leave weights as they are where AMX's layout would crash, and say so."""
+    compiler = broken_amx_here()
+    if compiler is not None and params.use_extra_bufts:
+        params.use_extra_bufts = False
+        _log.warning(
+            "llama.cpp was compiled for AMX by %s, whose bug 114098 makes quantized models crash: this model runs "
+            "without AMX and without repacked weights, more slowly. Type %s",
+            compiler,
+            AMX_CURE,
+        )

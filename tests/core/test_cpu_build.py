@@ -1,0 +1,132 @@
+"""AMX code that GCC compiled wrongly is found by what is there, and is not used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+
+from llama_cpp_eagle3 import cpu_build
+from llama_cpp_eagle3.bench import peer
+from llama_cpp_eagle3.cpu_build import avoid_broken_amx, broken_amx, extra_buffer_types
+from loading import load, load_plain, take
+from tiny import write_target
+
+ROOT = Path(__file__).parents[2]
+AMX = {"AMX", "CPU_REPACK"}
+
+
+@pytest.mark.parametrize(
+    ("compilers", "expected"),
+    [
+        ({"GCC 11.4.0"}, "GCC 11.4.0"),
+        ({"GCC 12.2.0"}, "GCC 12.2.0"),
+        ({"GCC 12.4.0"}, None),
+        ({"GCC 13.2.1"}, "GCC 13.2.1"),
+        ({"GCC 13.3.0"}, None),
+        ({"GCC 14.1.0"}, None),
+        ({"Clang 12.0.0"}, None),
+        ({"Clang 16.0.6", "GCC 12.2.0"}, None),  # the second is that of crtbegin.o
+        ({"GCC 4.8.5", "GCC 14.2.1"}, None),  # so is the first; it knows no AMX
+        (set(), None),
+    ],
+)
+def test_compilers(compilers: set[str], expected: str | None) -> None:
+    assert broken_amx(AMX, compilers) == expected
+    assert broken_amx({"CPU_REPACK"}, compilers) is None
+
+
+def test_this_machine() -> None:
+    """AMX is registered only where the library has its code and the processor its instructions."""
+    library = min((Path(llama_cpp.__file__).parent / "lib").glob("libggml-cpu.*"))
+    has_code = b"ggml_backend_amx_buffer_type" in library.read_bytes()
+    cpuinfo = Path("/proc/cpuinfo")
+    has_amx = cpuinfo.exists() and "amx_int8" in cpuinfo.read_text()
+    types = extra_buffer_types()
+    assert ("AMX" in types) == (has_code and has_amx)
+    assert types <= {"AMX", "CPU_REPACK", "CPU_KLEIDIAI"}
+    if "REPACK = 1" in llama_cpp.llama_print_system_info().decode():
+        assert "CPU_REPACK" in types
+    assert cpu_build.compilers()
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_build, "broken_amx_here", lambda: "GCC 12.2.0")
+
+
+def test_weights_stay_as_they_are(
+    broken: None, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = write_target(tmp_path / "t.gguf")
+    with closing(load_plain(target)) as plain:
+        expected = take(plain, [1, 2, 3], 8)
+    for options in ({}, {"model_params": {"use_extra_bufts": True}}):
+        caplog.clear()
+        with closing(load(target, **options)) as llm:
+            assert not llm.model_params.use_extra_bufts
+            key = llm.costs_key()
+            assert key["use_extra_bufts"] is False
+            assert take(llm, [1, 2, 3], 8) == expected
+        (record,) = [r for r in caplog.records if "AMX" in r.getMessage()]
+        assert record.levelno == logging.WARNING
+        for part in ("GCC 12.2.0", "CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ pip install", "CXX=clang++"):
+            assert part in record.getMessage()
+    # who does without them already has nothing to be told
+    caplog.clear()
+    with closing(load(target, model_params={"use_extra_bufts": False})):
+        assert not caplog.records
+    monkeypatch.setattr(cpu_build, "broken_amx_here", lambda: None)
+    params = llama_cpp.llama_model_default_params()
+    avoid_broken_amx(params)
+    assert params.use_extra_bufts
+
+
+def stub_compiler(folder: Path, version: int, *, has_amx: bool = True, is_clang: bool = False) -> Path:
+    """What tells of itself what `c++ -march=native -dM -E` would."""
+    lines = [f"#define __GNUC__ {version}"]
+    lines += ["#define __AMX_TILE__ 1"] * has_amx + ["#define __clang__ 1"] * is_clang
+    path = folder / "c++"
+    path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    path.chmod(0o755)
+    return path
+
+
+STUBS: list[tuple[int, dict[str, bool], bool]] = [
+    (12, {}, True),
+    (13, {}, True),
+    (14, {}, False),
+    (12, {"has_amx": False}, False),
+    (4, {"is_clang": True}, False),
+]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(("version", "kind", "is_off"), STUBS)
+def test_make(tmp_path: Path, version: int, kind: dict[str, Any], is_off: bool) -> None:
+    """`make` turns AMX off for C too, whose macro ggml's features repeat."""
+    command = ["make", "-pn", "-C", str(ROOT), "clean", f"CXX={stub_compiler(tmp_path, version, **kind)}"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")} | {"CFLAGS": "-O1", "CXXFLAGS": "-O2"}
+    found = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    flags = {name: next(line for line in found if line.startswith(f"{name} :=")) for name in ("CFLAGS", "CXXFLAGS")}
+    for line, own in zip(flags.values(), ("-O1", "-O2"), strict=True):
+        assert own in line.split()
+        assert ("-U__AMX_INT8__" in line.split()) == is_off
+
+
+@pytest.mark.parametrize(("version", "kind", "is_off"), STUBS)
+def test_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, kind: dict[str, Any], is_off: bool
+) -> None:
+    monkeypatch.setenv("CXX", str(stub_compiler(tmp_path, version, **kind)))
+    monkeypatch.setenv("CFLAGS", "-O1")
+    monkeypatch.setenv("CXXFLAGS", "-O2 -U__AMX_INT8__")
+    expected = ["-DCMAKE_C_FLAGS=-O1 -U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-O2 -U__AMX_INT8__"] if is_off else []
+    assert peer.compiler_options() == expected
