@@ -29,7 +29,8 @@ static floats mul_mat(const std::string & name, const py::bytes & weights, const
     const int64_t n_in       = x.shape(1);
     const size_t  group_size = n_in / 32 * 18 * k.n_channels;
     if (group_size == 0 || data.size() % group_size != 0) {
-        throw error(format("the weights have %zu bytes, which is no multiple of a group's %zu", data.size(), group_size));
+        throw error(
+            format("the weights have %zu bytes, which is no multiple of a group's %zu", data.size(), group_size));
     }
     const int64_t        n_groups = data.size() / group_size;
     std::vector<uint8_t> rows(x.shape(0) * k.row_size(n_in));
@@ -54,6 +55,7 @@ void register_kernels(py::module_ & m) {
                  return std::make_unique<cpu_kernels>(weights, n_rows_max);
              }),
              py::arg("model"), py::arg("n_rows_max") = 16)
+        .def("close", &cpu_kernels::close, "To be called before the model is freed.")
         .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes")
         .def_property_readonly("why_not", &cpu_kernels::why_not, "why there are none; empty if there are some");
     m.def(

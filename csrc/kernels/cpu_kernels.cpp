@@ -27,7 +27,7 @@ namespace {
 // ggml::cpu::tensor_traits and extra_buffer_type (ggml/src/ggml-cpu/traits.h) by the order of their virtual functions.
 // ggml's own classes would have to be linked, and not every libggml has them.
 struct op_traits {
-    virtual ~op_traits()                                                   = default;
+    virtual ~op_traits()                                                         = default;
     virtual bool work_size(int n_threads, const ggml_tensor * op, size_t & size) = 0;
     virtual bool compute_forward(ggml_compute_params * params, ggml_tensor * op) = 0;
 };
@@ -57,7 +57,8 @@ struct libggml_cpu {
     bool is_complete() const { return extra_buffer_types && repack_buffer_type && barrier; }
 
   private:
-    template <class F> static void find(void * lib, F & function, const char * symbol) {
+    template <class F>
+    static void find(void * lib, F & function, const char * symbol) {
         function = reinterpret_cast<F>(dlsym(lib, symbol));
     }
 };
@@ -108,11 +109,17 @@ using weights_table = std::unordered_map<const ggml_tensor *, std::shared_ptr<ke
 class registry : public extra_buffer_type {
   public:
     registry() {
-        buft_.iface.get_name      = [](ggml_backend_buffer_type_t) { return "CPU_EAGLE3"; };
-        buft_.iface.alloc_buffer  = [](ggml_backend_buffer_type_t, size_t) -> ggml_backend_buffer_t { return nullptr; };
-        buft_.iface.get_alignment = [](ggml_backend_buffer_type_t) -> size_t { return 64; };
-        buft_.context             = static_cast<extra_buffer_type *>(this);
-        auto & types              = libggml().extra_buffer_types();
+        buft_.iface.get_name = [](ggml_backend_buffer_type_t) {
+            return "CPU_EAGLE3";
+        };
+        buft_.iface.alloc_buffer = [](ggml_backend_buffer_type_t, size_t) -> ggml_backend_buffer_t {
+            return nullptr;
+        };
+        buft_.iface.get_alignment = [](ggml_backend_buffer_type_t) -> size_t {
+            return 64;
+        };
+        buft_.context = static_cast<extra_buffer_type *>(this);
+        auto & types  = libggml().extra_buffer_types();
         types.insert(types.begin(), &buft_);
     }
 
@@ -128,14 +135,15 @@ class registry : public extra_buffer_type {
         if (entry == table->end() || op->src[0]->ne[2] != 1 || op->src[0]->ne[3] != 1) {
             return nullptr;
         }
-        const ggml_tensor * x    = op->src[1];
-        const bool          fits = x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[2] == 1 &&
-                          x->ne[3] == 1 && x->ne[1] <= entry->second->n_rows_max && op->type == GGML_TYPE_F32 &&
+        const ggml_tensor * x = op->src[1];
+        const bool fits = x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[2] == 1 && x->ne[3] == 1 &&
+                          x->ne[1] <= entry->second->n_rows_max && op->type == GGML_TYPE_F32 &&
                           op->nb[0] == sizeof(float);
         return fits ? entry->second.get() : nullptr;
     }
 
-    template <class Change> void change(Change && apply) {
+    template <class Change>
+    void change(Change && apply) {
         const std::lock_guard<std::mutex> lock(mutex_);
         auto                              table = std::make_unique<weights_table>(*tables_.back());
         apply(*table);
@@ -182,7 +190,7 @@ cpu_kernels::cpu_kernels(const std::vector<const ggml_tensor *> & weights, int64
         why_not_ = "this libggml-cpu does not export what kernels need";
         return;
     }
-    weights_table found;
+    weights_table                                                      found;
     std::unordered_map<const kernel *, std::shared_ptr<kernel_traits>> traits;
     for (const ggml_tensor * weight : weights) {
         if (const kernel * k = find_kernel(weight)) {
@@ -203,13 +211,14 @@ cpu_kernels::cpu_kernels(const std::vector<const ggml_tensor *> & weights, int64
     the_registry().change([&](weights_table & table) { table.insert(found.begin(), found.end()); });
 }
 
-cpu_kernels::~cpu_kernels() {
+void cpu_kernels::close() {
     if (!weights_.empty()) {
         the_registry().change([&](weights_table & table) {
             for (const ggml_tensor * weight : weights_) {
                 table.erase(weight);
             }
         });
+        weights_.clear();
     }
 }
 

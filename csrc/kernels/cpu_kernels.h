@@ -18,9 +18,12 @@ class cpu_kernels {
   public:
     // n_rows_max: passes of more rows are left to ggml
     cpu_kernels(const std::vector<const ggml_tensor *> & weights, int64_t n_rows_max);
-    ~cpu_kernels();
+    ~cpu_kernels() { close(); }
     cpu_kernels(const cpu_kernels &)             = delete;
     cpu_kernels & operator=(const cpu_kernels &) = delete;
+
+    // to be called before the weights are freed: their addresses may be another model's then
+    void close();
 
     // [name of a kernel]: how many of the weights it computes
     const std::map<std::string, int64_t> & n_weights() const { return n_weights_; }

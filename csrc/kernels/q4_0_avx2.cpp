@@ -112,8 +112,8 @@ AVX2 void compute_group(const block_q4_0x8 * w, int64_t nb, const uint8_t * rows
     }
 }
 
-AVX2 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
-                  int64_t last, float * out, int64_t ldo) {
+AVX2 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
+                  float * out, int64_t ldo) {
     const int64_t nb        = k / QK;
     const size_t  row_bytes = row_size(k);
     for (int64_t group = first; group < last; ++group) {

@@ -1,12 +1,8 @@
 """Kernels against float64 and against ggml, and that a row does not depend on its company."""
 
-import ctypes
 
-import llama_cpp
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
-import random_arch
 from gguf.quants import Q4_0
 
 from llama_cpp_eagle3 import Eagle3Error, _core
