@@ -1,6 +1,5 @@
 """Kernels against float64 and against ggml, and that a row does not depend on its company."""
 
-
 import numpy as np
 import pytest
 from gguf.quants import Q4_0
