@@ -55,6 +55,26 @@ class RpcConnection:
     def forget_graphs(self) -> None:
         """To be called after something was freed on the server while it is still in use (csrc/devices.h)."""
 
+class CpuKernels:
+    """While it lives, the CPU backend multiplies this model's weights by our kernels (csrc/kernels/cpu_kernels.h)."""
+
+    def __init__(self, model: int, n_rows_max: int = 16) -> None:
+        """model: address of a llama_model. n_rows_max: passes of more rows are left to ggml."""
+    def close(self) -> None:
+        """To be called before the model is freed."""
+    @property
+    def n_weights(self) -> dict[str, int]:
+        """[name of a kernel]: weights that it computes."""
+    @property
+    def why_not(self) -> str:
+        """Why there are none; empty if there are some."""
+
+def cpu_kernel_names() -> list[str]:
+    """Kernels that this processor can run."""
+
+def cpu_kernel_mul_mat(name: str, weights: bytes, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out)."""
+
 def local_accelerators() -> list[Device]:
     """GPUs of this machine, or its integrated ones if it has no other."""
 

@@ -82,6 +82,7 @@ class Eagle3Llama(GeneratingLlama):
         override_tensor: Sequence[tuple[str, str]] = (),
         lora: Sequence[str | tuple[str, float]] = (),
         model_params: Mapping[str, Any] | None = None,
+        cpu_kernels: str = "auto",
         progress: Callable[[float], None] | None = None,
         mmproj_path: str | os.PathLike[str] | None = None,
         media_placeholder: int | str | None = None,
@@ -138,6 +139,9 @@ class Eagle3Llama(GeneratingLlama):
             lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
+            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves (Q4_0 with AVX2);
+                "off": ggml's alone; "auto": ours where they are known to be faster. Other models of the process are
+                computed as before.
             progress: told how far loading the target is, 0 to 1.
             mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
@@ -204,7 +208,7 @@ class Eagle3Llama(GeneratingLlama):
         path = os.path.expanduser(os.fspath(model_path))
         try:
             vocab_only = bool(options.get("vocab_only"))
-            more = ModelOptions.of(devices, override_tensor, lora, model_params)
+            more = ModelOptions.of(devices, override_tensor, lora, model_params, cpu_kernels)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
             with file_errors(path):
@@ -392,6 +396,7 @@ class Eagle3Llama(GeneratingLlama):
             "override_tensor": self._loading.model.override_tensor,
             "lora": self._loading.model.lora,
             "model_params": self._loading.model.params,
+            "cpu_kernels": self._loading.model.cpu_kernels,
             "checked": self._checked,
             "mmproj_path": self._mmproj_path,
             "media_placeholder": self._media_placeholder,

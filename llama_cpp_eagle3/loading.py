@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
+from ._core import CpuKernels, Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import N_ROWS_ARGMAX
 from .model_options import ModelOptions
@@ -43,6 +43,7 @@ class Loading:
         self.pair: Pair | None = None
         self.tap: FeatureTap | None = None
         self.servers: RpcServers | None = None
+        self.kernels: CpuKernels | None = None
         if not vocab_only:
             self.pair = check_pair(model_path, draft.model_path, draft.target_layers)
             info = self.pair.target
@@ -113,6 +114,8 @@ class Loading:
 
     def prepare_free(self) -> None:
         """The model and its head are about to be freed."""
+        if self.kernels is not None:
+            self.kernels.close()
         if self.servers is not None:
             self.servers.prepare_free()
 
@@ -124,6 +127,7 @@ class Loading:
 
     def make_target(self, ctx: Any, model: Any) -> Target:
         """The target's verbs on a context that llama_cpp made."""
+        self.kernels = self.model.load_kernels(int(model))
         self.model.set_adapters(ctx, self._adapters)
         return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
 
@@ -191,7 +195,14 @@ class Loading:
         if n_threads_batch != n_threads:
             threads += f", {n_threads_batch} for batches"
         head = "" if drafter is None else f"; head on {drafter.device}"
-        return f"target {layers}{head}; {threads}"
+        return f"target {layers}{head}; {threads}{self._kernels()}"
+
+    def _kernels(self) -> str:
+        if self.kernels is None:
+            return ""
+        if self.kernels.why_not:
+            return f"; ggml's own kernels alone: {self.kernels.why_not}" if self.model.cpu_kernels == "on" else ""
+        return "".join(f"; {n} matrices by {name}" for name, n in self.kernels.n_weights.items())
 
     def costs_key(
         self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any
@@ -212,6 +223,7 @@ class Loading:
             "n_threads": [context_params.n_threads, context_params.n_threads_batch, *filter(None, [draft.n_threads])],
             "n_ubatch": min(context_params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(context_params.offload_kqv),
+            "cpu_kernels": {} if self.kernels is None else self.kernels.n_weights,
             "draft_type": draft.type,
             "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],

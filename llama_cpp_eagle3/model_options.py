@@ -11,13 +11,15 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from . import cpu_build
-from ._core import Device, local_accelerators, local_devices
+from ._core import CpuKernels, Device, local_accelerators, local_devices
 from .errors import ModelFileError
 from .pair import fingerprint
 from .rpc import RpcServers, find_device
 
 FIELDS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
 """Of llama.h's llama_model_params."""
+
+CPU_KERNELS = ("auto", "on", "off")
 
 
 class _Override(ctypes.Structure):
@@ -32,6 +34,7 @@ class ModelOptions:
     override_tensor: tuple[tuple[str, str], ...] = ()
     lora: tuple[tuple[str, float], ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
+    cpu_kernels: str = "auto"
 
     @classmethod
     def of(
@@ -40,16 +43,19 @@ class ModelOptions:
         override_tensor: Sequence[tuple[str, str]],
         lora: Sequence[str | tuple[str, float]],
         params: Mapping[str, Any] | None,
+        cpu_kernels: str = "auto",
     ) -> ModelOptions:
         """Check what can be checked before anything is loaded.
 
         Raises:
-            ValueError: a field that is none, or not to be set here.
+            ValueError: a field that is none, or not to be set here; an unknown value of cpu_kernels.
             ModelFileError: an adapter's file is missing.
         """
         for name in params or ():
             if name not in FIELDS:
                 raise ValueError(f"model_params: expected some of {', '.join(FIELDS)}, found {name!r}")
+        if cpu_kernels not in CPU_KERNELS:
+            raise ValueError(f"cpu_kernels: expected one of {', '.join(CPU_KERNELS)}, found {cpu_kernels!r}")
         names = devices.split(",") if isinstance(devices, str) else devices
         adapters = [(item, 1.0) if isinstance(item, str) else item for item in lora]
         paths = [(os.path.expanduser(path), float(scale)) for path, scale in adapters]
@@ -61,6 +67,7 @@ class ModelOptions:
             tuple((str(pattern), str(buffer)) for pattern, buffer in override_tensor),
             tuple(paths),
             dict(params or {}),
+            cpu_kernels,
         )
 
     def preset(self, params: Any, servers: RpcServers | None) -> list[Any]:
@@ -116,6 +123,16 @@ class ModelOptions:
             scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in self.lora))
             if lib.llama_set_adapters_lora(ctx, array, len(adapters), scales):
                 raise ModelFileError(f"llama.cpp does not take the adapters {[path for path, _ in self.lora]}")
+
+    def load_kernels(self, model: int) -> CpuKernels | None:
+        """Have the CPU multiply a llama_model's weights by our kernels; None if it shall not.
+
+        "auto" takes them where ggml has no AVX-512: that is what they were measured against.
+        """
+        features = lib.llama_print_system_info().decode()
+        if self.cpu_kernels == "off" or (self.cpu_kernels == "auto" and "AVX512 = 1" in features):
+            return None
+        return CpuKernels(model)
 
     def leaves_gpu_idle(self, n_gpu_layers: int) -> bool:
         """Whether nobody said that the model shall run on this machine's accelerators."""

@@ -66,6 +66,7 @@ PYBIND11_MODULE(_core, m) {
     register_feature_tap(m);
     register_target(m);
     register_head(m);
+    register_kernels(m);
     register_model_files(m);
     register_drafter(m);
     register_text(m);

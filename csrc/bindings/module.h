@@ -12,6 +12,7 @@ void register_feature_tap(py::module_ & m);
 void register_target(py::module_ & m);
 void register_guard(py::module_ & m);
 void register_head(py::module_ & m);
+void register_kernels(py::module_ & m);
 void register_model_files(py::module_ & m);
 void register_drafter(py::module_ & m);
 void register_planner(py::module_ & m);

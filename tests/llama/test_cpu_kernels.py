@@ -1,0 +1,83 @@
+"""Targets whose weights our kernels multiply."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, _core
+from llama_cpp_eagle3.bench.inflate import quantize_target
+from llama_cpp_eagle3.models import bundled_pair
+
+TEXT = b"import os\n\n\ndef walk(path):\n    for name in os.listdir(path):\n"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: Any) -> tuple[str, str]:
+    target, head = bundled_pair()
+    path = tmp_path_factory.mktemp("kernels") / "target-q4_0.gguf"
+    quantize_target(target, path, "Q4_0", 2)
+    return str(path), str(head)
+
+
+def load(pair: tuple[str, str], cpu_kernels: str, **options: Any) -> Eagle3Llama:
+    return Eagle3Llama(*pair, cpu_kernels=cpu_kernels, n_ctx=256, n_threads=2, verbose=False, **options)
+
+
+needs_kernel = pytest.mark.skipif(not _core.cpu_kernel_names(), reason="no kernel for this processor")
+
+
+@needs_kernel
+def test_logits_are_those_of_ggml(pair: tuple[str, str]) -> None:
+    with closing(load(pair, "on", logits_all=True)) as ours, closing(load(pair, "off", logits_all=True)) as ggml:
+        assert "matrices by q4_0x8/" in ours.where
+        assert "matrices by" not in ggml.where
+        tokens = ours.tokenize(TEXT)
+        for n in (1, 2, 3, 4, 7, 16, len(tokens)):
+            rows = []
+            for llm in (ours, ggml):
+                llm.reset()
+                llm.eval(tokens[:n])
+                rows.append(np.array(llm.scores[:n]))
+            # ggml rounds activations in halves elsewhere: a last bit of one in 127
+            np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0.01 * np.abs(rows[1]).max())
+            assert rows[0].std() > 0.1
+
+
+@needs_kernel
+def test_text_is_that_of_plain_llama(pair: tuple[str, str]) -> None:
+    """A target with kernels, drafts of several rows, and a plain Llama beside it that computes as before."""
+    with closing(load(pair, "on", draft_n_max=4)) as ours:
+        plain = llama_cpp.Llama(pair[0], n_ctx=256, n_threads=2, verbose=False)
+        tokens = ours.tokenize(TEXT)
+        options: dict[str, Any] = {"max_tokens": 48, "temperature": 0.0}
+        before = plain(tokens, **options)["choices"][0]["text"]
+        assert ours(tokens, **options)["choices"][0]["text"] == before
+        assert ours.last_stats.mean_acceptance_length > 1
+        assert plain(tokens, **options)["choices"][0]["text"] == before
+
+
+@needs_kernel
+def test_closed_models_leave_nothing(pair: tuple[str, str]) -> None:
+    """Objects come and go in the same process; the one that stays computes the same."""
+    with closing(load(pair, "on")) as stays:
+        expected = stays(TEXT.decode(), max_tokens=16, temperature=0)["choices"][0]["text"]
+        for _ in range(3):
+            with closing(load(pair, "on")) as other:
+                assert other(TEXT.decode(), max_tokens=16, temperature=0)["choices"][0]["text"] == expected
+            assert stays(TEXT.decode(), max_tokens=16, temperature=0)["choices"][0]["text"] == expected
+
+
+def test_nothing_to_compute_is_said(tiny_target: Any) -> None:
+    with closing(Eagle3Llama(tiny_target.path, cpu_kernels="on", n_ctx=64, verbose=False)) as llm:
+        assert "ggml's own kernels alone: no weight" in llm.where
+
+
+def test_unknown_value(tiny_target: Any) -> None:
+    with pytest.raises(ValueError, match="cpu_kernels: expected one of auto, on, off, found 'maybe'"):
+        Eagle3Llama(Path(tiny_target.path), cpu_kernels="maybe")
