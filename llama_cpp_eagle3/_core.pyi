@@ -283,8 +283,13 @@ class Target:
         grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
         Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         """
-    def sample_from(self, sampler: int, logits: npt.NDArray[np.float32]) -> int:
-        """Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token."""
+    def sample_from(self, sampler: int, logits: npt.NDArray[np.float32], grammar: int = 0) -> int:
+        """Sample from logits that somebody has changed, float32 (n_vocab,), as `sample` does from a row."""
+    def sampled_probs(self) -> list[tuple[int, float]]:
+        """Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.
+
+        None if its sampler is greedy: that computes no probabilities.
+        """
     def set_device_argmax(self, n_outputs: int) -> None:
         """Let the target's device take the argmax of each row; `logits` and `sample` then raise, the rows stay there.
 
@@ -861,6 +866,3 @@ def grammar_sampler(
 
 def sampler_accept(sampler: int, token: int) -> None:
     """llama_sampler_accept, of samplers that may throw."""
-
-def sampler_apply(sampler: int, candidates: int) -> None:
-    """llama_sampler_apply, of samplers that may throw; candidates: address of a llama_token_data_array."""

@@ -27,13 +27,6 @@ void register_sampler(py::module_ & m) {
             llama_sampler_accept(reinterpret_cast<llama_sampler *>(sampler), token);
         },
         py::arg("sampler"), py::arg("token"), without_gil, "llama_sampler_accept, of samplers that may throw.");
-    m.def(
-        "sampler_apply",
-        [](uintptr_t sampler, uintptr_t candidates) {
-            llama_sampler_apply(reinterpret_cast<llama_sampler *>(sampler),
-                                reinterpret_cast<llama_token_data_array *>(candidates));
-        },
-        py::arg("sampler"), py::arg("candidates"), without_gil, "llama_sampler_apply, of samplers that may throw.");
 }
 
 } // namespace eagle3::python

@@ -119,12 +119,23 @@ void state_set(py_target & self, llama_seq_id seq_id, const py::bytes & state) {
 }
 
 llama_token sample_from(py_target & self, uintptr_t sampler,
-                        const py::array_t<float, py::array::c_style | py::array::forcecast> & logits) {
+                        const py::array_t<float, py::array::c_style | py::array::forcecast> & logits,
+                        uintptr_t                                                             grammar) {
     const busy_flag::scope scope(self.busy);
     if (logits.ndim() != 1 || logits.shape(0) != self.impl.n_vocab()) {
         throw std::invalid_argument(format("expected %d logits in one dimension", self.impl.n_vocab()));
     }
-    return self.impl.sample_from(reinterpret_cast<llama_sampler *>(sampler), logits.data());
+    return self.impl.sample_from(reinterpret_cast<llama_sampler *>(sampler), logits.data(),
+                                 reinterpret_cast<llama_sampler *>(grammar));
+}
+
+std::vector<std::pair<llama_token, float>> sampled_probs(py_target & self) {
+    const busy_flag::scope                     scope(self.busy);
+    std::vector<std::pair<llama_token, float>> res;
+    for (const llama_token_data & candidate : self.impl.sampled_probs()) {
+        res.emplace_back(candidate.id, candidate.p);
+    }
+    return res;
 }
 
 void decode_batch(py_target & self, const tokens_t & tokens, const pos_t & pos, const seqs_t & seq_ids,
@@ -293,8 +304,11 @@ void register_target(py::module_ & m) {
             grammar: a llama_sampler that is asked about the drawn token; another one is drawn if it refuses it.
             Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         )pbdoc")
-        .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"),
-             "Sample from logits that somebody has changed, float32 (n_vocab,), and let the sampler accept the token.")
+        .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"), py::arg("grammar") = 0, R"pbdoc(
+            Sample from logits that somebody has changed, float32 (n_vocab,), as `sample` does from a row.
+        )pbdoc")
+        .def("sampled_probs", &sampled_probs,
+             "Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.")
         .def("argmax", &argmax, py::arg("row"), "The first of the most probable tokens of a row.")
         .def("logits", &logits, py::arg("row"), "Copy of the logits of a row: float32, (n_vocab,).")
         .def("logits_all", &logits_all, py::arg("n"), "Copy of the logits of the first n rows: float32, (n, n_vocab).")

@@ -4,6 +4,7 @@
 #include "target/logits.h"
 #include "target/target.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace eagle3 {
@@ -40,13 +41,20 @@ const float * target::logits(int32_t row) const {
     return res;
 }
 
-static llama_token select(llama_sampler * smpl, std::vector<llama_token_data> & candidates, bool sorted) {
-    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, sorted };
+// what the sampler leaves is what the candidates then are
+static llama_token select(llama_sampler * smpl, std::vector<llama_token_data> & candidates) {
+    // a bias comes before what needs an order
+    llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
     llama_sampler_apply(smpl, &cur_p);
     if (cur_p.selected < 0 || cur_p.selected >= static_cast<int64_t>(cur_p.size)) {
         throw error("the sampler selected no token");
     }
-    return cur_p.data[cur_p.selected].id;
+    const llama_token token = cur_p.data[cur_p.selected].id;
+    if (cur_p.data != candidates.data()) {
+        candidates.assign(cur_p.data, cur_p.data + cur_p.size);
+    }
+    candidates.resize(cur_p.size);
+    return token;
 }
 
 // samplers sort, and NaN has no order
@@ -84,12 +92,17 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best, ll
     if (!few) {
         look_at_all(x);
     }
-    llama_token token = select(smpl, candidates, /*sorted =*/false); // a bias comes before what needs an order
+    return draw(smpl, grammar, x);
+}
+
+// from the candidates; logits: of all tokens, for a grammar that refuses what was drawn of them
+llama_token target::draw(llama_sampler * smpl, llama_sampler * grammar, const float * logits) {
+    llama_token token = select(smpl, candidates);
     if (grammar && !is_allowed(grammar, token)) {
-        look_at_all(x);
+        look_at_all(logits);
         llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
         llama_sampler_apply(grammar, &cur_p);
-        token = select(smpl, candidates, /*sorted =*/false);
+        token = select(smpl, candidates);
     }
     if (grammar) {
         llama_sampler_accept(grammar, token);
@@ -98,14 +111,24 @@ llama_token target::sample(llama_sampler * smpl, int32_t row, int32_t n_best, ll
     return token;
 }
 
-llama_token target::sample_from(llama_sampler * smpl, const float * logits) {
+llama_token target::sample_from(llama_sampler * smpl, const float * logits, llama_sampler * grammar) {
     if (!smpl) {
         throw std::invalid_argument("the sampler must not be null");
     }
     look_at_all(logits);
-    const llama_token token = select(smpl, candidates, /*sorted =*/false);
-    llama_sampler_accept(smpl, token);
-    return token;
+    return draw(smpl, grammar, logits);
+}
+
+std::vector<llama_token_data> target::sampled_probs() const {
+    std::vector<llama_token_data> res;
+    for (const llama_token_data & candidate : candidates) {
+        if (candidate.p > 0.0f) {
+            res.push_back(candidate);
+        }
+    }
+    std::stable_sort(res.begin(), res.end(),
+                     [](const llama_token_data & a, const llama_token_data & b) { return a.p > b.p; });
+    return res;
 }
 
 llama_token target::argmax(int32_t row) const {

@@ -95,8 +95,11 @@ class target {
     // the token that was drawn, and only if it refuses that applied to all and another one drawn: it is slow
     llama_token sample(llama_sampler * smpl, int32_t row, int32_t n_best = 0, llama_sampler * grammar = nullptr);
 
-    // sample from n_vocab() logits that somebody has changed
-    llama_token sample_from(llama_sampler * smpl, const float * logits);
+    // sample from n_vocab() logits that somebody has changed, or whose probabilities are wanted
+    llama_token sample_from(llama_sampler * smpl, const float * logits, llama_sampler * grammar = nullptr);
+
+    // the candidates that the last sample_from() drew from, the most probable first; none if its sampler is greedy
+    std::vector<llama_token_data> sampled_probs() const;
 
     // what a sequence can take back, and how; it knows positions
     recurrent_round & round(llama_seq_id seq_id);
@@ -235,7 +238,9 @@ class target {
 
     void look_at_all(const float * logits);
 
-    std::vector<llama_token_data> candidates; // scratch of sample()
+    llama_token draw(llama_sampler * smpl, llama_sampler * grammar, const float * logits);
+
+    std::vector<llama_token_data> candidates; // of the last sample() or sample_from()
 
     int64_t t_decode = 0;
 };

@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from .._core import Target, grammar_sampler, sampler_accept, sampler_apply
+from .._core import Target, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
 from .vocab import Vocab
 
@@ -228,7 +228,9 @@ class Chain:
         # these may take the greatest away
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
         active = {name for name in s.samplers if self._is_active(name)}
-        return s.mirostat_mode == 0 and s.temperature <= 0.0 and "temperature" in s.samplers and not active & others
+        # a range of temperatures ends above 0
+        takes_one = s.temperature <= 0.0 and s.dynatemp_range <= 0.0 and "temperature" in s.samplers
+        return s.mirostat_mode == 0 and takes_one and not active & others
 
     def _is_active(self, sampler: str) -> bool:
         """Whether one of llama-server's samplers does anything."""
@@ -372,45 +374,15 @@ class Chain:
         """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""
         if self.is_argmax:
             return target.argmax(row)
-        if self._sampling.keeps_probs:
-            return self._draw_and_look(target.logits(row))
-        if not self._processors:
+        if not self._processors and not self._sampling.keeps_probs:
             return target.sample(self._address, row, self._n_best, self._grammar_address)
         scores = target.logits(row)
         input_ids = np.asarray(tokens, dtype=np.intc)
         for processor in self._processors:
             scores[:] = processor(input_ids, scores)
-        return target.sample_from(self._address, scores)
-
-    def _draw_and_look(self, logits: npt.NDArray[np.single]) -> int:
-        """Draw, and keep what was drawn from."""
-        token = self._select(logits, None)
-        if self._grammar is not None and not self._is_allowed(token):
-            token = self._select(logits, self._grammar)
-        for sampler in (self._grammar, self._chain):
-            if sampler is not None:
-                sampler_accept(_address(sampler), token)
-        return token
-
-    def _is_allowed(self, token: int) -> bool:
-        candidates = (lib.llama_token_data * 1)(lib.llama_token_data(token, 1.0, 0.0))
-        array = lib.llama_token_data_array(candidates, 1, -1, False)
-        sampler_apply(self._grammar_address, ctypes.addressof(array))
-        return bool(candidates[0].logit != -math.inf)
-
-    def _select(self, logits: npt.NDArray[np.single], first: Any) -> int:
-        candidates = np.zeros(len(logits), dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
-        candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
-        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
-        array = lib.llama_token_data_array(pointer, len(candidates), -1, False)
-        for sampler in (first, self._chain):
-            if sampler is not None:
-                sampler_apply(_address(sampler), ctypes.addressof(array))
-        if not 0 <= array.selected < array.size:
-            raise Eagle3Error("the sampler selected no token")
-        left = [array.data[i] for i in range(array.size)]
-        token = int(left[array.selected].id)
-        self.probs = sorted(((int(c.id), float(c.p)) for c in left if c.p > 0.0), key=lambda c: -c[1])
+        token = target.sample_from(self._address, scores, self._grammar_address)
+        if self._sampling.keeps_probs:
+            self.probs = target.sampled_probs() or [(token, 1.0)]  # greedy computes none
         return token
 
     def __del__(self) -> None:
