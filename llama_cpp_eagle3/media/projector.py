@@ -24,8 +24,9 @@ from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
 from .families import check_family
-from .files import N_SAMPLES_MAX, MediaError, check, is_sound
+from .limits import N_SAMPLES_MAX, MediaError
 from .placeholders import find_placeholder
+from .sizes import check, is_sound
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _ERROR, _CONTINUED = 4, 5  # of ggml's log levels
