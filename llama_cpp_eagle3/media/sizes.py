@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 
-from .limits import N_BYTES_MAX, N_PIXELS_MAX, MediaError, too_large
+from .limits import N_BYTES_MAX, N_PIXELS_MAX, N_PIXELS_SUM_MAX, MediaError, too_large
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""By a PNG's color type."""
 
 
-def check(data: bytes, name: str = "the file") -> None:
-    """Raise MediaError for what is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or no single image of a usable size."""
+def check_files(files: Sequence[bytes]) -> None:
+    """Look at all files of a request before the first one is decoded.
+
+    Raises:
+        MediaError: one is not as `check` wants it, or all are too much together.
+    """
+    n_pixels = sum(check(data, f"media file {i}") for i, data in enumerate(files, 1))
+    if n_pixels > N_PIXELS_SUM_MAX:
+        raise MediaError(
+            f"the images have {n_pixels} pixels together, more than {N_PIXELS_SUM_MAX >> 20} Mi: "
+            "make them smaller, or send fewer"
+        )
+    for i, data in enumerate(files, 1):
+        if data[:8] == _PNG:
+            _check_inflated(data, f"media file {i}")
+
+
+def check(data: bytes, name: str = "the file") -> int:
+    """Pixels of an image, by its header; 0 of a sound.
+
+    Raises:
+        MediaError: it is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or no single image of a usable size.
+    """
     if not data:
         raise MediaError(f"{name} is empty")
     if len(data) > N_BYTES_MAX:
         raise too_large(name)
     if is_sound(data):
-        return
+        return 0
     try:
         size = _size(data, name)
     except (struct.error, IndexError):
@@ -27,6 +53,7 @@ def check(data: bytes, name: str = "the file") -> None:
         raise MediaError(f"{name} is an image of {width} x {height} pixels")
     if width * height > N_PIXELS_MAX:
         raise MediaError(f"{name} has {width} x {height} pixels, more than {N_PIXELS_MAX >> 20} Mi: make it smaller")
+    return width * height
 
 
 def is_sound(data: bytes) -> bool:
@@ -38,11 +65,10 @@ def is_sound(data: bytes) -> bool:
 
 def _size(data: bytes, name: str) -> tuple[int, int] | None:
     """Width and height; None if it is no image that the decoder knows."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
+    if data[:8] == _PNG:
         if b"acTL" in data[:1024]:
             raise _animated(name)
-        width, height = struct.unpack(">II", data[16:24])
-        return width, height
+        return _png_size(data)
     if data[:3] == b"\xff\xd8\xff":
         return _jpeg_size(data)
     if data[:6] in (b"GIF87a", b"GIF89a"):
@@ -59,6 +85,54 @@ def _size(data: bytes, name: str) -> tuple[int, int] | None:
 
 def _animated(name: str) -> MediaError:
     return MediaError(f"{name} is animated: give the frame that is meant")
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kinds of chunks, and where their data begin and end."""
+    i = len(_PNG)
+    while i + 8 <= len(data):
+        n, kind = struct.unpack(">I4s", data[i : i + 8])
+        yield kind, i + 8, i + 8 + n
+        i += 8 + n + 4
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    """The decoder skips Apple's CgBI in front of the header, and nothing else."""
+    for kind, begin, _ in _png_chunks(data):
+        if kind == b"IHDR":
+            width, height = struct.unpack(">II", data[begin : begin + 8])
+            return width, height
+        if kind != b"CgBI":
+            return None
+    raise IndexError
+
+
+def _check_inflated(data: bytes, name: str) -> None:
+    """Raise MediaError for a PNG whose data are more than its pixels: the decoder inflates whatever there is."""
+    n_max, has_zlib_header = 0, True
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # the decoder does not look at the checksum either
+    n, n_header = 0, 2
+    for kind, begin, end in _png_chunks(data):
+        if kind == b"IHDR":
+            width, height, depth, color = struct.unpack(">IIBB", data[begin : begin + 10])
+            # interlaced ones have up to two more rows and bytes in each of eight
+            n_max = (width * _N_CHANNELS.get(color, 4) * depth // 8 + 16) * (height + 8)
+        elif kind == b"CgBI":
+            has_zlib_header = False
+        elif kind == b"IEND":
+            return
+        elif kind == b"IDAT":
+            rest = data[begin:end]
+            if has_zlib_header and n_header:
+                n_header, rest = n_header - len(rest[:n_header]), rest[n_header:]
+            try:
+                while rest and not inflater.eof:
+                    n += len(inflater.decompress(rest, 1 << 20))
+                    rest = inflater.unconsumed_tail
+                    if n > n_max:
+                        raise MediaError(f"{name} holds more data than its pixels take: it is damaged")
+            except zlib.error:
+                raise MediaError(f"{name} cannot be decoded: it is damaged") from None
 
 
 def _bmp_size(data: bytes) -> tuple[int, int]:
@@ -87,7 +161,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[i + 5 : i + 9])
-            size = width, height
+            size = size or (width, height)  # the decoder takes the first one
         if marker == 0xDA:
             if data.find(b"\xff\xd9", i) < 0:
                 raise IndexError
