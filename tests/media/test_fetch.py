@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import threading
 import time
 
 import numpy as np
@@ -13,31 +11,10 @@ import pytest
 
 from llama_cpp_eagle3.media import MediaError, load_base64_or_url, read_media
 from vlm_pairs import png
+from web import answering
 
 PNG = png(np.zeros((4, 4, 3), np.uint8))
 OK = b"HTTP/1.1 200 OK\r\n"
-
-
-@contextlib.contextmanager
-def answering(*pieces, pause=0.0):
-    """A server that answers any request with these pieces; its port, and who connected."""
-    seen = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    seen.append(connection)
-                    with connection, contextlib.suppress(OSError):
-                        connection.recv(65536)
-                        for piece in pieces:
-                            connection.sendall(piece)
-                            time.sleep(pause)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1], seen
-        server.shutdown(socket.SHUT_RDWR)
 
 
 def fetch(url, **options):
