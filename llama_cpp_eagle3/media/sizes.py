@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from .limits import N_BYTES_MAX, N_PIXELS_MAX, N_PIXELS_SUM_MAX, MediaError, too_large
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_N_PARTS_MAX = 1 << 20
+"""Chunks, segments or blocks of a file: more of them are there to take time."""
 _N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """By a PNG's color type."""
 
@@ -45,7 +47,7 @@ def check(data: bytes, name: str = "the file") -> int:
     try:
         size = _size(data, name)
     except (struct.error, IndexError):
-        raise MediaError(f"{name} is truncated") from None
+        raise MediaError(f"{name} is truncated, or of more than {_N_PARTS_MAX} parts") from None
     if size is None:
         raise MediaError(f"{name} is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or its header is damaged")
     width, height = size
@@ -90,7 +92,9 @@ def _animated(name: str) -> MediaError:
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Kinds of chunks, and where their data begin and end."""
     i = len(_PNG)
-    while i + 8 <= len(data):
+    for _ in range(_N_PARTS_MAX):
+        if i + 8 > len(data):
+            return
         n, kind = struct.unpack(">I4s", data[i : i + 8])
         yield kind, i + 8, i + 8 + n
         i += 8 + n + 4
@@ -152,7 +156,9 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     """Of a file that has an end: the decoder takes what is missing for gray."""
     i, size = 2, None
-    while i + 9 < len(data):
+    for _ in range(_N_PARTS_MAX):
+        if i + 9 >= len(data):
+            break
         if data[i] != 0xFF:
             return None
         marker = data[i + 1]
@@ -173,6 +179,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 def _gif_frames(data: bytes) -> Iterator[int]:
     """Where its frames begin."""
     i = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
+    n = 0
     while data[i] != 0x3B:
         if data[i] == 0x2C:
             yield i
@@ -183,5 +190,7 @@ def _gif_frames(data: bytes) -> Iterator[int]:
         else:
             return
         while data[i]:
-            i += data[i] + 1
+            i, n = i + data[i] + 1, n + 1
+            if n > _N_PARTS_MAX:
+                raise IndexError
         i += 1

@@ -117,3 +117,22 @@ def test_all_sounds_of_a_request_share_a_limit(monkeypatch):
         assert sounds.prompt(sounds.marker, [sound]).media
         with pytest.raises(MediaError, match="media file 2"):
             sounds.prompt(sounds.marker * 2, [sound, sound])
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "tail"),
+    [
+        (b"\xff\xd8\xff", b"\xff\xfe\x00\x02", b"\xff\xc0\x00\x11\x08\x00\x08\x00\x08" + bytes(10)),
+        (b"\xff\xd8", b"\xff", b"\xc0\x00\x11\x08\x00\x08\x00\x08" + bytes(10)),
+        (b"\x89PNG\r\n\x1a\n", b"\0\0\0\0CgBI\0\0\0\0", chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))),
+        (b"GIF89a\x08\x00\x08\x00\x00\x00\x00\x21\xfe", b"\x01a", b"\0\x3b"),
+    ],
+    ids=["JPEG", "fill", "PNG", "GIF"],
+)
+def test_files_of_a_million_parts_are_not_read_to_the_end(head, part, tail, monkeypatch):
+    monkeypatch.setattr(sizes, "_N_PARTS_MAX", 1000)
+    if part != b"\xff":
+        tail += b"\xff\xda" + bytes(20) + b"\xff\xd9"
+        assert sizes.check(head + part * 500 + tail) == 64
+    with pytest.raises(MediaError, match="is truncated"):
+        sizes.check(head + part * 1500 + tail)
