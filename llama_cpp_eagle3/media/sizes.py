@@ -181,6 +181,7 @@ def _gif_frames(data: bytes) -> Iterator[int]:
     i = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
     n = 0
     while data[i] != 0x3B:
+        n += 1
         if data[i] == 0x2C:
             yield i
             flags = data[i + 9]
@@ -191,6 +192,11 @@ def _gif_frames(data: bytes) -> Iterator[int]:
             return
         while data[i]:
             i, n = i + data[i] + 1, n + 1
-            if n > _N_PARTS_MAX:
-                raise IndexError
+            _check_n_parts(n)
+        _check_n_parts(n)
         i += 1
+
+
+def _check_n_parts(n: int) -> None:
+    if n > _N_PARTS_MAX:
+        raise IndexError

@@ -126,8 +126,9 @@ def test_all_sounds_of_a_request_share_a_limit(monkeypatch):
         (b"\xff\xd8", b"\xff", b"\xc0\x00\x11\x08\x00\x08\x00\x08" + bytes(10)),
         (b"\x89PNG\r\n\x1a\n", b"\0\0\0\0CgBI\0\0\0\0", chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))),
         (b"GIF89a\x08\x00\x08\x00\x00\x00\x00\x21\xfe", b"\x01a", b"\0\x3b"),
+        (b"GIF89a\x08\x00\x08\x00\x00\x00\x00", b"\x21\xfe\0", b"\x3b"),
     ],
-    ids=["JPEG", "fill", "PNG", "GIF"],
+    ids=["JPEG", "fill", "PNG", "GIF", "GIF's blocks"],
 )
 def test_files_of_a_million_parts_are_not_read_to_the_end(head, part, tail, monkeypatch):
     monkeypatch.setattr(sizes, "_N_PARTS_MAX", 1000)
