@@ -102,9 +102,10 @@ class Context:
 
         Raises:
             ContextFullError: it does not fit; nothing is evaluated then.
+            ValueError: its rows see each other, and are more than a pass takes; the same.
         """
-        sequence = self.sequence
-        self._begin()
+        sequence, engine = self.sequence, self._begin()
+        media.check_fits(engine.n_batch, engine.target.n_ubatch)
         sequence.media = [m for m in sequence.media if m.end <= sequence.n_past] + [media]
         self.eval(media.tokens)
 

@@ -267,7 +267,12 @@ class EngineLlama(Llama):  # type: ignore[misc]
     # evaluating and drawing by hand
 
     def eval_media(self, media: Media) -> None:
-        """Evaluate an image behind what is there; the draft takes in the hidden states of its rows."""
+        """Evaluate an image behind what is there; the draft takes in the hidden states of its rows.
+
+        Raises:
+            ContextFullError: it does not fit into the context.
+            ValueError: its rows see each other, and n_batch or n_ubatch is smaller than it.
+        """
         with self._guard:
             start = perf_counter_ns()
             self._begin_stats()

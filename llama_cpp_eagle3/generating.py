@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter_ns
@@ -17,7 +18,7 @@ from .context import Generation
 from .engine import Chain, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
-from .media import read_media, take_media
+from .media import TIMEOUT_S, AllowHttp, read_media, take_media
 from .stats import Stats
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
@@ -26,7 +27,7 @@ _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
 class GeneratingLlama(EngineLlama):
     """What generates. It has no constructor: `Eagle3Llama` loads it."""
 
-    _media_http: bool
+    _media_http: AllowHttp
 
     def generate(
         self,
@@ -271,7 +272,12 @@ class GeneratingLlama(EngineLlama):
         projector, prompt = self._projector, None
         files: list[Any] = []
         if projector is not None:
-            messages, files = take_media(messages, projector.marker, self._read_media)
+            deadline = time.monotonic() + TIMEOUT_S
+            messages, files = take_media(
+                messages,
+                projector.marker,
+                lambda source: read_media(source, allow_http=self._media_http, deadline=deadline),
+            )
         arguments = chat_arguments((messages, *args), options)
         with self._guard:
             body, thinking = request_body(arguments), arguments.get("enable_thinking")
@@ -284,9 +290,6 @@ class GeneratingLlama(EngineLlama):
             params, arguments["model"] or self.model_path, self.engine.vocab, lambda: self._begin_chat(request)
         )
         return completion.stream() if arguments["stream"] else completion.whole()
-
-    def _read_media(self, source: Any) -> bytes:
-        return read_media(source, allow_http=self._media_http)
 
     def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
         with self._guard:

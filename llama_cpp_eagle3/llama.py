@@ -21,7 +21,7 @@ from .guard import bury
 from .head import Head
 from .loading import Loading, measure_state
 from .log import tell
-from .media import Projector, hook_handler
+from .media import AllowHttp, Projector, hook_handler
 from .model_file import check_file, file_errors
 from .model_options import ModelOptions
 from .options import DraftOptions, cache_types, check_names, check_values, set_defaults
@@ -86,7 +86,7 @@ class Eagle3Llama(GeneratingLlama):
         progress: Callable[[float], None] | None = None,
         mmproj_path: str | os.PathLike[str] | None = None,
         media_placeholder: int | str | None = None,
-        media_http: bool = False,
+        media_http: AllowHttp = False,
         checked: bool = True,
         **options: Any,
     ):
@@ -147,7 +147,8 @@ class Eagle3Llama(GeneratingLlama):
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
             media_placeholder: token, or its text, that the head sees in place of each row of an image. Default: what
                 the projector's type and the vocabulary say.
-            media_http: fetch http addresses that messages name, too.
+            media_http: fetch public http addresses that messages name; "private": those of this machine and of
+                private networks too.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
             **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number of

@@ -59,6 +59,15 @@ class Media:
         """Where the text goes on."""
         return self.first + len(self.tokens)
 
+    def check_fits(self, n_batch: int, n_ubatch: int) -> None:
+        """Raise ValueError if its rows see each other and are more than a pass takes."""
+        n_max = min(n_batch, n_ubatch)
+        if not self.causal and len(self.tokens) > n_max:
+            raise ValueError(
+                f"an image of {len(self.tokens)} rows that see each other has to fit into n_batch and n_ubatch, "
+                f"{n_max}: load the model with n_batch and n_ubatch of {len(self.tokens)} or more"
+            )
+
     def is_in(self, tokens: Sequence[int]) -> bool:
         """Whether a text has it in the same place."""
         return list(tokens[self.first : self.end]) == self.tokens
@@ -108,12 +117,7 @@ def check_media(tokens: Sequence[int], media: Sequence[Media], n_batch: int, n_u
     for m in media:
         if not m.is_in(tokens):
             raise ValueError(f"expected the tokens of an image at {m.first} to {m.end - 1} of the prompt")
-        n_max = min(n_batch, n_ubatch)
-        if not m.causal and len(m.tokens) > n_max:
-            raise ValueError(
-                f"an image of {len(m.tokens)} rows that see each other has to fit into n_batch and n_ubatch, {n_max}: "
-                f"load the model with n_batch and n_ubatch of {len(m.tokens)} or more"
-            )
+        m.check_fits(n_batch, n_ubatch)
         n_rows += len(m.tokens)
     if sum(t < 0 for t in tokens) != n_rows:
         raise ValueError("expected an image for each negative token of the prompt")

@@ -1,12 +1,16 @@
 """Images and sounds: from a file or a message to rows of embeddings, with llama.cpp's libmtmd."""
 
-from .files import MediaError, load_base64_or_url, read_media
+from .fetch import TIMEOUT_S, AllowHttp
+from .files import load_base64_or_url, read_media
 from .handlers import hook_handler
+from .limits import MediaError
 from .messages import take_media
 from .placeholders import find_placeholder
 from .projector import Projector, Prompt
 
 __all__ = [
+    "TIMEOUT_S",
+    "AllowHttp",
     "MediaError",
     "Projector",
     "Prompt",

@@ -1,31 +1,24 @@
-"""Files of images and sounds, looked at before llama.cpp's decoders see them."""
+"""Files of images and sounds, from paths, URLs and base64."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import os
-import struct
-from collections.abc import Iterator
-from urllib.error import URLError
+import stat
+import time
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-N_BYTES_MAX = 64 << 20
-"""Of a file."""
-N_PIXELS_MAX = 64 << 20
-"""Of an image: it takes three bytes each, and more while it is resized."""
-N_SAMPLES_MAX = 64 << 20
-"""Of a sound, as the encoder takes them: four bytes each."""
-_TIMEOUT_S = 30.0
+from .fetch import TIMEOUT_S, AllowHttp, fetch
+from .limits import N_BYTES_MAX, MediaError, short_url, too_large
+from .sizes import check
 
 
-class MediaError(ValueError):
-    """An image or a sound cannot be used."""
-
-
-def read_media(source: str | os.PathLike[str] | bytes, *, allow_http: bool = False) -> bytes:
+def read_media(
+    source: str | os.PathLike[str] | bytes, *, allow_http: AllowHttp = False, deadline: float | None = None
+) -> bytes:
     """Bytes of an image or a sound, from a path, a URL (`data:`, `file:`, `http:`) or bytes, looked at by `check`.
+
+    deadline: when fetching ends, by time.monotonic; None = TIMEOUT_S from now.
 
     Raises:
         MediaError: it is not there, may not be fetched, or is not what it should be.
@@ -33,15 +26,17 @@ def read_media(source: str | os.PathLike[str] | bytes, *, allow_http: bool = Fal
     if isinstance(source, (bytes, bytearray, memoryview)):
         data, name = bytes(source), "the file"
     elif isinstance(source, str) and source[:5].lower() in ("data:", "file:", "http:", "https"):
-        data, name = load_url(source, allow_http=allow_http, allow_files=True), _short(source)
-    else:
+        data, name = load_url(source, allow_http=allow_http, allow_files=True, deadline=deadline), short_url(source)
+    elif isinstance(source, (str, os.PathLike)):
         data, name = _read_file(os.fspath(source)), f"'{os.fspath(source)}'"
+    else:
+        raise MediaError(f"expected a path, a URL or bytes of a file, found {type(source).__name__}")
     check(data, name)
     return data
 
 
-def load_base64_or_url(source: str | bytes, *, allow_http: bool = False) -> bytes:
-    """What a request may name: a URL without files, or plain base64.
+def load_base64_or_url(source: str | bytes, *, allow_http: AllowHttp = False, deadline: float | None = None) -> bytes:
+    """What a request may name: a URL without files, or plain base64; deadline: as `read_media` has it.
 
     Raises:
         MediaError: it is neither, may not be fetched, or is too large.
@@ -50,11 +45,13 @@ def load_base64_or_url(source: str | bytes, *, allow_http: bool = False) -> byte
         return source
     if not isinstance(source, str):
         raise MediaError(f"expected a URL, found {type(source).__name__}")
-    return load_url(source, allow_http=allow_http) if ":" in source[:8] else decode_base64(source)
+    return load_url(source, allow_http=allow_http, deadline=deadline) if ":" in source[:8] else decode_base64(source)
 
 
-def load_url(url: str, *, allow_http: bool = False, allow_files: bool = False) -> bytes:
-    """What a URL stands for, of at most N_BYTES_MAX bytes.
+def load_url(
+    url: str, *, allow_http: AllowHttp = False, allow_files: bool = False, deadline: float | None = None
+) -> bytes:
+    """What a URL stands for, of at most N_BYTES_MAX bytes; deadline: as `read_media` has it.
 
     Raises:
         MediaError: not allowed, not there, or too large.
@@ -65,24 +62,27 @@ def load_url(url: str, *, allow_http: bool = False, allow_files: bool = False) -
     if scheme in ("http", "https"):
         if not allow_http:
             raise MediaError(
-                f"{_short(url)}: addresses are not fetched without media_http (serve: --media-http): send a data URL"
+                f"{short_url(url)}: addresses are not fetched without media_http (serve: --media-http): send a data URL"
             )
-        return _fetch(url)
+        return fetch(
+            url,
+            N_BYTES_MAX,
+            allow_private=allow_http == "private",
+            deadline=time.monotonic() + TIMEOUT_S if deadline is None else deadline,
+        )
     if scheme == "file" and allow_files:
-        return _read_file(unquote(urlsplit(url).path))
-    raise MediaError(f"{_short(url)}: expected a data URL" + (" or an http address" if allow_http else ""))
-
-
-def _short(url: str) -> str:
-    return f"'{url[:80]}{'...' if len(url) > 80 else ''}'"
+        try:
+            path = unquote(urlsplit(url).path)
+        except ValueError as e:
+            raise MediaError(f"{short_url(url)}: {e}") from None
+        return _read_file(path)
+    raise MediaError(f"{short_url(url)}: expected a data URL" + (" or an http address" if allow_http else ""))
 
 
 def _decode_data_url(url: str) -> bytes:
     head, comma, body = url.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise MediaError("expected a data URL with base64: 'data:image/png;base64,...'")
-    if len(body) > N_BYTES_MAX * 4 // 3 + 4:
-        raise _too_large("the data URL")
     return decode_base64(body)
 
 
@@ -92,143 +92,30 @@ def decode_base64(text: str) -> bytes:
     Raises:
         MediaError: it is none.
     """
+    if len(text) > N_BYTES_MAX * 4 // 3 + 4:
+        raise too_large("what the base64 stands for")
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as e:
+    except ValueError as e:  # binascii.Error, or of what is not ASCII
         raise MediaError(f"the data is no base64: {e}") from None
 
 
 def _read_file(path: str) -> bytes:
     path = os.path.expanduser(path)
     try:
-        if os.path.getsize(path) > N_BYTES_MAX:
-            raise _too_large(f"'{path}'")
+        status = os.stat(path)  # before it is opened: a FIFO would wait for who writes
+        if not stat.S_ISREG(status.st_mode):
+            raise MediaError(f"'{path}': expected a regular file, found a {_kind(status.st_mode)}")
         with open(path, "rb") as f:
-            return f.read()
+            data = f.read(N_BYTES_MAX + 1)
     except OSError as e:
         raise MediaError(f"'{path}': {e.strerror or e}") from None
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """A redirect may lead to where a request must not go."""
-
-
-def _fetch(url: str) -> bytes:
-    try:
-        with build_opener(_NoRedirect).open(Request(url), timeout=_TIMEOUT_S) as response:
-            data: bytes = response.read(N_BYTES_MAX + 1)
-    except (URLError, OSError, ValueError) as e:
-        raise MediaError(f"{_short(url)}: {e}") from None
+    except ValueError as e:  # NUL, or half a surrogate
+        raise e if isinstance(e, MediaError) else MediaError(f"{path!r} is no path: {e}") from None
     if len(data) > N_BYTES_MAX:
-        raise _too_large(_short(url))
+        raise too_large(f"'{path}'")
     return data
 
 
-def _too_large(name: str) -> MediaError:
-    return MediaError(f"{name} is larger than {N_BYTES_MAX >> 20} MiB")
-
-
-def check(data: bytes, name: str = "the file") -> None:
-    """Raise MediaError for what is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or no single image of a usable size."""
-    if not data:
-        raise MediaError(f"{name} is empty")
-    if len(data) > N_BYTES_MAX:
-        raise _too_large(name)
-    if is_sound(data):
-        return
-    try:
-        size = _size(data, name)
-    except (struct.error, IndexError):
-        raise MediaError(f"{name} is truncated") from None
-    if size is None:
-        raise MediaError(f"{name} is no PNG, JPEG, GIF, BMP, WAV, MP3 or FLAC, or its header is damaged")
-    width, height = size
-    if width <= 0 or height <= 0:
-        raise MediaError(f"{name} is an image of {width} x {height} pixels")
-    if width * height > N_PIXELS_MAX:
-        raise MediaError(f"{name} has {width} x {height} pixels, more than {N_PIXELS_MAX >> 20} Mi: make it smaller")
-
-
-def is_sound(data: bytes) -> bool:
-    """Whether the decoder takes it for WAV, MP3 or FLAC."""
-    is_mp3 = data[:3] == b"ID3" or (data[0] == 0xFF and len(data) > 1 and data[1] & 0xE0 == 0xE0)
-    is_jpeg = data[:3] == b"\xff\xd8\xff"
-    return (data[:4] == b"RIFF" and data[8:12] == b"WAVE") or (is_mp3 and not is_jpeg) or data[:4] == b"fLaC"
-
-
-def _size(data: bytes, name: str) -> tuple[int, int] | None:
-    """Width and height; None if it is no image that the decoder knows."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        if b"acTL" in data[:1024]:
-            raise _animated(name)
-        width, height = struct.unpack(">II", data[16:24])
-        return width, height
-    if data[:3] == b"\xff\xd8\xff":
-        return _jpeg_size(data)
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        if sum(1 for _ in _gif_frames(data)) > 1:
-            raise _animated(name)
-        width, height = struct.unpack("<HH", data[6:10])
-        return width, height
-    if data[:2] == b"BM":
-        return _bmp_size(data)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        raise MediaError(f"{name} is WebP, which llama.cpp does not decode: convert it to PNG or JPEG")
-    return None
-
-
-def _animated(name: str) -> MediaError:
-    return MediaError(f"{name} is animated: give the frame that is meant")
-
-
-def _bmp_size(data: bytes) -> tuple[int, int]:
-    """Of a file that is whole: the decoder takes what is missing for black."""
-    first, n_header = struct.unpack("<II", data[10:18])
-    if n_header == 12:
-        width, height, _, n_bits = struct.unpack("<HHHH", data[18:26])
-        is_plain = True
-    else:
-        width, height, _, n_bits, compression = struct.unpack("<iiHHI", data[18:34])
-        is_plain = compression in (0, 3)
-    if is_plain and width > 0 and first + (width * n_bits + 31) // 32 * 4 * abs(height) > len(data):
-        raise IndexError
-    return width, abs(height)
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Of a file that has an end: the decoder takes what is missing for gray."""
-    i, size = 2, None
-    while i + 9 < len(data):
-        if data[i] != 0xFF:
-            return None
-        marker = data[i + 1]
-        if marker == 0xFF:
-            i += 1
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[i + 5 : i + 9])
-            size = width, height
-        if marker == 0xDA:
-            if data.find(b"\xff\xd9", i) < 0:
-                raise IndexError
-            return size
-        i += 2 + struct.unpack(">H", data[i + 2 : i + 4])[0]
-    raise IndexError
-
-
-def _gif_frames(data: bytes) -> Iterator[int]:
-    """Where its frames begin."""
-    i = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
-    while data[i] != 0x3B:
-        if data[i] == 0x2C:
-            yield i
-            flags = data[i + 9]
-            i += 11 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
-        elif data[i] == 0x21:
-            i += 2
-        else:
-            return
-        while data[i]:
-            i += data[i] + 1
-        i += 1
+def _kind(mode: int) -> str:
+    return "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or socket"

@@ -18,9 +18,9 @@ import llama_cpp.mtmd_cpp as mtmd
 from .._core import read_projector, tokenize
 from ..engine import Media
 from .families import check_family
-from .files import is_sound
 from .placeholders import find_placeholder
 from .projector import context_params, make_media, sound_bitmap
+from .sizes import is_sound
 
 
 class Owner(Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .files import MediaError, decode_base64
+from .files import decode_base64
+from .limits import N_BYTES_SUM_MAX, MediaError, too_large
 
 _KINDS = ("image_url", "input_audio")
 
@@ -27,6 +28,7 @@ def take_media(
         MediaError: a part is not as it should be, or `load` raised it.
     """
     files: list[bytes] = []
+    n_bytes = 0
     found: list[Mapping[str, Any]] = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -40,6 +42,9 @@ def take_media(
                 raise MediaError("unsupported content[].type")
             if kind in _KINDS:
                 files.append(load(_source(part, kind)))
+                n_bytes += len(files[-1])
+                if n_bytes > N_BYTES_SUM_MAX:
+                    raise too_large("what all images and sounds are together", N_BYTES_SUM_MAX)
                 part = {"type": "media_marker", "text": marker}
             parts.append(part)
         found.append({**message, "content": parts})

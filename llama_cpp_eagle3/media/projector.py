@@ -24,8 +24,9 @@ from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
 from .families import check_family
-from .files import N_SAMPLES_MAX, MediaError, check, is_sound
+from .limits import N_SAMPLES_MAX, MediaError
 from .placeholders import find_placeholder
+from .sizes import check_files, is_sound
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _ERROR, _CONTINUED = 4, 5  # of ggml's log levels
@@ -160,8 +161,12 @@ class Projector:
         bitmaps: list[Any] = []
         chunks = mtmd.mtmd_input_chunks_init()
         try:
+            check_files(files)
+            n_samples = 0
             for i, data in enumerate(files):
-                bitmaps.append(self._bitmap(ctx, data, i))
+                bitmaps.append(self._bitmap(ctx, data, i, N_SAMPLES_MAX - n_samples))
+                if is_sound(data):
+                    n_samples += mtmd.mtmd_bitmap_get_nx(bitmaps[-1])
             array = (mtmd.mtmd_bitmap_p_ctypes * len(bitmaps))(*bitmaps)
             data = text.encode()
             given = mtmd.mtmd_input_text()
@@ -200,14 +205,13 @@ class Projector:
             raise ValueError(f"media_placeholder: expected one token of the vocabulary, found {asked!r}")
         return tokens[0], "as asked for"
 
-    def _bitmap(self, ctx: Any, data: bytes, i: int) -> Any:
+    def _bitmap(self, ctx: Any, data: bytes, i: int, n_samples_max: int) -> Any:
         name = f"media file {i + 1}"
-        check(data, name)
         if not (self.takes_sounds if is_sound(data) else self.takes_images):
             kind = "a sound" if is_sound(data) else "an image"
             raise MediaError(f"{name} is {kind}, which '{self.path}' does not take")
         if is_sound(data):
-            return sound_bitmap(ctx, data, name)
+            return sound_bitmap(ctx, data, name, n_samples_max)
         options = mtmd.mtmd_helper_init_opt_default()
         options.video_params.ffmpeg_bin_dir = os.devnull.encode()  # what is damaged is no video: run no program
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
@@ -252,14 +256,14 @@ def context_params() -> Any:
     return params
 
 
-def sound_bitmap(ctx: Any, data: bytes, name: str) -> Any:
+def sound_bitmap(ctx: Any, data: bytes, name: str, n_samples_max: int = N_SAMPLES_MAX) -> Any:
     """What libmtmd makes of a sound's file; its own decoder ends the process if a header claims 2^36 samples.
 
     Raises:
         MediaError: it cannot be decoded, or is too long.
     """
     try:
-        samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), N_SAMPLES_MAX)
+        samples = decode_sound(data, mtmd.mtmd_get_audio_sample_rate(ctx), n_samples_max)
     except ValueError as e:
         raise MediaError(f"{name} {e}") from None
     bitmap = mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))

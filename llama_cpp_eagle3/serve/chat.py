@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
 from ..engine import TokenLogprob
-from ..media import MediaError, Prompt, load_base64_or_url, take_media
+from ..media import TIMEOUT_S, MediaError, Prompt, load_base64_or_url, take_media
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
@@ -68,10 +69,11 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
     files: list[Any] = []
     try:
         if projector is not None and isinstance(body.get("messages"), list):
+            deadline = time.monotonic() + TIMEOUT_S
             messages, files = take_media(
                 body["messages"],
                 projector.marker,
-                lambda source: load_base64_or_url(source, allow_http=server.options.media_http),
+                lambda source: load_base64_or_url(source, allow_http=server.options.media_http, deadline=deadline),
             )
             body = {**body, "messages": messages}
         params = apply_request(

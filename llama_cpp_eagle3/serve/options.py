@@ -10,6 +10,7 @@ from typing import Any
 from ..cli.flags import LOAD, LOG, SAMPLING, SERVER, changed
 from ..cli.parser import Parser
 from ..cli.sampling import given as sampling_given
+from ..media import AllowHttp
 from .embedder import POOLING
 
 _N_BODY_MAX = 64 << 20
@@ -53,7 +54,7 @@ class ServeOptions:
     """llama.cpp's number; None: what the model says."""
     spm_infill: bool = False
     prefill_assistant: bool = True
-    media_http: bool = False
+    media_http: AllowHttp = False
     """Whether images are fetched from addresses that requests name."""
 
 
@@ -138,7 +139,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         context_shift=args.context_shift,
         spm_infill=args.spm_infill,
         prefill_assistant=args.prefill_assistant,
-        media_http=args.media_http,
+        media_http="private" if args.media_http_private else args.media_http,
     )
 
 

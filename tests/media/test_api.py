@@ -213,9 +213,9 @@ def test_addresses_if_they_are_allowed(vlm):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        assert read_media(f"{url}/image.png", allow_http=True) == vlm.file
+        assert read_media(f"{url}/image.png", allow_http="private") == vlm.file
         with pytest.raises(MediaError, match="302"):
-            read_media(f"{url}/moved", allow_http=True)
+            read_media(f"{url}/moved", allow_http="private")
         server.shutdown()
     with pytest.raises(MediaError, match="addresses are not fetched"):
         read_media(f"{url}/image.png")

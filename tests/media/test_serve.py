@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from llama_cpp_eagle3.cli import main
 from serving import Running
 from tiny import write_head
 from vlm_pairs import BEFORE, load_vlm
+from web import answering
 
 N = 12
 
@@ -84,6 +86,28 @@ def test_what_is_refused(running, source, message):
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
     assert running.server.engine.target.n_batches == n_batches
+
+
+def test_addresses_are_fetched_if_the_server_may(running, vlm, url, monkeypatch):
+    """What a server of images does wrong is told to who named it: no 500."""
+
+    def ask(port, media_http):
+        monkeypatch.setattr(running.server, "options", replace(running.server.options, media_http=media_http))
+        return running.post("/v1/chat/completions", body(f"http://127.0.0.1:{port}/image.png"))
+
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n", vlm.file) as (port, _):
+        assert (
+            ask(port, "private").json()["choices"][0]["message"]
+            == (running.ask("/v1/chat/completions", body(url))["choices"][0]["message"])
+        )
+        refused = ask(port, True)
+        assert (refused.status_code, "--media-http-private" in refused.text) == (400, True)
+    for answer in (b"what?\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"):
+        with answering(answer) as (port, _):
+            failed = ask(port, "private")
+            assert (failed.status_code, "no answer of HTTP" in failed.text) == (400, True)
+    failed = ask("1/a b", "private")
+    assert (failed.status_code, "InvalidURL" in failed.text or "refused" in failed.text) == (400, True)
 
 
 def test_props_say_what_is_taken(running):

@@ -95,7 +95,8 @@ SERVER = (
         env="LLAMA_ARG_N_PREDICT",
     ),
     MMPROJ,
-    flag("--media-http", help="fetch images from http addresses in messages", is_ours=True),
+    flag("--media-http", help="fetch images from public http addresses in messages", is_ours=True),
+    flag("--media-http-private", help="and from those of this machine and private networks", is_ours=True),
     *TEMPLATE,
     flag("--jinja", no="--no-jinja", help="(default: on)", default=True, env="LLAMA_ARG_JINJA"),
     flag(

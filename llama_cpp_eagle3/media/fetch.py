@@ -1,0 +1,152 @@
+"""Files behind http addresses that strangers may name: where they may lie, and how long they may take."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from .limits import MediaError, short_url, too_large
+
+AllowHttp = bool | Literal["private"]
+"""Whether http addresses are fetched: no, public ones, or those of this machine and of private networks too."""
+
+TIMEOUT_S = 30.0
+"""For all files of a request together: names, connections, answers."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def fetch(url: str, n_bytes_max: int, *, allow_private: bool, deadline: float) -> bytes:
+    """What an http address gives, without redirects and without the environment's proxies.
+
+    Args:
+        url: of http or https.
+        n_bytes_max: what is larger is refused.
+        allow_private: connect to addresses too that are not public.
+        deadline: in time.monotonic's seconds; no server can make it take longer.
+
+    Raises:
+        MediaError: it may not be fetched, does not come whole or in time, or is too large.
+    """
+    try:
+        address = urlsplit(url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        if not address.hostname or address.username is not None:
+            raise MediaError(f"{short_url(url)}: expected an address with a host, and without a user's name")
+        sock = _connect(address.hostname, port, url, allow_private, deadline)
+    except (OSError, ValueError) as e:
+        raise e if isinstance(e, MediaError) else MediaError(f"{short_url(url)}: {e}") from None
+    connection: HTTPConnection
+    if address.scheme == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(address.hostname, port, context=context)
+    else:
+        connection = HTTPConnection(address.hostname, port)
+    with _Deadline(sock, deadline) as limit:
+        try:
+            if address.scheme == "https":
+                limit.sock = context.wrap_socket(
+                    sock, server_hostname=address.hostname, do_handshake_on_connect=False
+                )  # the handshake is under the deadline too
+                limit.check(url)
+                limit.sock.do_handshake()
+            connection.sock = limit.sock
+            connection.request("GET", (address.path or "/") + (f"?{address.query}" if address.query else ""))
+            data = _body(connection, url, n_bytes_max)
+            limit.check(url)  # what has no length just ends
+            return data
+        except (OSError, HTTPException, ValueError) as e:
+            limit.check(url)
+            raise e if isinstance(e, MediaError) else MediaError(f"{short_url(url)}: {_reason(e)}") from None
+        finally:
+            connection.close()
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is on the internet, and neither of this machine nor of a network around it."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.is_site_local:
+            return False
+    return address.is_global and not address.is_multicast
+
+
+def _connect(host: str, port: int, url: str, allow_private: bool, deadline: float) -> socket.socket:
+    """A connection to an address that was looked at: a name is asked for once, so that it cannot change meanwhile."""
+    error: Exception | None = None
+    for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the files of a request did not come within {TIMEOUT_S:g} s")
+        if not (allow_private or is_public(ip_address(target[0]))):
+            error = MediaError(
+                f"{short_url(url)}: {target[0]} is no public address; it is not fetched without "
+                "media_http='private' (serve: --media-http-private)"
+            )
+            continue
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(left)
+            sock.connect(target)
+            return sock
+        except OSError as e:
+            sock.close()
+            error = e
+    raise error or OSError("the name has no address")
+
+
+class _Deadline:
+    """Ends what a socket does when the time has come: its own timeout begins again with every byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float):
+        self.sock, self.is_over = sock, False
+        self._timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._end)
+        self._timer.daemon = True
+
+    def check(self, url: str) -> None:
+        """Raise MediaError if the time has come."""
+        if self.is_over:
+            raise MediaError(f"{short_url(url)}: the files of a request did not come within {TIMEOUT_S:g} s") from None
+
+    def _end(self) -> None:
+        self.is_over = True
+        with contextlib.suppress(OSError):  # closed already
+            # not SSLSocket's, which takes the encryption away from who reads
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._timer.cancel()
+        self.sock.close()
+
+
+def _body(connection: HTTPConnection, url: str, n_bytes_max: int) -> bytes:
+    response = connection.getresponse()
+    if response.status != 200:
+        raise MediaError(f"{short_url(url)}: HTTP Error {response.status}: {response.reason[:80]}")
+    if (response.length or 0) > n_bytes_max:
+        raise too_large(short_url(url), n_bytes_max)
+    data = response.read(n_bytes_max + 1)
+    if len(data) > n_bytes_max:
+        raise too_large(short_url(url), n_bytes_max)
+    if response.length:
+        raise MediaError(f"{short_url(url)}: the answer ends {response.length} bytes too early")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)[:200]
+    return f"no answer of HTTP: {type(error).__name__} {text}" if isinstance(error, HTTPException) else text

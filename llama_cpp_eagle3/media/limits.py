@@ -1,0 +1,28 @@
+"""What images and sounds may be at most, and how errors about them speak."""
+
+from __future__ import annotations
+
+N_BYTES_MAX = 64 << 20
+"""Of a file."""
+N_BYTES_SUM_MAX = 256 << 20
+"""Of all files of a request."""
+N_PIXELS_MAX = 64 << 20
+"""Of an image: it takes three bytes each, and more while it is resized."""
+N_PIXELS_SUM_MAX = 128 << 20
+"""Of all images of a request: they are decoded before the first one is encoded."""
+N_SAMPLES_MAX = 64 << 20
+"""Of all sounds of a request, as the encoder takes them: four bytes each."""
+
+
+class MediaError(ValueError):
+    """An image or a sound cannot be used."""
+
+
+def short_url(url: str) -> str:
+    """The beginning of a URL, as errors name it."""
+    return f"'{url[:80]}{'...' if len(url) > 80 else ''}'"
+
+
+def too_large(name: str, n_bytes_max: int = N_BYTES_MAX) -> MediaError:
+    """The error for what has too many bytes."""
+    return MediaError(f"{name} is larger than {n_bytes_max >> 20} MiB")

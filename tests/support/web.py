@@ -1,0 +1,30 @@
+"""Servers of HTTP that say what no server should."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+
+@contextlib.contextmanager
+def answering(*pieces, pause=0.0):
+    """A server that answers any request with these pieces; its port, and who connected."""
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    seen.append(connection)
+                    with connection, contextlib.suppress(OSError):
+                        connection.recv(65536)
+                        for piece in pieces:
+                            connection.sendall(piece)
+                            time.sleep(pause)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1], seen
+        server.shutdown(socket.SHUT_RDWR)
