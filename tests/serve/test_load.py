@@ -81,11 +81,7 @@ def test_clients_leave(small: Running, stream: bool) -> None:
     with Slow(small, 0.1):  # none is done before its client leaves, on a busy machine either
         sockets: list[socket.socket] = []
         for _ in range(4):
-            opened = socket.create_connection(("127.0.0.1", int(small.url.rsplit(":", 1)[1])))
-            body = httpx.Request("POST", small.url + "/completion", json={**LONG, "stream": stream}).read()
-            head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            opened.sendall(head + body)
-            sockets.append(opened)
+            sockets.append(send(small, {**LONG, "stream": stream}))
         wait_for(lambda: small.server.engine.n_running == small.server.engine.n_waiting == 2)
         sockets.pop().close()  # this one waits
         wait_for(lambda: len(jobs) == 3)
@@ -94,6 +90,33 @@ def test_clients_leave(small: Running, stream: bool) -> None:
         wait_for(lambda: not jobs)
     wait_for(lambda: n_cancelled(small) == n_before + 4)  # none was done
     assert small.server.engine.n_running == small.server.engine.n_waiting == 0
+
+
+def send(running: Running, body: dict[str, Any]) -> socket.socket:
+    """Ask, and do not wait."""
+    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
+    data = httpx.Request("POST", running.url + "/completion", json=body).read()
+    head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    opened.sendall(head + data)
+    return opened
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
+    """Those that wait for the one that reads the prompt go with it, before they were given a place."""
+    with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 8}) as running:
+        engine, jobs = running.server.engine, running.server.worker.jobs
+        with Slow(running, 0.1):
+            others = [send(running, LONG) for _ in range(2)]
+            wait_for(lambda: engine.n_running == 2)
+            with send(running, {**LONG, "n": 3, "stream": stream}):
+                wait_for(lambda: len(jobs) == 5 and engine.n_waiting == 1)
+            wait_for(lambda: len(jobs) == 2)
+            assert n_cancelled(running) == 3
+            for opened in others:
+                opened.close()
+            wait_for(lambda: not jobs)
+        wait_for(lambda: n_cancelled(running) == 5)  # none was done
 
 
 def test_slots_say_what_runs(small: Running) -> None:
