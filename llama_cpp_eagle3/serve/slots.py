@@ -16,6 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..engine import Sequence
 from ..errors import Eagle3Error
 from ..whole_file import whole_file
 from .completions import settings_of
@@ -42,22 +43,22 @@ async def slots(request: Request) -> Response:
 
 def _state(server: Server) -> list[dict[str, Any]]:
     engine = server.engine
-    answers: dict[int, Answer] = {}
-    for job in list(server.worker.jobs):
+    running: dict[int, tuple[Sequence, Answer]] = {}
+    for job in set(server.worker.jobs):
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
-            answers[job.sequence.seq_id] = job.listener.answers[job.index]
+            running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
     for place in engine.memory.places:
-        answer = answers.get(place.seq_id)
+        user = running.get(place.seq_id)
         slot: dict[str, Any] = {
             "id": place.seq_id,
             "n_ctx": engine.n_ctx,
             "speculative": engine.drafter is not None,
-            "is_processing": answer is not None,
+            "is_processing": user is not None,
             "n_prompt_tokens_cached": len(place.kept),
         }
-        if answer is not None:
-            sequence = next(job.sequence for job in server.worker.jobs if job.sequence.seq_id == place.seq_id)
+        if user is not None:
+            sequence, answer = user
             n_decoded = answer.figures.n_tokens
             slot |= {
                 "n_prompt_tokens": len(sequence.tokens),

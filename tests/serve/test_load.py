@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,13 @@ class Slow:
 
     def __exit__(self, *args: Any) -> None:
         self._engine.before_pass = self._before
+
+
+class Changing(set[Any]):
+    """Jobs that change while somebody iterates them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("Set changed size during iteration")
 
 
 def test_the_same_text_for_all(running: Running) -> None:
@@ -160,15 +168,47 @@ def test_a_failed_pass_is_not_the_end(small: Running, monkeypatch: pytest.Monkey
     assert small.ask("/completion", BODY)["content"] == expected
 
 
-def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with Running(*pair) as running:
 
         def fail() -> None:
             raise RuntimeError("the device is gone")
 
+        running.server.worker.jobs = Changing()
         monkeypatch.setattr(running.server.engine, "before_pass", fail)
         response = running.post("/completion", BODY)
         assert response.status_code == 500
         assert "the device is gone" in response.json()["error"]["message"]
         assert running.client.get("/health").status_code == 503
         assert running.post("/completion", BODY).status_code == 500
+    said = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert len(said) == 1
+    assert "restart it: the device is gone" in said[0].getMessage()
+
+
+def test_a_pass_that_hangs(pair: Any) -> None:
+    """The worker says that it cannot be stopped, and does not wait for ever."""
+    with Running(*pair) as running:
+        engine, worker = running.server.engine, running.server.worker
+        is_in, may_go_on = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            is_in.set()
+            may_go_on.wait()
+
+        engine.before_pass = hang
+        with send(running, BODY):
+            assert is_in.wait(10)
+            assert not worker.stop(0.01)
+            may_go_on.set()
+            assert worker.stop()
+
+
+def test_jobs_that_come_meanwhile(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Slow(small), small.client.stream("POST", "/completion", json=LONG) as response:
+        lines = response.iter_lines()
+        next(lines)
+        monkeypatch.setattr(small.server.worker, "jobs", Changing(small.server.worker.jobs.copy()))
+        found = httpx.get(small.url + "/slots", trust_env=False)
+        assert [slot["is_processing"] for slot in found.json()].count(True) == 1
+    wait_for(lambda: not small.server.worker.jobs)
