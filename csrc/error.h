@@ -29,6 +29,11 @@ struct context_full_error : error {
     using error::error;
 };
 
+// the target computed logits of which none is a number, or that no sampler can sort
+struct logits_error : error {
+    using error::error;
+};
+
 // the loaded libllama is not the one that we were written for
 struct library_mismatch_error : error {
     using error::error;

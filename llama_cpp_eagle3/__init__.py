@@ -9,6 +9,7 @@ from .errors import (
     HubError,
     IncompatibleDraftError,
     LibraryMismatchError,
+    LogitsError,
     ModelFileError,
     RpcError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "HubError",
     "IncompatibleDraftError",
     "LibraryMismatchError",
+    "LogitsError",
     "ModelFileError",
     "RpcError",
     "Stats",

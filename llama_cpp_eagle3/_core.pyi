@@ -312,6 +312,8 @@ class Target:
         """
     def save(self, seq_id: int = 0) -> None:
         """Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept."""
+    def clear(self) -> None:
+        """Forget all sequences, and clear the cells too: what is left in them may be NaN."""
     def settle(self) -> None:
         """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
     def n_past(self, seq_id: int = 0) -> int:

@@ -389,6 +389,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
                     self.drafter.state_set(draft_state)
             except BaseException as e:
                 self._context.forget()
+                self.target.clear()  # nobody else has anything there, and what is left of the state may be NaN
                 if type(e) is RuntimeError:  # llama_cpp's own, which says no more
                     raise ValueError(
                         "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"

@@ -26,6 +26,10 @@ class ContextFullError(Eagle3Error):
     """The context has no room for the tokens that were to be evaluated."""
 
 
+class LogitsError(Eagle3Error):
+    """The target computed logits that are no numbers: what it read is damaged, or it overflows."""
+
+
 class RpcError(Eagle3Error, ConnectionError):
     """A ggml-rpc server cannot be reached, does not understand us, or is gone."""
 

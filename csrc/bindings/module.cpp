@@ -24,6 +24,7 @@ static void register_errors() {
     static const py::handle cls_model_file   = error_class("ModelFileError");
     static const py::handle cls_incompatible = error_class("IncompatibleDraftError");
     static const py::handle cls_context_full = error_class("ContextFullError");
+    static const py::handle cls_logits       = error_class("LogitsError");
     static const py::handle cls_mismatch     = error_class("LibraryMismatchError");
     static const py::handle cls_busy         = error_class("BusyError");
 
@@ -38,6 +39,8 @@ static void register_errors() {
             set_error(cls_incompatible, e);
         } catch (const context_full_error & e) {
             set_error(cls_context_full, e);
+        } catch (const logits_error & e) {
+            set_error(cls_logits, e);
         } catch (const library_mismatch_error & e) {
             set_error(cls_mismatch, e);
         } catch (const busy_error & e) {

@@ -332,6 +332,13 @@ void register_target(py::module_ & m) {
             py::arg("seq_id") = 0,
             "Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept.")
         .def(
+            "clear",
+            [](py_target & self) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.clear();
+            },
+            without_gil(), "Forget all sequences, and clear the cells too: what is left in them may be NaN.")
+        .def(
             "settle",
             [](py_target & self) {
                 const busy_flag::scope scope(self.busy);

@@ -42,7 +42,7 @@ llama_token argmax(const float * logits, int32_t n) {
         }
     }
     const float * it = std::find(logits + first, logits + n, x_max);
-    return it == logits + n ? 0 : static_cast<llama_token>(it - logits); // NaN equals nothing
+    return it == logits + n ? -1 : static_cast<llama_token>(it - logits); // NaN equals nothing
 }
 
 bool has_nan(const float * logits, int32_t n) {

@@ -7,7 +7,7 @@
 
 namespace eagle3 {
 
-// the first of the greatest of n logits; 0 if all are NaN
+// the first of the greatest of n logits; -1 if all are NaN
 llama_token argmax(const float * logits, int32_t n);
 
 // the k greatest of n logits, best first, the lower id first among equals. False if they are not k numbers

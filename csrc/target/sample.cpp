@@ -57,10 +57,15 @@ static llama_token select(llama_sampler * smpl, std::vector<llama_token_data> & 
     return token;
 }
 
+[[noreturn]] static void throw_no_numbers() {
+    throw logits_error(
+        "the logits are no numbers: the model's file or a state that was loaded is damaged, or the model overflows");
+}
+
 // samplers sort, and NaN has no order
 static void check_numbers(const float * logits, int32_t n) {
     if (has_nan(logits, n)) {
-        throw error("the logits are no numbers: the model's file is damaged, or it overflows");
+        throw_no_numbers();
     }
 }
 
@@ -132,13 +137,15 @@ std::vector<llama_token_data> target::sampled_probs() const {
 }
 
 llama_token target::argmax(int32_t row) const {
-    if (!argmax_used) {
-        return eagle3::argmax(logits(row), n_vocab_tgt);
+    llama_token token = -1;
+    if (argmax_used) {
+        check_row(row);
+        token = llama_get_sampled_token_ith(ctx, row_idxs[row]);
+    } else {
+        token = eagle3::argmax(logits(row), n_vocab_tgt);
     }
-    check_row(row);
-    const llama_token token = llama_get_sampled_token_ith(ctx, row_idxs[row]);
     if (token < 0 || token >= n_vocab_tgt) {
-        return 0; // every logit was NaN
+        throw_no_numbers();
     }
     return token;
 }

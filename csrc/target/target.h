@@ -133,6 +133,10 @@ class target {
     std::vector<uint8_t> state_get(llama_seq_id seq_id);
     void                 state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state);
 
+    // Forget all sequences, and clear the cells too. What a damaged state left in cells may be NaN, and masked cells
+    // take part in products with zero
+    void clear();
+
     // make the memory hold exactly the sequences' tokens: no replay, no leaves. For whoever is about to look at it
     void settle();
 

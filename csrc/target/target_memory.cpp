@@ -110,6 +110,14 @@ void target::state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state) 
     }
 }
 
+void target::clear() {
+    check_open();
+    for (llama_seq_id s = 0; s < n_seq; ++s) {
+        truncate(0, s);
+    }
+    llama_memory_clear(llama_get_memory(ctx), /*data =*/true);
+}
+
 void target::settle() {
     check_open();
     for (llama_seq_id s = 0; s < n_seq; ++s) {

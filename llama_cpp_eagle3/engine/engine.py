@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 
 from .._core import Drafter, FeatureTap, Guard, Planner, Target, TextDrafter
-from ..errors import Eagle3Error
+from ..errors import Eagle3Error, LogitsError
 from .media import Media, check_media
 from .memory import Memory
 from .opener import Opener, lost_error
@@ -80,6 +80,8 @@ class Engine:
             draft_model=draft_model,
             text=text,
         )
+        self._is_spoilt = False
+        """Whether cells may hold what is no number."""
         self._guard = Guard(type(self).__name__)
         self._schedule = Schedule(self.memory, self._rounds.begin_text)
         self._outputs = Outputs(vocab)
@@ -326,7 +328,7 @@ class Engine:
     def next(self, sequence: Sequence) -> int | None:
         """The next token that `accept` would yield; None if the round has no more to say."""
         with self._guard:
-            return self._rounds.next(sequence)
+            return self._next(sequence)
 
     def commit(self) -> None:
         """Make target and draft hold what was accepted of the open pass. Does nothing without one."""
@@ -341,6 +343,8 @@ class Engine:
         """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
         self._rounds.commit()
         self._schedule.retire()
+        if self._is_spoilt:
+            self._scrub()
         self.memory.tidy()
 
     # a sequence that somebody drives by hand
@@ -452,7 +456,12 @@ class Engine:
         """
         with self._guard:
             self._begin()
-            self.memory.keep_there(seq_id, tokens, target, draft)
+            try:
+                self.memory.keep_there(seq_id, tokens, target, draft)
+            except BaseException:  # whatever it was, some of the state may be in the cells
+                self._is_spoilt = True
+                self._scrub()
+                raise
 
     def forget(self, seq_id: int) -> int:
         """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
@@ -477,12 +486,29 @@ class Engine:
             self.target.close()
             self.vocab.close()
 
+    def _next(self, sequence: Sequence) -> int | None:
+        try:
+            return self._rounds.next(sequence)
+        except LogitsError:
+            self._is_spoilt = True
+            raise
+
+    def _scrub(self) -> None:
+        """Clear all cells, since masked ones take part in products with zero and NaN stays NaN in these.
+
+        Those that run are put aside, and come back by themselves.
+        """
+        for sequence in reversed(self._schedule.running.copy()):
+            self._schedule.put_aside(sequence)
+        self.memory.scrub()
+        self._is_spoilt = False
+
     def _accept_all(self, s: Sequence) -> None:
         """Say all that a sequence's rows of the open pass give; an error of its sampler ends the sequence alone."""
-        rounds, outputs = self._rounds, self._outputs
+        outputs = self._outputs
         while not s.finish_reason:
             try:
-                token = rounds.next(s)
+                token = self._next(s)
             except BaseException as e:
                 outputs.fail(s, e)
                 if isinstance(e, Exception):

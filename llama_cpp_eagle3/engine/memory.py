@@ -306,6 +306,11 @@ class Memory:
             if place.is_free:
                 self._forget(place)
 
+    def scrub(self) -> None:
+        """Forget everything, and clear the cells too: no sequence runs, and what is in the cells may be NaN."""
+        self.clear()
+        self.target.clear()
+
     def _best(self, tokens: SequenceOf[int], n_wanted: int, free: SequenceOf[Place]) -> tuple[Place | None, int]:
         """The place that shares the most tokens with a prompt, of equal ones a free one; and how many."""
         best, n_best = None, 0

@@ -29,6 +29,8 @@ class Schedule:
     def submit(self, sequence: Sequence) -> None:
         """Have a sequence wait for a place."""
         self.waiting.append(sequence)
+        if sequence.is_cancelled:  # before it came here
+            self._has_cancelled = True
 
     def cancel(self, sequence: Sequence) -> None:
         """Have a sequence end with the next `end_cancelled`, wherever it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import string
 from collections.abc import Collection
@@ -28,6 +29,7 @@ from .templates import Templates
 from .text import Tokenizer
 from .worker import Job, Worker
 
+_log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
 _N_THREADS = 2  # for what takes long beside the loop: tokenizing, grammars, files
@@ -53,7 +55,9 @@ class Server:
 
     def stop(self) -> None:
         """End all that runs, and free the model."""
-        self.worker.stop()
+        if not self.worker.stop():
+            _log.error("a pass does not end: the model is not freed, the process ends with it")
+            return
         self._threads.shutdown()
         if self.embedder is not None:
             self.embedder.close()

@@ -1,11 +1,12 @@
 """/slots: what runs where, and saved slots.
 
 A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it says which
-pair made it.
+pair made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..engine import Sequence
 from ..errors import Eagle3Error
 from ..whole_file import whole_file
 from .completions import settings_of
@@ -23,7 +25,8 @@ from .generation import Answer, Generation
 from .http import Json, read_json, until_gone
 from .server import Server
 
-_MAGIC = b"EAGLE3SLOT\x01\n"
+_MAGIC = b"EAGLE3SLOT\x02\n"
+_N_DIGEST = hashlib.sha256().digest_size
 _N_NAME_MAX = 255
 
 
@@ -40,22 +43,22 @@ async def slots(request: Request) -> Response:
 
 def _state(server: Server) -> list[dict[str, Any]]:
     engine = server.engine
-    answers: dict[int, Answer] = {}
-    for job in list(server.worker.jobs):
+    running: dict[int, tuple[Sequence, Answer]] = {}
+    for job in set(server.worker.jobs):
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
-            answers[job.sequence.seq_id] = job.listener.answers[job.index]
+            running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
     for place in engine.memory.places:
-        answer = answers.get(place.seq_id)
+        user = running.get(place.seq_id)
         slot: dict[str, Any] = {
             "id": place.seq_id,
             "n_ctx": engine.n_ctx,
             "speculative": engine.drafter is not None,
-            "is_processing": answer is not None,
+            "is_processing": user is not None,
             "n_prompt_tokens_cached": len(place.kept),
         }
-        if answer is not None:
-            sequence = next(job.sequence for job in server.worker.jobs if job.sequence.seq_id == place.seq_id)
+        if user is not None:
+            sequence, answer = user
             n_decoded = answer.figures.n_tokens
             slot |= {
                 "n_prompt_tokens": len(sequence.tokens),
@@ -159,13 +162,16 @@ def _write(path: Path, pair: tuple[str, str], tokens: list[int], target: bytes, 
         {"target": pair[0], "draft": pair[1], "n_tokens": len(tokens), "n_target": len(target), "n_draft": len(draft)}
     ).encode()
     data = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
+    digest = hashlib.sha256()
     try:
         with whole_file(path, mode=0o600) as part, part.open("wb") as file:
             for piece in (data, target, draft):
+                digest.update(piece)
                 file.write(piece)
+            file.write(digest.digest())
     except OSError as e:
         raise failed(f"Unable to save slot: {e.strerror}") from None
-    return len(data) + len(target) + len(draft)
+    return len(data) + len(target) + len(draft) + _N_DIGEST
 
 
 def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], bytes, bytes, int]:
@@ -180,13 +186,16 @@ def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], byt
         raise invalid(f"Unable to restore slot: {e.strerror}") from None
     try:
         if not data.startswith(_MAGIC):
-            raise ValueError("it is none")
+            raise ValueError("it is none, or another version's")
+        n_end = len(data) - _N_DIGEST
+        if hashlib.sha256(memoryview(data)[:n_end]).digest() != data[n_end:]:
+            raise ValueError("it is truncated or damaged: its checksum is another one")
         (n_header,) = struct.unpack_from("<I", data, len(_MAGIC))
         begin = len(_MAGIC) + 4
         header = json.loads(data[begin : begin + n_header])
         begin += n_header
         n_tokens, n_target, n_draft = (int(header[name]) for name in ("n_tokens", "n_target", "n_draft"))
-        if min(n_tokens, n_target, n_draft) < 0 or len(data) != begin + 4 * n_tokens + n_target + n_draft:
+        if min(n_tokens, n_target, n_draft) < 0 or n_end != begin + 4 * n_tokens + n_target + n_draft:
             raise ValueError("it is truncated")
         saved = str(header["target"]), str(header["draft"])
         tokens = list(struct.unpack_from(f"<{n_tokens}i", data, begin))
@@ -201,4 +210,4 @@ def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], byt
     if n_tokens > n_ctx:
         raise invalid(f"Unable to restore slot: it holds {n_tokens} tokens, the slot's context {n_ctx}")
     begin += 4 * n_tokens
-    return tokens, data[begin : begin + n_target], data[begin + n_target :], len(data)
+    return tokens, data[begin : begin + n_target], data[begin + n_target : n_end], len(data)

@@ -17,6 +17,7 @@ from ..engine import Engine, Output, Sequence, TokenLogprob
 from .figures import Figures
 
 _N_FAILURES_MAX = 3
+_STOP_SECONDS = 60.0  # a pass may take long, but a device that hangs never comes back
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class Worker:
     def __init__(self, engine: Engine, observer: Observer):
         self.engine = engine
         self.jobs: set[Job] = set()
-        """All that are not done."""
+        """All that are not done. Two threads change it: a copy is what can be iterated."""
         self.failure = ""
         """Why the model cannot be used any more; empty as long as it can."""
         self._observer = observer
@@ -133,12 +134,13 @@ class Worker:
         self._loop = loop
         self._thread.start()
 
-    def stop(self) -> None:
-        """End all that runs, and wait for the thread."""
+    def stop(self, seconds: float = _STOP_SECONDS) -> bool:
+        """End all that runs, and wait for the thread; False if it does not end, and may still use the model."""
         self._stopping = True
         self._inbox.put(None)
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
         """Have a job done."""
@@ -194,6 +196,8 @@ class Worker:
                 return
             is_idle = False
             if isinstance(item, Job):
+                if item not in self.jobs:
+                    continue  # it was given up on its way here
                 if item.parent is not None and item.parent in self.jobs and not item.parent.figures.t_first:
                     item.parent.children.append(item)
                 else:
@@ -309,7 +313,8 @@ class Worker:
     def _give_up(self, error: Exception) -> None:
         """End all jobs with an error."""
         if not self._stopping:
-            self.failure = str(error)
+            self.failure = f"the server has stopped generating, restart it: {error}"
+            _log.critical("%s", self.failure)
         while not self._inbox.empty():
             item = self._inbox.get()
             if isinstance(item, _Call):
@@ -323,9 +328,10 @@ class Worker:
             self.engine.drop(left)
         except Exception as e:
             _log.error("cannot end what was running: %s", e)
-        events: dict[Job, list[Event]] = {job: [End("error", error=error)] for job in self.jobs}
+        jobs = set(self.jobs)  # the loop adds to it meanwhile: those have not been told
+        events: dict[Job, list[Event]] = {job: [End("error", error=error)] for job in jobs}
         self._by_sequence.clear()
-        self.jobs.clear()
+        self.jobs -= jobs
         self._n_failures = 0
         self._tell(events)
 

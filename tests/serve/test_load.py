@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,13 @@ class Slow:
         self._engine.before_pass = self._before
 
 
+class Changing(set[Any]):
+    """Jobs that change while somebody iterates them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("Set changed size during iteration")
+
+
 def test_the_same_text_for_all(running: Running) -> None:
     expected = running.ask("/completion", BODY)["content"]
     with ThreadPoolExecutor(8) as threads:
@@ -81,11 +89,7 @@ def test_clients_leave(small: Running, stream: bool) -> None:
     with Slow(small, 0.1):  # none is done before its client leaves, on a busy machine either
         sockets: list[socket.socket] = []
         for _ in range(4):
-            opened = socket.create_connection(("127.0.0.1", int(small.url.rsplit(":", 1)[1])))
-            body = httpx.Request("POST", small.url + "/completion", json={**LONG, "stream": stream}).read()
-            head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            opened.sendall(head + body)
-            sockets.append(opened)
+            sockets.append(send(small, {**LONG, "stream": stream}))
         wait_for(lambda: small.server.engine.n_running == small.server.engine.n_waiting == 2)
         sockets.pop().close()  # this one waits
         wait_for(lambda: len(jobs) == 3)
@@ -94,6 +98,33 @@ def test_clients_leave(small: Running, stream: bool) -> None:
         wait_for(lambda: not jobs)
     wait_for(lambda: n_cancelled(small) == n_before + 4)  # none was done
     assert small.server.engine.n_running == small.server.engine.n_waiting == 0
+
+
+def send(running: Running, body: dict[str, Any]) -> socket.socket:
+    """Ask, and do not wait."""
+    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
+    data = httpx.Request("POST", running.url + "/completion", json=body).read()
+    head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    opened.sendall(head + data)
+    return opened
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_of_several_leaves(pair: Any, stream: bool) -> None:
+    """Those that wait for the one that reads the prompt go with it, before they were given a place."""
+    with Running(*pair, draft_n_max=2, n_ctx=1024, options={"n_queue_max": 8}) as running:
+        engine, jobs = running.server.engine, running.server.worker.jobs
+        with Slow(running, 0.1):
+            others = [send(running, LONG) for _ in range(2)]
+            wait_for(lambda: engine.n_running == 2)
+            with send(running, {**LONG, "n": 3, "stream": stream}):
+                wait_for(lambda: len(jobs) == 5 and engine.n_waiting == 1)
+            wait_for(lambda: len(jobs) == 2)
+            assert n_cancelled(running) == 3
+            for opened in others:
+                opened.close()
+            wait_for(lambda: not jobs)
+        wait_for(lambda: n_cancelled(running) == 5)  # none was done
 
 
 def test_slots_say_what_runs(small: Running) -> None:
@@ -137,15 +168,47 @@ def test_a_failed_pass_is_not_the_end(small: Running, monkeypatch: pytest.Monkey
     assert small.ask("/completion", BODY)["content"] == expected
 
 
-def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with Running(*pair) as running:
 
         def fail() -> None:
             raise RuntimeError("the device is gone")
 
+        running.server.worker.jobs = Changing()
         monkeypatch.setattr(running.server.engine, "before_pass", fail)
         response = running.post("/completion", BODY)
         assert response.status_code == 500
         assert "the device is gone" in response.json()["error"]["message"]
         assert running.client.get("/health").status_code == 503
         assert running.post("/completion", BODY).status_code == 500
+    said = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert len(said) == 1
+    assert "restart it: the device is gone" in said[0].getMessage()
+
+
+def test_a_pass_that_hangs(pair: Any) -> None:
+    """The worker says that it cannot be stopped, and does not wait for ever."""
+    with Running(*pair) as running:
+        engine, worker = running.server.engine, running.server.worker
+        is_in, may_go_on = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            is_in.set()
+            may_go_on.wait()
+
+        engine.before_pass = hang
+        with send(running, BODY):
+            assert is_in.wait(10)
+            assert not worker.stop(0.01)
+            may_go_on.set()
+            assert worker.stop()
+
+
+def test_jobs_that_come_meanwhile(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Slow(small), small.client.stream("POST", "/completion", json=LONG) as response:
+        lines = response.iter_lines()
+        next(lines)
+        monkeypatch.setattr(small.server.worker, "jobs", Changing(small.server.worker.jobs.copy()))
+        found = httpx.get(small.url + "/slots", trust_env=False)
+        assert [slot["is_processing"] for slot in found.json()].count(True) == 1
+    wait_for(lambda: not small.server.worker.jobs)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving import Running
 from tiny import write_head
 
+MAGIC = b"EAGLE3SLOT\x02\n"
 FIRST = {"prompt": "the self returned another list of words", "n_predict": 30, "temperature": 0.0}
 
 
@@ -126,6 +131,65 @@ def test_files(running: Running, tmp_path: Path) -> None:
     assert secret.read_text() == "secret"
     for path, body in (("/slots/9?action=erase", {}), ("/slots/x?action=erase", {}), ("/slots/0?action=what", {})):
         assert running.post(path, body).status_code == 400
+
+
+def seal(data: bytes) -> bytes:
+    """With the checksum that belongs to it."""
+    return data + hashlib.sha256(data).digest()
+
+
+def test_spoilt_files(running: Running) -> None:
+    """Any byte that is another one is seen before anything is loaded."""
+    folder = running.server.options.slot_save_path
+    running.ask("/completion", {**FIRST, "id_slot": 0})
+    running.ask("/slots/0?action=save", {"filename": "sound"})
+    sound = (folder / "sound").read_bytes()
+    assert seal(sound[:-32]) == sound
+    rng = np.random.default_rng(0)
+    for i in [*rng.integers(0, len(sound), 30).tolist(), len(sound) - 1]:
+        spoilt = bytearray(sound)
+        spoilt[i] ^= 1 << int(rng.integers(8))
+        (folder / "spoilt").write_bytes(spoilt)
+        response = running.post("/slots/0?action=restore", {"filename": "spoilt"})
+        assert response.status_code == 400, i
+    # nothing was touched: what was there is still there
+    assert running.ask("/completion", {**FIRST, "id_slot": 0})["timings"]["cache_n"] > 0
+
+
+def fill_with_nan(data: bytes) -> bytes:
+    """The end of what the target holds: values of cells of the last layer, and none of the numbers around."""
+    begin = len(MAGIC) + 4 + struct.unpack_from("<I", data, len(MAGIC))[0]
+    header = json.loads(data[len(MAGIC) + 4 : begin])
+    end = begin + 4 * header["n_tokens"] + header["n_target"]
+    first = end - header["n_target"] // 128 * 2
+    last = end - 64
+    nan = b"\xff" * (last - first)  # of any float type
+    return data[:first] + nan + data[last:-32]
+
+
+def test_nan_in_a_state(pair: Any, tmp_path: Path) -> None:
+    """Numbers that are none end a request with an error, another one on any slot is not touched by them."""
+    with Running(*pair, draft_n_max=4, options={"slot_save_path": tmp_path}) as running:
+        expected = {i: running.ask("/completion", {**FIRST, "id_slot": i}) for i in (0, 1)}
+        running.ask("/slots/0?action=save", {"filename": "sound"})
+        damaged = fill_with_nan((tmp_path / "sound").read_bytes())
+        (tmp_path / "nan").write_bytes(seal(damaged))
+        body = {**FIRST, "prompt": FIRST["prompt"] + expected[0]["content"], "id_slot": 0}
+        for temperature in (0.0, 1.0):
+            running.ask("/slots/0?action=restore", {"filename": "nan"})
+            response = running.post("/completion", {**body, "temperature": temperature})
+            assert response.status_code == 500, response.text
+            assert "no numbers" in response.json()["error"]["message"]
+            for i in (0, 1):
+                found = running.ask("/completion", {**FIRST, "id_slot": i})
+                assert found["content"] == expected[i]["content"]
+                assert found["timings"]["draft_n_accepted"] == found["timings"]["draft_n"] > 0
+        # refused in the middle: NaN is in the cells already, then the head's part is none
+        n_draft = json.loads(damaged[len(MAGIC) + 4 :].split(b"}")[0] + b"}")["n_draft"]
+        (tmp_path / "refused").write_bytes(seal(damaged[:-n_draft] + b"x" * n_draft))
+        assert running.post("/slots/0?action=restore", {"filename": "refused"}).status_code == 400
+        found = running.ask("/completion", {**FIRST, "id_slot": 0})
+        assert (found["content"], found["timings"]["cache_n"]) == (expected[0]["content"], 0)
 
 
 def test_without_a_folder(tiny_target: Any) -> None:
