@@ -17,10 +17,12 @@ from .context import Generation
 from .engine import Chain, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
+from .errors import ContextFullError
 from .media import read_media, take_media
 from .stats import Stats
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
+_NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
 
 
 class GeneratingLlama(EngineLlama):
@@ -107,6 +109,15 @@ class GeneratingLlama(EngineLlama):
                     context.end(generation)
                     self._explain()
 
+    def _create_completion(self, *args: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
+        try:
+            yield from super()._create_completion(*args, **options)
+        except ValueError as e:
+            if not str(e).startswith(_NO_ROOM):
+                raise
+            raise ContextFullError(f"{e}. Use a larger n_ctx.") from None
+
     @overload
     def generate_batch(
         self,
@@ -191,9 +202,12 @@ class GeneratingLlama(EngineLlama):
             One result per prompt, in their order.
 
         Raises:
+            TypeError: prompts is one text instead of a list of them.
             ValueError: an argument cannot work; the message names the prompt.
             ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
         """
+        if isinstance(prompts, (str, bytes)):
+            raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
         common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
         for option in options or ():
             unknown = set(option) - set(common)

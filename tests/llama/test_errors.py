@@ -125,6 +125,32 @@ def test_bad_arguments(options: Any, error: type[Exception], message: str, tiny_
     check_good_call(tiny_target, tiny_head)
 
 
+def test_prompts_that_have_no_room(tiny_target: Any, tiny_head: Any) -> None:
+    """One kind of error, which is also the ValueError that Llama raises."""
+    assert issubclass(errors.ContextFullError, ValueError)
+    with closing(load(tiny_target, tiny_head, n_ctx=256, chat_format="chatml")) as llm:
+        text = "a b " * 200
+        calls = [
+            lambda: llm(text),
+            lambda: list(llm.create_completion(text, stream=True)),
+            lambda: llm.create_completion([1] * 256),
+            lambda: llm.create_chat_completion([{"role": "user", "content": text}]),
+            lambda: llm.generate_batch([text]),
+        ]
+        for call in calls:
+            with pytest.raises(errors.ContextFullError, match=r"Use a larger n_ctx"):
+                call()
+        with pytest.raises(ValueError, match="logprobs is not supported"):
+            llm("a", logprobs=1)  # other errors stay what they are
+        assert llm("a", max_tokens=2)["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_text_is_no_list_of_prompts(stream: bool, tiny_target: Any) -> None:
+    with closing(load(tiny_target)) as llm, pytest.raises(TypeError, match=r"takes a list of prompts, found one str"):
+        llm.generate_batch("import os", stream=stream)
+
+
 def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
     """Everything that a failed constructor had loaded is freed, while the exception is still at hand."""
     freed = []
