@@ -7,6 +7,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ..engine import Vocab
+from ..errors import ModelFileError
 from ..llama import Eagle3Llama
 from .errors import invalid
 
@@ -19,12 +20,21 @@ class Tokenizer:
         self._llm = llm
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Tokens of a text; add_special: with those that the model wants before and behind it."""
+        """Tokens of a text; add_special: with those that the model wants before and behind it.
+
+        Raises:
+            ApiError: it is none that can be tokenized.
+        """
         try:
             data = text.encode()
         except UnicodeEncodeError as e:
             raise invalid(f"the text is not Unicode: {e}") from None
-        tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+        try:
+            tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+        except ModelFileError:
+            raise  # it is not the text
+        except ValueError as e:
+            raise invalid(str(e)) from None
         return tokens or ([self.bos] if add_special and self.bos >= 0 else [])
 
     @property

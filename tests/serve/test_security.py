@@ -55,6 +55,14 @@ def test_other_sites(locked: Running, running: Running) -> None:
     assert response.headers["Access-Control-Allow-Origin"] == "http://localhost:1"
 
 
+def test_characters_in_a_row(running: Running) -> None:
+    """A text that no stack is large enough for is the client's mistake."""
+    for path, body in (("/tokenize", {"content": "a" * 1_048_577}), ("/completion", {"prompt": "a" * 1_048_577})):
+        response = running.client.post(path, json=body)
+        assert response.status_code == 400
+    assert "characters in a row" in running.client.post("/tokenize", json={"content": "a" * 1_048_577}).text
+
+
 def connect(running: Running) -> socket.socket:
     opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
     opened.settimeout(10)
