@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter_ns
 from typing import Any, Literal, overload
 
-from llama_cpp import LlamaGrammar, LogitsProcessorList, StoppingCriteriaList
+from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
 from .chat import ChatTemplates, apply_request
@@ -109,10 +109,17 @@ class GeneratingLlama(EngineLlama):
                     context.end(generation)
                     self._explain()
 
-    def _create_completion(self, *args: Any, **options: Any) -> Iterator[dict[str, Any]]:
+    def _check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is somebody else's."""
+        if type(self.tokenizer_) is LlamaTokenizer:
+            self.engine.vocab.check_length(text, self.engine.n_ctx)
+
+    def _create_completion(self, prompt: str | list[int], *args: Any, **options: Any) -> Iterator[dict[str, Any]]:
         """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
+        if isinstance(prompt, str):
+            self._check_length(prompt)
         try:
-            yield from super()._create_completion(*args, **options)
+            yield from super()._create_completion(prompt, *args, **options)
         except ValueError as e:
             if not str(e).startswith(_NO_ROOM):
                 raise
@@ -255,6 +262,7 @@ class GeneratingLlama(EngineLlama):
         """Tokens of a prompt as `create_completion` makes them."""
         if not isinstance(prompt, str):
             return [int(t) for t in prompt]
+        self._check_length(prompt)
         tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
@@ -290,6 +298,7 @@ class GeneratingLlama(EngineLlama):
         with self._guard:
             body, thinking = request_body(arguments), arguments.get("enable_thinking")
             params = apply_request(self.chat_templates, body, enable_thinking=thinking, has_markers=bool(files))
+            self._check_length(params.prompt)
             if projector is not None and files:
                 made = projector.prompt(params.prompt, files)
                 prompt = made.tokens, made.media

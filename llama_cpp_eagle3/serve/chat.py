@@ -94,6 +94,7 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
     Raises:
         ApiError: an image cannot be used.
     """
+    server.tokenizer.check_length(params.prompt)
     if not files or server.llm.projector is None:
         return Prompt(server.tokenizer.tokenize(params.prompt, True), [])
     try:

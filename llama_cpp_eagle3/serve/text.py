@@ -7,9 +7,9 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ..engine import Vocab
-from ..errors import ModelFileError
+from ..errors import ContextFullError, ModelFileError
 from ..llama import Eagle3Llama
-from .errors import invalid
+from .errors import invalid, too_long
 
 
 class Tokenizer:
@@ -36,6 +36,18 @@ class Tokenizer:
         except ValueError as e:
             raise invalid(str(e)) from None
         return tokens or ([self.bos] if add_special and self.bos >= 0 else [])
+
+    def check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit into the context, before it is tokenized.
+
+        Raises:
+            ApiError: it is too long.
+        """
+        n_ctx = self._llm.engine.n_ctx
+        try:
+            self.vocab.check_length(text, n_ctx)
+        except ContextFullError:
+            raise too_long(self.vocab.n_tokens_least(text), n_ctx) from None
 
     @property
     def bos(self) -> int:
@@ -96,4 +108,7 @@ class Tokenizer:
                 '"prompt" elements must be a string, a list of tokens, a JSON object containing a prompt string, or a '
                 "list of mixed strings & tokens."
             )
+        for text in [value] if isinstance(value, str) else value:
+            if isinstance(text, str):
+                self.check_length(text)
         return self.mixed(value, add_special=True, parse_special=True)

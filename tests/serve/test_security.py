@@ -57,10 +57,26 @@ def test_other_sites(locked: Running, running: Running) -> None:
 
 def test_characters_in_a_row(running: Running) -> None:
     """A text that no stack is large enough for is the client's mistake."""
-    for path, body in (("/tokenize", {"content": "a" * 1_048_577}), ("/completion", {"prompt": "a" * 1_048_577})):
-        response = running.client.post(path, json=body)
-        assert response.status_code == 400
-    assert "characters in a row" in running.client.post("/tokenize", json={"content": "a" * 1_048_577}).text
+    response = running.client.post("/tokenize", json={"content": "a" * 1_048_577})
+    assert response.status_code == 400
+    assert "characters in a row" in response.text
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+def test_texts_that_cannot_fit_are_not_tokenized(path: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a " * 500_000
+    tokenized: list[int] = []
+    tokenize = running.server.tokenizer.tokenize
+    monkeypatch.setattr(
+        running.server.tokenizer, "tokenize", lambda t, *more: tokenized.append(len(t)) or tokenize(t, *more)
+    )
+    body = {"prompt": text} if path == "/completion" else {"messages": [{"role": "user", "content": text}]}
+    response = running.client.post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_ctx"] < error["n_prompt_tokens"] <= len(text)
+    assert max(tokenized, default=0) < 1000
 
 
 def connect(running: Running) -> socket.socket:
