@@ -1,6 +1,6 @@
 """Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,7 +143,16 @@ def decode_sound(data: bytes, sample_rate: int, n_max: int) -> npt.NDArray[np.si
     """
 
 def tokenize(vocab: int, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
-    """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts."""
+    """Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts.
+
+    Too many characters in a row that are all whitespace or none are a ValueError.
+    """
+
+def with_stack_for(text: bytes, work: Callable[[], None]) -> None:
+    """Call what has llama.cpp tokenize a text, on a thread whose stack its regular expressions do not overflow.
+
+    Raises ValueError for a text with too many characters in a row that are all whitespace or none.
+    """
 
 def token_to_piece(vocab: int, token: int, special: bool) -> bytes:
     """Bytes that a token stands for, of any length; of special tokens only if asked for."""

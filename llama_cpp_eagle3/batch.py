@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -54,6 +55,17 @@ class Request:
     """Images in the prompt."""
 
 
+@contextmanager
+def _errors_of(i: int) -> Iterator[None]:
+    """Errors name the prompt by its number."""
+    try:
+        yield
+    except ContextFullError as e:
+        raise ContextFullError(f"prompt {i}: {e}") from None
+    except ValueError as e:
+        raise ValueError(f"prompt {i}: {e}") from None
+
+
 def make_request(
     i: int,
     tokens: list[int],
@@ -70,13 +82,9 @@ def make_request(
     Raises:
         ValueError, ContextFullError: they name the prompt by its number i.
     """
-    try:
+    with _errors_of(i):
         check_prompt(tokens, engine.vocab.n_tokens, engine.n_ctx, media)
         check_media(tokens, media, engine.n_batch, engine.target.n_ubatch)
-    except ContextFullError as e:
-        raise ContextFullError(f"prompt {i}: {e}") from None
-    except ValueError as e:
-        raise ValueError(f"prompt {i}: {e}") from None
     n_room = engine.n_ctx - len(tokens)
     max_tokens = n_room if max_tokens is None or max_tokens <= 0 else int(max_tokens)
     if max_tokens > n_room or n_room == 0:
@@ -107,7 +115,9 @@ def make_requests(
         own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
         merged.pop("tfs_z")
         merged["logit_bias"] = merged["logit_bias"] or {}
-        requests.append(make_request(i, tokens_of(prompt), make_sampling(**merged), **own, engine=engine))
+        with _errors_of(i):
+            tokens = tokens_of(prompt)
+        requests.append(make_request(i, tokens, make_sampling(**merged), **own, engine=engine))
     return requests
 
 

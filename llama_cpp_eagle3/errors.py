@@ -22,7 +22,7 @@ class HubError(Eagle3Error, ValueError):
     """The Hugging Face hub does not have what was named, does not give it, or does not answer."""
 
 
-class ContextFullError(Eagle3Error):
+class ContextFullError(Eagle3Error, ValueError):
     """The context has no room for the tokens that were to be evaluated."""
 
 

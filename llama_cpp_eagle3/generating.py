@@ -9,7 +9,7 @@ from functools import cached_property
 from time import perf_counter_ns
 from typing import Any, Literal, overload
 
-from llama_cpp import LlamaGrammar, LogitsProcessorList, StoppingCriteriaList
+from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
 from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
 from .chat import ChatTemplates, apply_request
@@ -18,10 +18,12 @@ from .context import Generation
 from .engine import Chain, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
+from .errors import ContextFullError
 from .media import TIMEOUT_S, AllowHttp, read_media, take_media
 from .stats import Stats
 
 _NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
+_NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
 
 
 class GeneratingLlama(EngineLlama):
@@ -108,6 +110,22 @@ class GeneratingLlama(EngineLlama):
                     context.end(generation)
                     self._explain()
 
+    def _check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is somebody else's."""
+        if type(self.tokenizer_) is LlamaTokenizer:
+            self.engine.vocab.check_length(text, self.engine.n_ctx)
+
+    def _create_completion(self, prompt: str | list[int], *args: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
+        if isinstance(prompt, str):
+            self._check_length(prompt)
+        try:
+            yield from super()._create_completion(prompt, *args, **options)
+        except ValueError as e:
+            if not str(e).startswith(_NO_ROOM):
+                raise
+            raise ContextFullError(f"{e}. Use a larger n_ctx.") from None
+
     @overload
     def generate_batch(
         self,
@@ -192,9 +210,12 @@ class GeneratingLlama(EngineLlama):
             One result per prompt, in their order.
 
         Raises:
+            TypeError: prompts is one text instead of a list of them.
             ValueError: an argument cannot work; the message names the prompt.
             ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
         """
+        if isinstance(prompts, (str, bytes)):
+            raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
         common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
         for option in options or ():
             unknown = set(option) - set(common)
@@ -242,6 +263,7 @@ class GeneratingLlama(EngineLlama):
         """Tokens of a prompt as `create_completion` makes them."""
         if not isinstance(prompt, str):
             return [int(t) for t in prompt]
+        self._check_length(prompt)
         tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
@@ -282,6 +304,7 @@ class GeneratingLlama(EngineLlama):
         with self._guard:
             body, thinking = request_body(arguments), arguments.get("enable_thinking")
             params = apply_request(self.chat_templates, body, enable_thinking=thinking, has_markers=bool(files))
+            self._check_length(params.prompt)
             if projector is not None and files:
                 made = projector.prompt(params.prompt, files)
                 prompt = made.tokens, made.media

@@ -207,6 +207,8 @@ class Eagle3Llama(GeneratingLlama):
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         path = os.path.expanduser(os.fspath(model_path))
+        if options.get("lora_path") is not None:
+            options["lora_path"] = os.path.expanduser(os.fspath(options["lora_path"]))
         try:
             vocab_only = bool(options.get("vocab_only"))
             more = ModelOptions.of(devices, override_tensor, lora, model_params, cpu_kernels)

@@ -116,7 +116,22 @@ void register_model_files(py::module_ & m) {
             return res;
         },
         py::arg("vocab"), py::arg("text"), py::arg("add_special"), py::arg("parse_special"),
-        "Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts.");
+        "Tokens of a text. A vocabulary that cannot tokenize it raises ModelFileError, where llama.cpp aborts; too "
+        "many characters in a row that are all whitespace or none are a ValueError.");
+
+    m.def(
+        "with_stack_for",
+        [](const py::bytes & text, const py::object & work) {
+            const std::string s = text;
+            const nogil       release;
+            with_stack_for(s, [&] {
+                const py::gil_scoped_acquire gil;
+                work();
+            });
+        },
+        py::arg("text"), py::arg("work"),
+        "Call what has llama.cpp tokenize a text, on a thread whose stack its regular expressions do not overflow. "
+        "Raises ValueError for a text with too many characters in a row that are all whitespace or none.");
 
     m.def(
         "token_to_piece",

@@ -2,7 +2,9 @@
 
 #include "error.h"
 #include "load_guard.h"
+#include "own_stack.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace eagle3 {
@@ -12,6 +14,45 @@ static model_file_error lacking(const char * what, const char * why) {
         "the model's vocabulary lacks what llama.cpp needs to %s: %s. Use a file of the model whose tokenizer is "
         "complete, or give tokens instead of text.",
         what, why));
+}
+
+// stack of std::regex for one character: 321 bytes with GCC 12 at -O2
+static constexpr size_t N_STACK_CHAR = 1024;
+static constexpr size_t N_STACK_ELSE = 1 << 20;
+static constexpr size_t N_RUN_SMALL  = 256;     // any stack is enough
+static constexpr size_t N_RUN_MAX    = 1 << 20; // a stack of 1 GiB
+
+// the most characters that one match can hold: no expression goes over more than one change from whitespace to others
+// or back, such as punctuation and the newlines behind it
+static size_t longest_match(const std::string & text) {
+    size_t n = 0, n_before = 0, n_max = 0;
+    bool   was_space = false;
+    for (const unsigned char c : text) {
+        const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+        if (is_space != was_space) {
+            n_before  = n;
+            n         = 0;
+            was_space = is_space;
+        }
+        n += (c & 0xC0) != 0x80; // bytes that begin a character
+        n_max = std::max(n_max, n_before + n);
+    }
+    return n_max;
+}
+
+void with_stack_for(const std::string & text, const std::function<void()> & work) {
+    const size_t n = longest_match(text);
+    if (n <= N_RUN_SMALL) {
+        work();
+        return;
+    }
+    if (n > N_RUN_MAX) {
+        throw std::invalid_argument(format(
+            "expected a text with at most %zu characters in a row that are all whitespace or none, found %zu: break it "
+            "up, or give tokens instead of text",
+            N_RUN_MAX, n));
+    }
+    on_own_stack(N_STACK_ELSE + n * N_STACK_CHAR, work);
 }
 
 std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, bool add_special,
@@ -24,22 +65,26 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string &
     std::vector<llama_token> tokens(text.size() + 4);
     const auto               run = [&] {
         return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                              static_cast<int32_t>(tokens.size()), add_special, parse_special);
+                                            static_cast<int32_t>(tokens.size()), add_special, parse_special);
     };
-    try {
-        const abort_guard guard;
-        int32_t           n = run();
-        if (n < 0 && n > std::numeric_limits<int32_t>::min()) {
-            tokens.resize(-n);
-            n = run();
+    with_stack_for(text, [&] {
+        try {
+            const abort_guard guard;
+            int32_t           n = run();
+            if (n < 0 && n > std::numeric_limits<int32_t>::min()) {
+                tokens.resize(-n);
+                n = run();
+            }
+            if (n < 0) {
+                throw error("it became too many tokens");
+            }
+            tokens.resize(n);
+        } catch (const std::bad_alloc &) {
+            throw; // says nothing about the vocabulary
+        } catch (const std::exception & e) {
+            throw lacking("tokenize this text", e.what());
         }
-        if (n < 0) {
-            throw error("it became too many tokens");
-        }
-        tokens.resize(n);
-    } catch (const std::exception & e) {
-        throw lacking("tokenize this text", e.what());
-    }
+    });
     for (llama_token id : tokens) {
         if (id < 0 || id >= llama_vocab_n_tokens(vocab)) {
             throw lacking("tokenize this text", format("it became token %d", id).c_str());
@@ -56,7 +101,7 @@ std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool sp
     std::string piece(64, '\0');
     const auto  run = [&] {
         return llama_token_to_piece(vocab, token, piece.data(), static_cast<int32_t>(piece.size()), /*lstrip =*/0,
-                                    special);
+                                     special);
     };
     try {
         const abort_guard guard;

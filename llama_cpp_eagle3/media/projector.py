@@ -18,7 +18,7 @@ import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import numpy.typing as npt
 
-from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize
+from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize, with_stack_for
 from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
@@ -171,11 +171,15 @@ class Projector:
             data = text.encode()
             given = mtmd.mtmd_input_text()
             given.text, given.text_len, given.add_special, given.parse_special = data, len(data), add_special, True
-            _mtmd_log.begin()
-            with LoadGuard() as guard:
-                result = mtmd.mtmd_tokenize(ctx, chunks, ctypes.byref(given), array, len(bitmaps))
-            if result != 0:
-                raise MediaError(_mtmd_log.reason or guard.reason or f"mtmd_tokenize failed with {result}")
+
+            def run() -> None:
+                _mtmd_log.begin()
+                with LoadGuard() as guard:
+                    result = mtmd.mtmd_tokenize(ctx, chunks, ctypes.byref(given), array, len(bitmaps))
+                if result != 0:
+                    raise MediaError(_mtmd_log.reason or guard.reason or f"mtmd_tokenize failed with {result}")
+
+            with_stack_for(data, run)
             return self._prompt(chunks)
         finally:
             mtmd.mtmd_input_chunks_free(chunks)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
 from ..engine import TokenLogprob
-from ..media import TIMEOUT_S, MediaError, Prompt, load_base64_or_url, take_media
+from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
 from .errors import failed, invalid
 from .figures import usage
@@ -96,11 +96,12 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
     Raises:
         ApiError: an image cannot be used.
     """
+    server.tokenizer.check_length(params.prompt)
     if not files or server.llm.projector is None:
         return Prompt(server.tokenizer.tokenize(params.prompt, True), [])
     try:
         return server.llm.projector.prompt(params.prompt, files)
-    except MediaError as e:
+    except ValueError as e:
         raise invalid(str(e)) from None
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ..engine import Vocab
+from ..errors import ContextFullError, ModelFileError
 from ..llama import Eagle3Llama
-from .errors import invalid
+from .errors import invalid, too_long
 
 
 class Tokenizer:
@@ -19,13 +20,34 @@ class Tokenizer:
         self._llm = llm
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Tokens of a text; add_special: with those that the model wants before and behind it."""
+        """Tokens of a text; add_special: with those that the model wants before and behind it.
+
+        Raises:
+            ApiError: it is none that can be tokenized.
+        """
         try:
             data = text.encode()
         except UnicodeEncodeError as e:
             raise invalid(f"the text is not Unicode: {e}") from None
-        tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+        try:
+            tokens: list[int] = self._llm.tokenize(data, add_bos=add_special, special=parse_special) if data else []
+        except ModelFileError:
+            raise  # it is not the text
+        except ValueError as e:
+            raise invalid(str(e)) from None
         return tokens or ([self.bos] if add_special and self.bos >= 0 else [])
+
+    def check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit into the context, before it is tokenized.
+
+        Raises:
+            ApiError: it is too long.
+        """
+        n_ctx = self._llm.engine.n_ctx
+        try:
+            self.vocab.check_length(text, n_ctx)
+        except ContextFullError:
+            raise too_long(self.vocab.n_tokens_least(text), n_ctx) from None
 
     @property
     def bos(self) -> int:
@@ -86,4 +108,7 @@ class Tokenizer:
                 '"prompt" elements must be a string, a list of tokens, a JSON object containing a prompt string, or a '
                 "list of mixed strings & tokens."
             )
+        for text in [value] if isinstance(value, str) else value:
+            if isinstance(text, str):
+                self.check_length(text)
         return self.mixed(value, add_special=True, parse_special=True)

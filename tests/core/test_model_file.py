@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,54 @@ def test_a_context_that_cannot_be_made_is_not_the_files_fault() -> None:
     ):
         fail()
     assert not isinstance(info.value, ModelFileError)
+
+
+_RUNS = ("a", "A", "!", " ", "\u4e2d")
+
+
+@pytest.mark.parametrize(
+    "pre", [b"gpt-4o", b"tekken", b"deepseek-v3", b"deepseek-llm", b"deepseek-coder", b"minimax-m2"]
+)
+def test_regular_expressions_do_not_overflow_the_stack(pre: bytes, tmp_path: Path) -> None:
+    """They go as deep as a text has characters in a row; on a stack that is large enough nothing else changes."""
+
+    def change(file: RawFile) -> None:
+        file.set("tokenizer.ggml.pre", STR, pre)
+
+    path = spoil(write_random_arch(tmp_path, "llama"), change)
+    with closing(load(path)) as llm:
+        vocab = llm.engine.vocab
+        for unit in _RUNS:
+            text = unit * 40_000
+            tokens = llm.tokenize(text.encode(), add_bos=False)
+            assert b"".join(map(vocab.piece, tokens)) == text.encode()
+        for unit in ("a", "!", " "):  # as llama.cpp has it where its own stack is enough
+            text = (unit * 1500).encode()
+            assert llm.tokenize(text, add_bos=False) == llama_tokens(llm, text)
+
+
+def test_characters_in_a_row_are_bounded(tmp_path: Path) -> None:
+    """A larger stack would be memory that nobody has."""
+    with closing(load(write_random_arch(tmp_path, "llama"))) as llm:
+        with pytest.raises(ValueError, match=r"at most 1048576 characters in a row .* found 1048577"):
+            llm.tokenize(b"a" * (2**20 + 1))
+        text = b"a b" * (2**20 // 3 + 1)  # not in a row
+        assert llm.detokenize(llm.tokenize(text, add_bos=False)) == text
+
+
+def test_work_on_a_stack_for_a_text() -> None:
+    """It runs on a thread of its own if the text needs that, and its errors arrive."""
+    threads = []
+    for n in (10, 10_000):
+        _core.with_stack_for(b"a" * n, lambda: threads.append(threading.get_ident()))
+        with pytest.raises(ZeroDivisionError):
+            _core.with_stack_for(b"a" * n, lambda: 1 // 0)
+    assert threads[0] == threading.get_ident() != threads[1]
+
+
+def llama_tokens(llm: Any, text: bytes) -> list[int]:
+    """Tokens of a text by llama.cpp alone."""
+    ids = (llama_cpp.llama_token * len(text))()
+    vocab = llama_cpp.llama_model_get_vocab(llm.model)
+    n = llama_cpp.llama_tokenize(vocab, text, len(text), ids, len(ids), False, False)
+    return list(ids[:n])

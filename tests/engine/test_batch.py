@@ -136,7 +136,9 @@ def test_auto_and_tree_draft_chains(tiny_target: Any, perfect_pair: Any) -> None
     with closing(load_plain(perfect_pair[0])) as plain:
         for options in ({"draft": "auto"}, {"draft_tree_tokens": 6}):
             with closing(load(*perfect_pair, n_parallel=2, **options)) as llm:
-                for text, result in zip("abc", llm.generate_batch("abc", temperature=0.0, max_tokens=N), strict=True):
+                for text, result in zip(
+                    "abc", llm.generate_batch([*"abc"], temperature=0.0, max_tokens=N), strict=True
+                ):
                     assert (result.text, result.finish_reason) == alone(plain, text, max_tokens=N)
                 # trees again, with the sequences that the prompts had
                 assert (

@@ -125,6 +125,56 @@ def test_bad_arguments(options: Any, error: type[Exception], message: str, tiny_
     check_good_call(tiny_target, tiny_head)
 
 
+def test_prompts_that_have_no_room(tiny_target: Any, tiny_head: Any) -> None:
+    """One kind of error, which is also the ValueError that Llama raises."""
+    assert issubclass(errors.ContextFullError, ValueError)
+    with closing(load(tiny_target, tiny_head, n_ctx=256, chat_format="chatml")) as llm:
+        text = "a b " * 200
+        calls = [
+            lambda: llm(text),
+            lambda: list(llm.create_completion(text, stream=True)),
+            lambda: llm.create_completion([1] * 256),
+            lambda: llm.create_chat_completion([{"role": "user", "content": text}]),
+            lambda: llm.generate_batch([text]),
+        ]
+        for call in calls:
+            with pytest.raises(errors.ContextFullError, match=r"Use a larger n_ctx"):
+                call()
+        with pytest.raises(ValueError, match="logprobs is not supported"):
+            llm("a", logprobs=1)  # other errors stay what they are
+        assert llm("a", max_tokens=2)["choices"][0]["finish_reason"] == "length"
+
+
+def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound holds: no text becomes fewer tokens than it says, and what is longer is refused before."""
+    with closing(load(tiny_target, n_ctx=256, chat_format="auto")) as llm:
+        vocab, n_ctx = llm.engine.vocab, llm.engine.n_ctx
+        pieces = [vocab.piece(t, special=True).decode("latin-1") for t in range(vocab.n_tokens)]
+        longest = max(pieces, key=len)
+        for text in (longest * 50, "return self" * 50, "\u00e9\u4e2d" * 50, " " * 50):
+            least = vocab.n_tokens_least(text)
+            assert 0 < least <= len(llm.tokenize(text.encode(), add_bos=False, special=True))
+        assert llm.generate_batch([longest * (n_ctx - 4)], max_tokens=1)[0].prompt_tokens  # fits, though long
+
+        calls: list[bytes] = []
+        monkeypatch.setattr(llm._model, "tokenize", lambda text, *_: calls.append(text) or [1] * len(text))
+        text = "a" * (len(longest) * n_ctx * 4)
+        for call in (
+            lambda: llm(text),
+            lambda: llm.generate_batch([text]),
+            lambda: llm.create_chat_completion([{"role": "user", "content": text}]),
+        ):
+            with pytest.raises(errors.ContextFullError, match=r"a text of at least \d+ tokens does not fit"):
+                call()
+        assert not [c for c in calls if len(c) > 1000]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_text_is_no_list_of_prompts(stream: bool, tiny_target: Any) -> None:
+    with closing(load(tiny_target)) as llm, pytest.raises(TypeError, match=r"takes a list of prompts, found one str"):
+        llm.generate_batch("import os", stream=stream)
+
+
 def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
     """Everything that a failed constructor had loaded is freed, while the exception is still at hand."""
     freed = []

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -287,7 +288,7 @@ def test_caches(both: Any, cache: Any, tmp_path: Any) -> None:
 
 def test_lora(tiny_target: Any, tiny_head: Any, tmp_path: Any) -> None:
     lora = write_lora(tmp_path / "lora.gguf", tiny_target)
-    plain, llm = load_plain(tiny_target, lora_path=lora), load(tiny_target, tiny_head, lora_path=lora)
+    plain, llm = load_plain(tiny_target, lora_path=lora), load(tiny_target, tiny_head, lora_path=Path(lora))
     without = load(tiny_target, tiny_head)
     expected = take(plain, [1, 2, 3], 40)
     assert take(llm, [1, 2, 3], 40) == expected

@@ -55,6 +55,30 @@ def test_other_sites(locked: Running, running: Running) -> None:
     assert response.headers["Access-Control-Allow-Origin"] == "http://localhost:1"
 
 
+def test_characters_in_a_row(running: Running) -> None:
+    """A text that no stack is large enough for is the client's mistake."""
+    response = running.client.post("/tokenize", json={"content": "a" * 1_048_577})
+    assert response.status_code == 400
+    assert "characters in a row" in response.text
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+def test_texts_that_cannot_fit_are_not_tokenized(path: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a " * 500_000
+    tokenized: list[int] = []
+    tokenize = running.server.tokenizer.tokenize
+    monkeypatch.setattr(
+        running.server.tokenizer, "tokenize", lambda t, *more: tokenized.append(len(t)) or tokenize(t, *more)
+    )
+    body = {"prompt": text} if path == "/completion" else {"messages": [{"role": "user", "content": text}]}
+    response = running.client.post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_ctx"] < error["n_prompt_tokens"] <= len(text)
+    assert max(tokenized, default=0) < 1000
+
+
 def connect(running: Running) -> socket.socket:
     opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
     opened.settimeout(10)
