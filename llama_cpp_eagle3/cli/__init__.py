@@ -84,9 +84,9 @@ def _run(command: str, argv: Sequence[str]) -> int:
         description=(module.__doc__ or help_text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_arguments(parser)
-    args = parser.parse_args(argv)
     try:
+        module.add_arguments(parser)
+        args = parser.parse_args(argv)
         return int(module.run(args))
     except KeyboardInterrupt:
         return 130
