@@ -237,7 +237,8 @@ def test_on_a_terminal(flags: list[str], tmp_path: Path) -> None:
     options = [*flags, "-f", str(path), "-n", "21", "-ub", "16", "--spec-draft-n-max", "4"]
     command = [sys.executable, "-m", "llama_cpp_eagle3", COMMAND, *options]
     ours, theirs = os.openpty()
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": ""}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     chunks = []
     while select.select([ours], [], [], 120.0)[0]:
