@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve.log import ACCESS
+from llama_cpp_eagle3.serve.log import ACCESS, configure
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}
@@ -100,3 +101,28 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
     text = json.dumps([record.__dict__ for record in records], default=str)
     for secret in (KEY, "sk-wrong-key", "query-secret", "private words"):
         assert secret not in text
+
+
+def test_the_log_cannot_be_forged(running: Running) -> None:
+    """A path's control characters are escaped, in both forms of a line, and so are those of messages."""
+    stream = io.StringIO()
+    for form in ("text", "json"):
+        configure(form, verbose=False)
+        (handler,) = logging.getLogger("llama_cpp_eagle3.serve").handlers
+        assert isinstance(handler, logging.StreamHandler)
+        handler.setStream(stream)
+        running.client.get("/a%0A00:00:00%20I%20forged%1b%5B2J%c2%9b2J%E2%80%AE%7F%20status=200")
+        end = time.monotonic() + 5
+        while not stream.getvalue().endswith("\n") and time.monotonic() < end:
+            time.sleep(0.01)
+        logging.getLogger("llama_cpp_eagle3.serve").error("%s failed", "/b\nforged\x1b[2J")
+        lines = stream.getvalue().removesuffix("\n").split("\n")
+        assert len(lines) == 2
+        assert all(line.isprintable() for line in lines)
+        assert "status=404" in lines[0] if form == "text" else json.loads(lines[0])["status"] == 404
+        if form == "json":
+            assert json.loads(lines[0])["path"] == "/a\n00:00:00 I forged\x1b[2J\x9b2J\u202e\x7f status=200"
+        else:
+            assert 'status=200"' in lines[0]  # inside the quotes of the path
+        stream.seek(0)
+        stream.truncate()
