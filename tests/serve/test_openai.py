@@ -129,3 +129,11 @@ def test_errors(client: openai.OpenAI, running: Running) -> None:
     with pytest.raises(openai.APIStatusError) as embeddings:
         client.with_options(max_retries=0).embeddings.create(model="tiny", input="x")
     assert embeddings.value.status_code == 501
+
+
+def test_a_model_by_its_name(client: openai.OpenAI) -> None:
+    (listed,) = client.models.list().data
+    assert client.models.retrieve(listed.id).model_dump(exclude={"created"}) == listed.model_dump(exclude={"created"})
+    for wrong in ("another", "an/other"):
+        with pytest.raises(openai.NotFoundError, match=wrong):
+            client.models.retrieve(wrong)
