@@ -95,9 +95,18 @@ def test_responses(client: openai.OpenAI) -> None:
     for event in client.responses.create(**options, stream=True):
         if event.type == "response.output_text.delta":
             text += event.delta
-        if event.type == "response.completed":
-            assert event.response.output_text == text
-    assert text == whole.output_text
+    assert event.type == "response.incomplete"
+    assert event.response.incomplete_details.reason == "max_output_tokens"
+    assert event.response.output_text == text == whole.output_text
+
+
+def test_responses_that_end(client: openai.OpenAI, running: Running) -> None:
+    """By themselves, as a grammar lets them: the last event says so."""
+    options: Any = {"model": "tiny", "input": "the self", "max_output_tokens": 40, "temperature": 0}
+    *_, last = client.responses.create(**options, stream=True, extra_body={"json_schema": {"const": 5}})
+    assert last.type == "response.completed"
+    assert last.response.status == "completed"
+    assert last.response.incomplete_details is None
 
 
 def test_async(running: Running) -> None:
