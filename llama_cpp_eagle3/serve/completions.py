@@ -287,12 +287,12 @@ def settings_of(server: Server, answer: Answer) -> dict[str, Any]:
     return settings
 
 
-def probs_of(server: Server, logprob: TokenLogprob, post: bool) -> dict[str, Any]:
-    """llama-server's object of one token and those that might have been."""
+def probs_of(server: Server, logprob: TokenLogprob, post: bool, n_top: int | None = None) -> dict[str, Any]:
+    """llama-server's object of one token and those that might have been; n_top: so many of them (None: all)."""
     return {
         **_prob_of(server, logprob.token, logprob.logprob, post),
         "top_probs" if post else "top_logprobs": [
-            _prob_of(server, token, value, post) for token, value in logprob.top.items()
+            _prob_of(server, token, value, post) for token, value in list(logprob.top.items())[:n_top]
         ],
     }
 
