@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from llama_cpp_eagle3.cli.parser import Parser
 from llama_cpp_eagle3.serve.log import ACCESS, configure
+from llama_cpp_eagle3.serve.options import add_arguments, serve_options
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}
@@ -126,3 +128,41 @@ def test_the_log_cannot_be_forged(running: Running) -> None:
             assert 'status=200"' in lines[0]  # inside the quotes of the path
         stream.seek(0)
         stream.truncate()
+
+
+def test_other_hosts(tiny_target: Any) -> None:
+    """A page whose name leads to this machine (DNS rebinding) names its own host, and gets nothing."""
+    with Running(tiny_target, options={"local_only": True}) as running:
+        port = running.url.rsplit(":", 1)[1]
+        for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", "127.8.8.8", "[::1]:80", "a.localhost"):
+            assert running.client.get("/props", headers={"Host": host}).status_code == 200, host
+        for host in (
+            "evil.com",
+            f"evil.com:{port}",
+            "localhost.evil.com",
+            "127.0.0.1.evil.com",
+            "10.0.0.1",
+            "",
+            "[::1",
+        ):
+            for path in ("/props", "/", "/health"):
+                response = running.client.get(path, headers={"Host": host})
+                assert response.status_code == 403, host
+                assert "--api-key" in response.json()["error"]["message"]
+            assert running.client.post("/completion", json=BODY, headers={"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], True),
+        (["--host", "localhost,::1"], True),
+        (["--host", "127.0.0.1,0.0.0.0"], False),
+        (["--host", "192.168.0.1"], False),
+        (["--api-key", KEY], False),
+    ],
+)
+def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
+    parser = Parser("prog")
+    add_arguments(parser)
+    assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
