@@ -16,7 +16,7 @@ from ..llama import Eagle3Llama
 from ..serve.templates import Templates
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
-from .model import list_devices, load_model, resolve_pair
+from .model import calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
 from .sources import head_of
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     resolve_pair(args)
     draft = head_of(args)
     with load_model(args, draft) as llm:
-        if llm.draft == "auto":
-            llm.calibrate()
+        calibrate(llm)
         return _Chat(args, llm).run(first)
 
 
