@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -166,3 +167,38 @@ def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
     parser = Parser("prog")
     add_arguments(parser)
     assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # ever more headers
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one without an end
+        (b"GET /", b"y" * 1000),  # a path without an end
+    ],
+)
+def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:
+    answer = b""
+    with connect(running) as opened:
+        opened.sendall(begin)
+        try:
+            for _ in range(2000):  # 2 MB
+                opened.sendall(more)
+                if select.select([opened], [], [], 0.0)[0]:
+                    break
+            answer = opened.recv(4000)
+        except ConnectionError:  # it is closed while we still send: also an end
+            pass
+        else:
+            assert b" 431 " in answer.split(b"\r\n")[0]
+            head, _, text = answer.partition(b"\r\n\r\n")
+            assert f"content-length: {len(text)}".encode() in head
+    assert running.client.get("/health").status_code == 200
+
+
+def test_headers_of_usual_size_and_bodies_after_them(running: Running) -> None:
+    """What was read of one request does not count for the next one on the same connection, nor do bodies."""
+    for _ in range(4):
+        assert running.client.get("/health", headers={"X-A": "y" * 30_000}).status_code == 200
+        body = {"content": "the self " * 20_000}
+        assert running.client.post("/tokenize", json=body, headers={"X-A": "y" * 30_000}).status_code == 200
