@@ -236,23 +236,23 @@ class EngineLlama(Llama):  # type: ignore[misc]
         params = (self.model_params, self.context_params, self.lora_path, self.tensor_split)
         return self._loading.costs_key(self.drafter, *params)
 
-    def calibrate(self, seconds: float = 2.0) -> None:
+    def calibrate(self, seconds: float = 2.0, log: Callable[[str], None] | None = None) -> None:
         """Measure now what passes cost, unless that is known; else the first generation with `draft="auto"` does it.
 
-        seconds: to spend.
+        seconds: to spend. log: told before it begins, and what was found; None: as `verbose` says.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            self._have_planner(seconds, must=True)
+            self._have_planner(seconds, must=True, log=log)
 
-    def _have_planner(self, seconds: float = 2.0, must: bool = False) -> None:
+    def _have_planner(self, seconds: float = 2.0, must: bool = False, log: Callable[[str], None] | None = None) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
         drafts = self._head is not None or self.engine.text is not None
         if (drafts or self.n_parallel > 1) and self.engine.planner is None:
             start = perf_counter_ns()
-            have_planner(self.engine, self._head, self.costs_key, self._info, seconds, must=must)
+            have_planner(self.engine, self._head, self.costs_key, log or self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start
 
     def _begin_text(self) -> DraftSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -289,5 +290,5 @@ def _server(config: Config, server: Server, prompts: Sequence[Recorded]) -> Runn
 
 def show_progress(text: str) -> None:
     """Say on a terminal how far it is."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # which knows no escape sequences
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -54,9 +54,7 @@ class _Unfinished(Parser):
 
 def _parser(with_flags_of: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The program's parser; commands have their flags only if they are named."""
-    parser = argparse.ArgumentParser(
-        _PROG, description="EAGLE-3 speculative decoding for GGUF models.", allow_abbrev=False
-    )
+    parser = _Unfinished(_PROG, description="EAGLE-3 speculative decoding for GGUF models.")
     version = f"{_PROG} {__version__} for llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Unfinished)
@@ -84,9 +82,10 @@ def _run(command: str, argv: Sequence[str]) -> int:
         description=(module.__doc__ or help_text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_arguments(parser)
-    args = parser.parse_args(argv)
     try:
+        module.add_arguments(parser)
+        parser.shorten_usage()
+        args = parser.parse_args(argv)
         return int(module.run(args))
     except KeyboardInterrupt:
         return 130

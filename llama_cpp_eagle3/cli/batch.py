@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..errors import Eagle3Error
+from .extra import extra
 from .model import list_devices
 from .parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    try:
+    with extra("serve"):
         from ..serve.options import add_arguments as add
-    except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[serve]'") from e
     parser.add_argument("input", type=Path, help="requests, a line each")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="results, a line each")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first ones")
@@ -37,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.list_devices:
         return list_devices()
-    from ..serve.batch import run_batch
-
+    with extra("serve"):
+        from ..serve.batch import run_batch
     return run_batch(args)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import Eagle3Error
 from ..whole_file import output_path
+from .extra import extra
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
 from .parser import Parser
@@ -136,8 +137,6 @@ def _texts(paths: list[Path]) -> list[str]:
 
 
 def _check_extra() -> None:
-    try:
+    with extra("bench"):
         import gguf  # noqa: F401
         import tqdm  # noqa: F401
-    except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[bench]'") from e

@@ -16,10 +16,11 @@ from ..llama import Eagle3Llama
 from ..serve.templates import Templates
 from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
-from .model import list_devices, load_model, resolve_pair
+from .model import calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
 from .sources import head_of
+from .writer import is_coloured
 
 _CYAN, _GREY, _PLAIN = "\x1b[36m", "\x1b[90m", "\x1b[0m"
 _HELP = """\
@@ -56,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     resolve_pair(args)
     draft = head_of(args)
     with load_model(args, draft) as llm:
-        if llm.draft == "auto":
-            llm.calibrate()
+        calibrate(llm)
         return _Chat(args, llm).run(first)
 
 
@@ -75,7 +75,7 @@ class _Chat:
     def __init__(self, args: argparse.Namespace, llm: Eagle3Llama):
         self._llm, self._is_multiline = llm, args.multiline_input
         self._is_terminal = sys.stdin.isatty()
-        self._color = args.color == "on" or (args.color == "auto" and sys.stdout.isatty())
+        self._color = is_coloured(sys.stdout, args.color)
         if self._is_terminal and not args.simple_io:
             with contextlib.suppress(ImportError):  # Windows
                 import readline  # noqa: F401  # it is enough that it is there

@@ -105,6 +105,12 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
             bar.close()
 
 
+def calibrate(llm: Eagle3Llama) -> None:
+    """Measure what passes cost if drafts are planned by that, and say so beforehand: it takes a while."""
+    if llm.draft == "auto":
+        llm.calibrate(log=lambda text: print(text, file=sys.stderr, flush=True))
+
+
 def _placement(args: argparse.Namespace) -> dict[str, Any]:
     """Where the target's weights go, and how they get there."""
     load_mode = args.load_mode

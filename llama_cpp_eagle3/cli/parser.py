@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .flags.flag import FALSY, TRUTHY, Flag
 
@@ -38,6 +38,17 @@ class Parser(argparse.ArgumentParser):
         """Parse, after the environment."""
         given = self._whole(list(sys.argv[1:] if args is None else args))
         return super().parse_known_args([*self._from_environment(given), *given], namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to read on; the flags are too many to repeat here."""
+        self.exit(2, f"{self.prog}: error: {message} (see `{self.prog} --help`)\n")
+
+    def shorten_usage(self) -> None:
+        """Have the usage name what must be given, in one line; call it once all arguments are there."""
+        needed = [action for action in self._actions if action.required]
+        options = [f"{action.option_strings[0]} {action.metavar}" for action in needed if action.option_strings]
+        positionals = [str(action.metavar or action.dest) for action in needed if not action.option_strings]
+        self.usage = " ".join(["%(prog)s [flags]", *options, *positionals])
 
     def _whole(self, args: Sequence[str]) -> list[str]:
         """The arguments, flags joined with their values."""

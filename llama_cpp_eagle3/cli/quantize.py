@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("head", metavar="IN.gguf", help="a GGUF head")
     parser.add_argument("output", metavar="OUT.gguf", help="the file to write")
-    parser.add_argument("type", choices=TYPES, help="type of the matrices")
+    parser.add_argument("type", type=str.lower, choices=TYPES, help="type of the matrices")
     group = parser.add_argument_group("draft vocabulary")
     group.add_argument(
         "--draft-vocab",

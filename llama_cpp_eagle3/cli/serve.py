@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import Eagle3Error
+from .extra import extra
 from .model import list_devices
 from .parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
-    try:
+    with extra("serve"):
         from ..serve.options import add_arguments as add
-    except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[serve]'") from e
     add(parser)
 
 
@@ -25,8 +23,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.list_devices:
         return list_devices()
-    try:
+    with extra("serve"):
         from ..serve.run import serve
-    except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[serve]'") from e
     return serve(args)

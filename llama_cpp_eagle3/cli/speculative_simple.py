@@ -18,7 +18,7 @@ from ..media import Prompt, read_media
 from ..whole_file import output_path
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
-from .model import list_devices, load_model, progress_bar, resolve_pair
+from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
 from .parser import Parser
 from .sampling import sampling_of
 from .sources import head_of
@@ -113,8 +113,8 @@ def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any)
     llm = load_model(args, draft)
     try:
         load_seconds = time.perf_counter() - start
-        if llm.draft == "auto":
-            llm.calibrate()
+        if args.predict != 0:
+            calibrate(llm)
         given = prompt_tokens(llm, prompt, args.media)
         tokens = given.tokens
         n_left = llm.n_ctx() - len(tokens)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import os
 from typing import Any
 
 _CYAN, _PLAIN = "\x1b[36m", "\x1b[0m"
+
+
+def is_coloured(out: Any, color: str) -> bool:
+    """Whether text to `out` is coloured: "on", "off", or "auto", a terminal that knows colours (no-color.org)."""
+    if color == "auto":
+        return bool(out.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR"))
+    return color == "on"
 
 
 class Writer:
@@ -13,7 +21,7 @@ class Writer:
 
     def __init__(self, out: Any, color: str):
         self.out = out
-        self.color = out is not None and (color == "on" or (color == "auto" and out.isatty()))
+        self.color = out is not None and is_coloured(out, color)
         self.text = ""
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
 

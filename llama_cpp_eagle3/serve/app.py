@@ -31,6 +31,7 @@ def _routes() -> list[BaseRoute]:
     add("GET", page.page, "/", "/index.html")
     add("GET", info.health, "/health", "/v1/health")
     add("GET", info.models, "/models", "/v1/models")
+    add("GET", info.model, "/models/{id:path}", "/v1/models/{id:path}")
     add("GET", info.props, "/props")
     add("POST", info.set_props, "/props")
     add("GET", info.metrics, "/metrics")

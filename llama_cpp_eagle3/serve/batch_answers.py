@@ -91,7 +91,7 @@ async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, A
     if url == CHAT:
         generation, params, _ = await begin(server, body, f"chatcmpl-{random_id()}")
         await generation.run()
-        whole: dict[str, Any] = ChatShape(server, generation, params).whole()
+        whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
         return whole
     prompts, c = await parse_completion(server, body)
     generation = await server.generate(prompts, c)

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import local_accelerators
+from ..cli.extra import extra
 from ..errors import Eagle3Error
 from .batch_answers import BatchRequest, answer_all, load_server
 
@@ -44,12 +45,10 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
     Raises:
         Eagle3Error: Ray is missing, cannot be reached, or no worker can load the pair.
     """
-    try:
+    with extra("ray"):
         import ray
         import ray.data
         import ray.exceptions
-    except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[ray]'") from e
     with _connected(ray, args):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False

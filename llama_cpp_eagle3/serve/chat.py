@@ -31,7 +31,8 @@ async def chat_completion(request: Request) -> Response:
     server: Server = request.app.state.server
     body = await read_json(request)
     generation, params, c = await begin(server, body, f"chatcmpl-{random_id()}")
-    return await respond(server, request, generation, ChatShape(server, generation, params), c.stream)
+    shape = ChatShape(server, generation, params, body.get("top_logprobs"))
+    return await respond(server, request, generation, shape, c.stream)
 
 
 async def apply_template(request: Request) -> Response:
@@ -190,8 +191,9 @@ class Conversation:
 class ChatShape(Shape):
     """OpenAI's, with llama-server's figures."""
 
-    def __init__(self, server: Server, generation: Generation, params: ChatParams):
-        self._server, self._generation, self._params = server, generation, params
+    def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
+        """n_top: alternatives of each token, if the request says how many; 0 leaves the token's own probability."""
+        self._server, self._generation, self._params, self._n_top = server, generation, params, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
         self._begun: set[int] = set()
         self._probs: dict[int, list[TokenLogprob]] = {}
@@ -259,7 +261,7 @@ class ChatShape(Shape):
         return chunk
 
     def _prob(self, answer: Answer, logprob: TokenLogprob) -> dict[str, Any]:
-        return probs_of(self._server, logprob, answer.completion.post_sampling_probs)
+        return probs_of(self._server, logprob, answer.completion.post_sampling_probs, self._n_top)
 
     @staticmethod
     def _reason(answer: Answer, message: Mapping[str, Any]) -> str:

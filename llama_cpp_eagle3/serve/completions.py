@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import accumulate
@@ -153,7 +154,8 @@ class OpenAIShape(Shape):
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self._generation = server, generation
-        self._echoed: set[int] = set()
+        self._n_sent: dict[int, int] = {}
+        """Characters of each answer's stream so far."""
 
     def _head(self) -> dict[str, Any]:
         generation = self._generation
@@ -169,15 +171,17 @@ class OpenAIShape(Shape):
         """One event per token, and one for the end; usage as it was asked for."""
         options = answer.completion.stream_options
         text = "" if isinstance(came, Progress) else came.text
-        echoes = answer.completion.echo and answer.index not in self._echoed and not isinstance(came, Progress)
+        n_sent = self._n_sent.get(answer.index, 0)
+        echoes = answer.completion.echo and answer.index not in self._n_sent and not isinstance(came, Progress)
         if echoes:
-            self._echoed.add(answer.index)
             text = self._prompt_text(answer) + text
+        if not isinstance(came, Progress):
+            self._n_sent[answer.index] = n_sent + len(text)
         probs = [(came.text, came.logprob)] if isinstance(came, Token) and came.logprob is not None else []
         choice: dict[str, Any] = {
             "index": answer.index,
             "text": text,
-            "logprobs": self._logprobs(answer, probs, echoes),
+            "logprobs": self._logprobs(answer, probs, echoes, n_sent),
             "finish_reason": None,
         }
         data = {**self._head(), "choices": [choice]}
@@ -223,8 +227,12 @@ class OpenAIShape(Shape):
         return data
 
     def _prompt_text(self, answer: Answer) -> str:
-        vocab = self._server.tokenizer.vocab
-        return b"".join(vocab.piece(token) for token in answer.prompt).decode("utf-8", errors="replace")
+        return "".join(self._prompt_texts(answer))
+
+    def _prompt_texts(self, answer: Answer) -> list[str]:
+        """What each token of the prompt adds to its text: characters, once they are whole."""
+        vocab, decoder = self._server.tokenizer.vocab, codecs.getincrementaldecoder("utf-8")(errors="replace")
+        return [*(decoder.decode(vocab.piece(token)) for token in answer.prompt), decoder.decode(b"", True)]
 
     def _piece(self, token: int) -> str:
         return self._server.tokenizer.vocab.piece(token).decode("utf-8", errors="replace")
@@ -232,22 +240,29 @@ class OpenAIShape(Shape):
     def _usage(self) -> dict[str, Any]:
         return usage(self._generation.prompt_figures, self._generation.figures)
 
-    def _logprobs(self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool) -> dict[str, Any] | None:
-        """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first."""
+    def _logprobs(
+        self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool, n_before: int = 0
+    ) -> dict[str, Any] | None:
+        """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first.
+
+        n_before: characters of the text that were told already.
+        """
         post = answer.completion.post_sampling_probs
         content = [probs_of(self._server, logprob, post) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
         items: list[dict[str, Any]] = content
-        texts = [text for text, _ in probs]
+        starts = list(accumulate((len(text) for text, _ in probs), initial=n_before))[: len(probs)]
+        if echoes:
+            *prompt_starts, n_prompt = accumulate(map(len, self._prompt_texts(answer)), initial=0)
+            starts = [n_prompt + start for start in starts]
         if echoes and answer.prompt_logprobs is not None:
             pieces = [self._piece(token) for token in answer.prompt]
             # what comes first follows nothing
             told = [probs_of(self._server, logprob, post) for logprob in answer.prompt_logprobs]
             items = [{"token": pieces[0], key: None, top: None}, *told, *content]
-            texts = pieces + texts
+            starts = prompt_starts[: len(pieces)] + starts
         if not items:
             return None
-        offsets = [0, *accumulate(map(len, texts))][:-1]
         return {
             "content": content,
             "tokens": [item["token"] for item in items],
@@ -255,7 +270,7 @@ class OpenAIShape(Shape):
             "top_logprobs": [
                 None if item[top] is None else {other["token"]: other[key] for other in item[top]} for item in items
             ],
-            "text_offset": offsets,
+            "text_offset": starts,
         }
 
 
@@ -287,12 +302,12 @@ def settings_of(server: Server, answer: Answer) -> dict[str, Any]:
     return settings
 
 
-def probs_of(server: Server, logprob: TokenLogprob, post: bool) -> dict[str, Any]:
-    """llama-server's object of one token and those that might have been."""
+def probs_of(server: Server, logprob: TokenLogprob, post: bool, n_top: int | None = None) -> dict[str, Any]:
+    """llama-server's object of one token and those that might have been; n_top: so many of them (None: all)."""
     return {
         **_prob_of(server, logprob.token, logprob.logprob, post),
         "top_probs" if post else "top_logprobs": [
-            _prob_of(server, token, value, post) for token, value in logprob.top.items()
+            _prob_of(server, token, value, post) for token, value in list(logprob.top.items())[:n_top]
         ],
     }
 

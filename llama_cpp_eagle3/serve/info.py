@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from ..engine import DraftSettings
 from .completions import FINGERPRINT
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid, not_found, unsupported
 from .http import Json, read_json
 from .params import generation_settings
 from .schema import Completion, parse
@@ -29,7 +29,8 @@ async def health(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """GET /v1/models."""
     server: Server = request.app.state.server
-    name, info = server.options.model_name, _model_info(server)
+    name, described = server.options.model_name, _model(server)
+    arch = described["meta"]["arch"]
     return Json(
         {
             "object": "list",
@@ -45,25 +46,37 @@ async def models(request: Request) -> Response:
                     "tags": [""],
                     "capabilities": ["completion"],
                     "parameters": "",
-                    "details": {"format": "gguf", "family": info["arch"], "families": [info["arch"]]},
+                    "details": {"format": "gguf", "family": arch, "families": [arch]},
                 }
             ],
-            "data": [
-                {
-                    "id": name,
-                    "object": "model",
-                    "created": int(time.time()),
-                    "owned_by": "llama-cpp-eagle3",
-                    "root": server.llm.model_path,
-                    "parent": None,
-                    "max_model_len": server.engine.n_ctx,
-                    "aliases": sorted(server.options.aliases),
-                    "tags": sorted(server.options.tags),
-                    "meta": info,
-                }
-            ],
+            "data": [described],
         }
     )
+
+
+async def model(request: Request) -> Response:
+    """GET /v1/models/{id}, by any of its names."""
+    server: Server = request.app.state.server
+    id = request.path_params["id"]
+    if id not in (server.options.model_name, *server.options.aliases):
+        raise not_found(f"The model '{id}' does not exist, '{server.options.model_name}' is served here")
+    return Json(_model(server))
+
+
+def _model(server: Server) -> dict[str, Any]:
+    """OpenAI's object, with llama-server's and vLLM's fields."""
+    return {
+        "id": server.options.model_name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "llama-cpp-eagle3",
+        "root": server.llm.model_path,
+        "parent": None,
+        "max_model_len": server.engine.n_ctx,
+        "aliases": sorted(server.options.aliases),
+        "tags": sorted(server.options.tags),
+        "meta": _model_info(server),
+    }
 
 
 def _model_info(server: Server) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from typing import Any
 
 ACCESS = logging.getLogger("llama_cpp_eagle3.serve.access")
 
@@ -21,7 +22,7 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # ASCII: control characters beyond it reach terminals too
 
 
 class _Text(logging.Formatter):
@@ -29,9 +30,23 @@ class _Text(logging.Formatter):
         super().__init__("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = _printable(super().format(record), keep="\n")
         fields = getattr(record, "fields", {})
-        return text + "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", None))
+        return text + "".join(f" {name}={_word(value)}" for name, value in fields.items() if value not in ("", None))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return _printable(super().formatMessage(record))
+
+
+def _printable(text: str, keep: str = "") -> str:
+    """Text whose control characters are escaped: what clients send must not forge lines or move a terminal's cursor."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def _word(value: Any) -> str:
+    """A field's value, in quotes if it could be taken for several."""
+    text = _printable(str(value))
+    return json.dumps(text) if " " in text else text
 
 
 def configure(log_format: str, verbose: bool) -> None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError
 from .http import error_response
 from .log import ACCESS
-from .options import ServeOptions
+from .options import ServeOptions, is_loopback
 
 PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/favicon.ico"})
 """Paths that need no key."""
@@ -66,7 +66,14 @@ class Gate:
             self._log(scope, status, perf_counter() - start)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for a wrong key or a body that is announced as too large."""
+        """Raise ApiError for another host's name, a wrong key, or a body that is announced as too large."""
+        if self.options.local_only and not is_loopback(_host_of(headers)):
+            raise ApiError(
+                403,
+                "permission_error",
+                f"this server listens on this machine alone, and the request's Host is {headers.get('host', '')!r}: "
+                "ask localhost, or start it with --api-key or another --host",
+            )
         if self._keys and scope["path"] not in PUBLIC and not self._knows(headers):
             raise ApiError(401, "authentication_error", "Invalid API Key")
         length = headers.get("content-length", "0")
@@ -120,6 +127,14 @@ class Gate:
         if generation is not None:
             fields |= generation.log_fields()
         ACCESS.info("request", extra={"fields": fields})
+
+
+def _host_of(headers: Headers) -> str:
+    """The host that a request names, without its port; empty if it names none."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 async def _in_time(work: Awaitable[None], seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ class ServeOptions:
     api_keys: tuple[str, ...] = ()
     cors_origins: str = ""
     """Empty: none; "localhost", "*", or origins separated by commas."""
+    local_only: bool = False
+    """Whether requests must name this machine as their host: only its own programs reach a loopback address, and pages
+    of other sites whose names were made to lead here are not among those."""
     slots: bool = True
     metrics: bool = False
     ui: bool = True
@@ -118,6 +122,7 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         defaults=defaults_of(args),
         api_keys=tuple(keys),
         cors_origins=args.cors_origins,
+        local_only=not keys and all(is_loopback(host.strip()) for host in args.host.split(",") if host.strip()),
         slots=args.slots,
         metrics=args.metrics,
         ui=args.ui,
@@ -141,6 +146,15 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         prefill_assistant=args.prefill_assistant,
         media_http="private" if args.media_http_private else args.media_http,
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own, whatever name servers say."""
+    host = host.lower().removesuffix(".")
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _template(args: argparse.Namespace) -> str:

@@ -253,8 +253,7 @@ class ResponsesShape(Shape):
                 events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
             events.append(self._item("done", item, i))
         last = "completed" if answer.finish_reason == "stop" else "incomplete"
-        # llama-server and the clients that read its streams end with this one, whatever the reason
-        events.append({"type": "response.completed", "response": self._object(last, output), **figures_of(answer)})
+        events.append({"type": f"response.{last}", "response": self._object(last, output), **figures_of(answer)})
         return events
 
     def _output(self) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import signal
 import socket
@@ -11,10 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..cli.model import load_model, resolve_pair
 from ..cli.sources import head_of, source_options
@@ -22,10 +19,10 @@ from .app import make_app
 from .info import drafting
 from .log import configure
 from .options import ServeOptions, serve_options
+from .protocol import Protocol
 from .server import Server
 
 _N_SLOTS = 4
-_HEADER_SECONDS = 20.0
 _SHUTDOWN_SECONDS = 2
 _log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ def serve(args: argparse.Namespace) -> int:
         _log.info("listening on %s", _address_of(opened, args.ssl_cert_file is not None))
     config = uvicorn.Config(
         make_app(server),
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         log_config=None,
         access_log=False,
@@ -150,31 +147,3 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's, which does not wait forever for the headers of a request."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def on_message_begin(self) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-        super().on_message_begin()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

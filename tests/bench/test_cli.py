@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import __version__
+from llama_cpp_eagle3 import Eagle3Llama, __version__
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.cli.speculative_simple import unescape
 from llama_cpp_eagle3.cli.writer import Writer
@@ -252,7 +252,8 @@ def test_on_a_terminal(flags: list[str], tmp_path: Path) -> None:
     options = [*flags, "-f", str(path), "-n", "21", "-ub", "16", "--spec-draft-n-max", "4"]
     command = [sys.executable, "-m", "llama_cpp_eagle3", COMMAND, *options]
     ours, theirs = os.openpty()
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": ""}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     chunks = []
     while select.select([ours], [], [], 120.0)[0]:
@@ -278,3 +279,20 @@ def test_bundled_pair(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out.startswith("class Stack:")
     assert figure(err, "mean acceptance length") > 1.5
+
+
+def test_measuring_is_told_beforehand(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing is known yet; a run that generates nothing measures nothing."""
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    told = "measuring what passes cost on this machine"
+    assert run(*flags, "-p", "the self", "-n", 0) == 0
+    err = capsys.readouterr().err
+    assert told not in err
+    assert "measured for" not in err
+    assert not list(tmp_path.rglob("*.*"))
+    monkeypatch.setattr(Eagle3Llama, "generate", lambda *_, **__: pytest.fail("it generates before it is told"))
+    with pytest.raises(pytest.fail.Exception, match="before it is told"):
+        run(*flags, "-p", "the self", "-n", 1)
+    assert told in capsys.readouterr().err

@@ -41,7 +41,12 @@ class Terminal:
         command += ["--chat-template", TEMPLATE, "-t", "1", "-c", "2048", "--temp", "0", "--spec-draft-n-max", "4"]
         self._ours, theirs = os.openpty()
         self.process = subprocess.Popen(
-            [*command, *flags], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+            [*command, *flags],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": ""},
         )
         os.close(theirs)
         self.output = ""

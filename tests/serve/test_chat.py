@@ -91,6 +91,11 @@ def test_logprobs(running: Running) -> None:
     events = running.stream("/v1/chat/completions", body(logprobs=True, top_logprobs=3))[:-1]
     found = [item for event in events for item in event["choices"][0].get("logprobs", {}).get("content", [])]
     assert [item["id"] for item in found] == [item["id"] for item in content]
+    answer = running.ask("/v1/chat/completions", body(logprobs=True, top_logprobs=0))
+    alone = answer["choices"][0]["logprobs"]["content"]
+    assert [item["top_logprobs"] for item in alone] == [[]] * N
+    assert [item["id"] for item in alone] == [item["id"] for item in content]
+    assert [item["logprob"] for item in alone] == pytest.approx([item["logprob"] for item in content], abs=1e-3)
     for wrong in ({"top_logprobs": 3}, {"logprobs": 3}, {"logprobs": True, "top_logprobs": "x"}):
         assert running.post("/v1/chat/completions", body(**wrong)).status_code == 400
 
@@ -208,6 +213,7 @@ def test_responses(running: Running) -> None:
     ]
     assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == expected
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == expected
+    assert (names[-1], events[-1]["response"]["status"]) == ("response.incomplete", "incomplete")  # cut at the limit
 
 
 BAD: list[dict[str, Any]] = [

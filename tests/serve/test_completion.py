@@ -201,12 +201,28 @@ def test_logprobs_of_the_prompt(running: Running, plain: llama_cpp.Llama, pair: 
         assert all(len(top) == 2 for top in found["top_logprobs"][1:])
         assert "".join(found["tokens"]) == said
         assert said.startswith(text)
-        if not more.get("stream"):
-            assert [said[i:].startswith(t) for i, t in zip(found["text_offset"], found["tokens"], strict=True)] == (
-                [True] * len(found["tokens"])
-            )
+        assert found["text_offset"] == [len("".join(found["tokens"][:i])) for i in range(len(found["tokens"]))]
     again = running.ask("/v1/completions", body | {"max_tokens": 1})  # what is kept does not count
     assert len(again["choices"][0]["logprobs"]["tokens"]) == len(tokens) + 1
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "größer \u65e5\u672c " + PROMPT])
+@pytest.mark.parametrize("echo", [False, True])
+def test_offsets_of_tokens(running: Running, prompt: str, echo: bool) -> None:
+    """Where tokens begin in the text of their choice: behind an echoed prompt, and in a stream as without one."""
+    n = len(running.ask("/tokenize", {"content": prompt, "add_special": True})["tokens"])
+    body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "logprobs": 1, "echo": echo, "n": 2}
+    for choice in running.ask("/v1/completions", body)["choices"]:
+        logprobs, text, offsets = choice["logprobs"], choice["text"], choice["logprobs"]["text_offset"]
+        own = logprobs["tokens"][-5:]
+        assert text.startswith(prompt) == echo
+        assert text.endswith("".join(own))
+        start = len(prompt) if echo else 0
+        assert offsets[-5:] == [start + len("".join(own[:i])) for i in range(5)]
+        assert len(offsets) == len(logprobs["tokens"]) == 5 + (n if echo else 0)
+        events = [e["choices"][0] for e in running.stream("/v1/completions", body)[:-1]]
+        parts = [e["logprobs"] for e in events if e["index"] == choice["index"] and e["logprobs"]]
+        assert [offset for part in parts for offset in part["text_offset"]] == offsets
 
 
 def test_a_line_that_is_indented_too_little(running: Running) -> None:

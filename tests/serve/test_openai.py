@@ -95,9 +95,18 @@ def test_responses(client: openai.OpenAI) -> None:
     for event in client.responses.create(**options, stream=True):
         if event.type == "response.output_text.delta":
             text += event.delta
-        if event.type == "response.completed":
-            assert event.response.output_text == text
-    assert text == whole.output_text
+    assert event.type == "response.incomplete"
+    assert event.response.incomplete_details.reason == "max_output_tokens"
+    assert event.response.output_text == text == whole.output_text
+
+
+def test_responses_that_end(client: openai.OpenAI, running: Running) -> None:
+    """By themselves, as a grammar lets them: the last event says so."""
+    options: Any = {"model": "tiny", "input": "the self", "max_output_tokens": 40, "temperature": 0}
+    *_, last = client.responses.create(**options, stream=True, extra_body={"json_schema": {"const": 5}})
+    assert last.type == "response.completed"
+    assert last.response.status == "completed"
+    assert last.response.incomplete_details is None
 
 
 def test_async(running: Running) -> None:
@@ -129,3 +138,11 @@ def test_errors(client: openai.OpenAI, running: Running) -> None:
     with pytest.raises(openai.APIStatusError) as embeddings:
         client.with_options(max_retries=0).embeddings.create(model="tiny", input="x")
     assert embeddings.value.status_code == 501
+
+
+def test_a_model_by_its_name(client: openai.OpenAI) -> None:
+    (listed,) = client.models.list().data
+    assert client.models.retrieve(listed.id).model_dump(exclude={"created"}) == listed.model_dump(exclude={"created"})
+    for wrong in ("another", "an/other"):
+        with pytest.raises(openai.NotFoundError, match=wrong):
+            client.models.retrieve(wrong)

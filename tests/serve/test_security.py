@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve.log import ACCESS
+from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.serve.log import ACCESS, configure
+from llama_cpp_eagle3.serve.options import add_arguments, serve_options
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}
@@ -124,3 +128,101 @@ def test_the_log(locked: Running, caplog: pytest.LogCaptureFixture) -> None:
     text = json.dumps([record.__dict__ for record in records], default=str)
     for secret in (KEY, "sk-wrong-key", "query-secret", "private words"):
         assert secret not in text
+
+
+def test_the_log_cannot_be_forged(running: Running) -> None:
+    """A path's control characters are escaped, in both forms of a line, and so are those of messages."""
+    stream = io.StringIO()
+    for form in ("text", "json"):
+        configure(form, verbose=False)
+        (handler,) = logging.getLogger("llama_cpp_eagle3.serve").handlers
+        assert isinstance(handler, logging.StreamHandler)
+        handler.setStream(stream)
+        running.client.get("/a%0A00:00:00%20I%20forged%1b%5B2J%c2%9b2J%E2%80%AE%7F%20status=200")
+        end = time.monotonic() + 5
+        while not stream.getvalue().endswith("\n") and time.monotonic() < end:
+            time.sleep(0.01)
+        logging.getLogger("llama_cpp_eagle3.serve").error("%s failed", "/b\nforged\x1b[2J")
+        lines = stream.getvalue().removesuffix("\n").split("\n")
+        assert len(lines) == 2
+        assert all(line.isprintable() for line in lines)
+        assert "status=404" in lines[0] if form == "text" else json.loads(lines[0])["status"] == 404
+        if form == "json":
+            assert json.loads(lines[0])["path"] == "/a\n00:00:00 I forged\x1b[2J\x9b2J\u202e\x7f status=200"
+        else:
+            assert 'status=200"' in lines[0]  # inside the quotes of the path
+        stream.seek(0)
+        stream.truncate()
+
+
+def test_other_hosts(tiny_target: Any) -> None:
+    """A page whose name leads to this machine (DNS rebinding) names its own host, and gets nothing."""
+    with Running(tiny_target, options={"local_only": True}) as running:
+        port = running.url.rsplit(":", 1)[1]
+        for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", "127.8.8.8", "[::1]:80", "a.localhost"):
+            assert running.client.get("/props", headers={"Host": host}).status_code == 200, host
+        for host in (
+            "evil.com",
+            f"evil.com:{port}",
+            "localhost.evil.com",
+            "127.0.0.1.evil.com",
+            "10.0.0.1",
+            "",
+            "[::1",
+        ):
+            for path in ("/props", "/", "/health"):
+                response = running.client.get(path, headers={"Host": host})
+                assert response.status_code == 403, host
+                assert "--api-key" in response.json()["error"]["message"]
+            assert running.client.post("/completion", json=BODY, headers={"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], True),
+        (["--host", "localhost,::1"], True),
+        (["--host", "127.0.0.1,0.0.0.0"], False),
+        (["--host", "192.168.0.1"], False),
+        (["--api-key", KEY], False),
+    ],
+)
+def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
+    parser = Parser("prog")
+    add_arguments(parser)
+    assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # ever more headers
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one without an end
+        (b"GET /", b"y" * 1000),  # a path without an end
+    ],
+)
+def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:
+    answer = b""
+    with connect(running) as opened:
+        opened.sendall(begin)
+        try:
+            for _ in range(2000):  # 2 MB
+                opened.sendall(more)
+                if select.select([opened], [], [], 0.0)[0]:
+                    break
+            answer = opened.recv(4000)
+        except ConnectionError:  # it is closed while we still send: also an end
+            pass
+        else:
+            assert b" 431 " in answer.split(b"\r\n")[0]
+            head, _, text = answer.partition(b"\r\n\r\n")
+            assert f"content-length: {len(text)}".encode() in head
+    assert running.client.get("/health").status_code == 200
+
+
+def test_headers_of_usual_size_and_bodies_after_them(running: Running) -> None:
+    """What was read of one request does not count for the next one on the same connection, nor do bodies."""
+    for _ in range(4):
+        assert running.client.get("/health", headers={"X-A": "y" * 30_000}).status_code == 200
+        body = {"content": "the self " * 20_000}
+        assert running.client.post("/tokenize", json=body, headers={"X-A": "y" * 30_000}).status_code == 200

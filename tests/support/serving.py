@@ -15,6 +15,7 @@ import uvicorn
 
 from llama_cpp_eagle3.serve.app import make_app
 from llama_cpp_eagle3.serve.options import ServeOptions
+from llama_cpp_eagle3.serve.protocol import Protocol
 from llama_cpp_eagle3.serve.server import Server
 from loading import load
 
@@ -31,7 +32,12 @@ class Running(AbstractContextManager["Running"]):
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
-            make_app(self.server), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+            make_app(self.server),
+            http=Protocol,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
         )
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [self._socket]})

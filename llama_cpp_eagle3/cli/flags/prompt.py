@@ -8,7 +8,7 @@ from .model import MMPROJ
 COLOR = flag(
     "-co --color",
     "on|off|auto",
-    "colour the accepted draft tokens (default: auto, on a terminal)",
+    "colour the accepted draft tokens (default: auto, on a terminal, unless NO_COLOR is set or TERM=dumb)",
     on_off_auto,
     default="auto",
     bare="on",

@@ -1,0 +1,21 @@
+"""Commands that need more than the package itself does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import Eagle3Error
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around imports: a module that is missing belongs to this extra.
+
+    Raises:
+        Eagle3Error: what is missing, and how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[{name}]'") from e
