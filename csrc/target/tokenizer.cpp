@@ -65,7 +65,7 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string &
     std::vector<llama_token> tokens(text.size() + 4);
     const auto               run = [&] {
         return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                                            static_cast<int32_t>(tokens.size()), add_special, parse_special);
+                              static_cast<int32_t>(tokens.size()), add_special, parse_special);
     };
     with_stack_for(text, [&] {
         try {
@@ -101,7 +101,7 @@ std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool sp
     std::string piece(64, '\0');
     const auto  run = [&] {
         return llama_token_to_piece(vocab, token, piece.data(), static_cast<int32_t>(piece.size()), /*lstrip =*/0,
-                                     special);
+                                    special);
     };
     try {
         const abort_guard guard;

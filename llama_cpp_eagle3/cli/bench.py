@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import Eagle3Error
 from ..whole_file import output_path
 from .extra import extra
 from .flags import HUB, PROMPT, changed, pick
