@@ -22,6 +22,7 @@ from tiny import write_target
 PROMPT = [104, 105, 106, 104, 105, 106, 104, 105]
 GRAMMAR = "root ::= [a-p]+"
 SEED = 5
+N_CTX = 512  # of the context; no option reaches as far back
 
 
 def process(tokens: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
@@ -155,7 +156,7 @@ def options_of(names: tuple[str, ...], **more: Any) -> dict[str, Any]:
 
 def compare(low: LowLevel, vocab: Vocab, names: tuple[str, ...], keeps_probs: bool) -> list[int]:
     sampling = Sampling(**options_of(names, keeps_probs=keeps_probs))
-    reference, chain = Reference(sampling, vocab.pointer, vocab.eog), Chain(sampling, vocab)
+    reference, chain = Reference(sampling, vocab.pointer, vocab.eog), Chain(sampling, vocab, N_CTX)
     reference.see(PROMPT)
     chain.see(PROMPT)
     tokens = [*PROMPT]
@@ -185,7 +186,7 @@ def test_every_option_is_seen(low: LowLevel) -> None:
     vocab = Vocab(low.model)
 
     def distributions(names: tuple[str, ...]) -> list[list[tuple[int, float]]]:
-        chain = Chain(Sampling(**options_of(names, keeps_probs=True)), vocab)
+        chain = Chain(Sampling(**options_of(names, keeps_probs=True)), vocab, N_CTX)
         chain.see(PROMPT)
         found = []
         for row in range(12):
@@ -200,7 +201,7 @@ def test_every_option_is_seen(low: LowLevel) -> None:
 
 
 def test_greedy_probability_without_samplers(low: LowLevel) -> None:
-    chain = Chain(Sampling(temperature=0.0, keeps_probs=True, logits_processors=[process]), Vocab(low.model))
+    chain = Chain(Sampling(temperature=0.0, keeps_probs=True, logits_processors=[process]), Vocab(low.model), N_CTX)
     token = chain.draw(low.target, 0, PROMPT)
     assert token == int(process(np.array(PROMPT, dtype=np.intc), low.target.logits(0)).argmax())
     assert chain.probs == [(token, 1.0)]
