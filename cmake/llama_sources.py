@@ -17,6 +17,8 @@ VENDOR = "vendor/llama.cpp/"
 FOLDERS = (
     "include",
     "ggml/include",
+    "ggml/src",
+    "ggml/src/ggml-cpu",
     "common",
     "common/jinja",
     "common/parsers",
