@@ -22,12 +22,12 @@ static const kernels::kernel & find(const std::string & name) {
 
 static floats mul_mat(const std::string & name, const py::bytes & weights, const floats & x) {
     const kernels::kernel & k = find(name);
-    if (x.ndim() != 2 || x.shape(1) % 32 != 0) {
-        throw error("x must be rows of a multiple of 32 values");
+    if (x.ndim() != 2 || x.shape(1) % k.n_inputs != 0) {
+        throw error(format("x must be rows of a multiple of %lld values", static_cast<long long>(k.n_inputs)));
     }
     const auto    data       = static_cast<std::string_view>(weights);
     const int64_t n_in       = x.shape(1);
-    const size_t  group_size = n_in / 32 * 18 * k.n_channels;
+    const size_t  group_size = ggml_row_size(k.type, n_in) * k.n_channels;
     if (group_size == 0 || data.size() % group_size != 0) {
         throw error(
             format("the weights have %zu bytes, which is no multiple of a group's %zu", data.size(), group_size));

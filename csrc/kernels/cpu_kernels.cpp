@@ -171,12 +171,16 @@ registry & the_registry() {
 }
 
 const kernel * find_kernel(const ggml_tensor * weight) {
-    const bool is_repacked = weight->buffer && weight->buffer->buft == libggml().repack_buffer_type();
-    if (weight->type != GGML_TYPE_Q4_0 || !is_repacked || weight->ne[1] % 8 != 0 || weight->ne[0] % 32 != 0) {
+    if (!weight->buffer) {
         return nullptr;
     }
+    const auto buft        = weight->buffer->buft;
+    const bool is_repacked = buft == libggml().repack_buffer_type();
+    const bool is_mapped   = ggml_backend_buft_is_host(buft) && ggml_is_contiguous(weight);
     for (const kernel * k : all()) {
-        if (k->is_supported()) {
+        const bool has_layout = k->layout == layout::repacked ? is_repacked : is_mapped;
+        if (k->type == weight->type && has_layout && weight->ne[0] % k->n_inputs == 0 &&
+            weight->ne[1] % k->n_channels == 0 && k->is_supported()) {
             return k;
         }
     }

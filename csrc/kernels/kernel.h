@@ -1,24 +1,37 @@
 #pragma once
 
+#include "ggml.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace eagle3::kernels {
 
-// A product of quantized weights and rows of activations. A row's sums are taken in one order, whatever other rows and
-// threads there are: its result does not depend on its company.
+// where a kernel finds its weights
+enum class layout {
+    mapped,   // as the file has them: row after row of blocks
+    repacked, // as ggml's CPU backend repacks this type (ggml/src/ggml-cpu/repack.cpp)
+};
+
+// A product of weights and rows of activations. A row's sums are taken in one order, whatever other rows and threads
+// there are: its result does not depend on its company.
 struct kernel {
-    const char * name;       // format of the weights / instruction set
-    int64_t      n_channels; // output channels that lie together in memory: a group
+    const char * name; // format of the weights / instruction set
+
+    ggml_type       type; // of the weights
+    kernels::layout layout;
+    int64_t         n_channels; // output channels that lie together in memory: a group
+    int64_t         n_inputs;   // k is a multiple of it
 
     bool (*is_supported)(); // by this processor
 
-    // bytes of a row of k activations as the kernel reads it; k is a multiple of 32
+    // bytes of a row of k activations as the kernel reads it, and how it is made
     size_t (*row_size)(int64_t k);
     void (*quantize)(const float * x, int64_t k, uint8_t * row);
 
-    // Groups [first, last) of the weights times n_rows rows: out[r * ldo + channel].
+    // Groups [first, last) of the weights times n_rows rows: out[r * ldo + channel]. `weights` is the first group,
+    // a group takes n_channels * ggml_row_size(type, k) bytes.
     void (*compute)(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo);
 };

@@ -138,7 +138,8 @@ bool is_supported() {
 
 } // namespace
 
-const kernel q4_0x8_avx2 = { "q4_0x8/avx2", 8, is_supported, row_size, quantize, compute };
+const kernel q4_0x8_avx2 = { "q4_0x8/avx2", GGML_TYPE_Q4_0, layout::repacked, 8,      QK,
+                             is_supported,  row_size,       quantize,         compute };
 
 } // namespace eagle3::kernels
 #endif
