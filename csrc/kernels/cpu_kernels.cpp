@@ -2,6 +2,7 @@
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
+#include "kernels/k_quants_avx2.h"
 #include "kernels/q4_0_avx2.h"
 
 #include <dlfcn.h>
@@ -15,9 +16,17 @@ namespace eagle3::kernels {
 
 const std::vector<const kernel *> & all() {
     static const std::vector<const kernel *> kernels = {
+    // clang-format off
 #if defined(__x86_64__)
         &q4_0x8_avx2,
+        &q4_Kx8_avx2,
+        &q4_K_avx2,
+        &q6_K_avx2,
+        &q5_K_avx2,
+        &q3_K_avx2,
+        &q2_K_avx2,
 #endif
+        // clang-format on
     };
     return kernels;
 }
