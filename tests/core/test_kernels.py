@@ -6,7 +6,7 @@ from gguf.quants import Q4_0
 
 from llama_cpp_eagle3 import Eagle3Error, _core
 
-KERNELS = _core.cpu_kernel_names()
+KERNELS = [name for name in _core.cpu_kernel_names() if name.startswith("q4_0x8/")]
 
 
 def repack(weights: np.ndarray) -> bytes:
