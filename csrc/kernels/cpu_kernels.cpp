@@ -3,7 +3,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #include "kernels/k_quants_avx2.h"
-#include "kernels/q4_0_avx2.h"
+#include "kernels/legacy_avx2.h"
 
 #include <dlfcn.h>
 
@@ -19,12 +19,23 @@ const std::vector<const kernel *> & all() {
     // clang-format off
 #if defined(__x86_64__)
         &q4_0x8_avx2,
+        &q4_0_avx2,
+        &q4_1_avx2,
+        &q5_0_avx2,
+        &q5_1_avx2,
+        &q8_0_avx2,
         &q4_Kx8_avx2,
         &q4_K_avx2,
         &q6_K_avx2,
         &q5_K_avx2,
         &q3_K_avx2,
         &q2_K_avx2,
+        &iq4_nlx8_avx2,
+        &iq4_nl_avx2,
+        &mxfp4x8_avx2,
+        &mxfp4_avx2,
+        &f16_avx2,
+        &bf16_avx2,
 #endif
         // clang-format on
     };

@@ -1,0 +1,44 @@
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// The library runs on every x86-64, so that the instruction set is named function by function.
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define AVX2_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
+
+namespace eagle3::kernels::avx2 {
+
+inline bool is_supported() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+// blocks lie at any address
+template <class T>
+inline T read(const void * p) {
+    T value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+AVX2_INLINE __m128i load128(const void * p) {
+    return _mm_loadu_si128(static_cast<const __m128i *>(p));
+}
+
+AVX2_INLINE __m256i load256(const void * p) {
+    return _mm256_loadu_si256(static_cast<const __m256i *>(p));
+}
+
+// the sum of the lanes, in one order
+AVX2_INLINE float sum(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s        = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+} // namespace eagle3::kernels::avx2
+#endif

@@ -1,0 +1,237 @@
+// Products of weights in blocks of 32 inputs with a scale each, and rows in Q8: eight channels at a time, a channel per
+// lane. A format says how its blocks become 32 int8 values of eight channels; a block is unpacked once for all rows.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "kernels/q8_rows_avx2.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+namespace eagle3::kernels::avx2 {
+
+// One block of eight channels. Mapped weights: q[i] is inputs 4 i to 4 i + 3 of the channels in order. Repacked ones
+// (octets): q[i] is inputs 8 i to 8 i + 7 of channels 0 to 3, q[4 + i] of channels 4 to 7.
+struct unpacked {
+    __m256i q[8];
+    __m256  d; // scales of the channels, in order
+    __m256  m; // what is added to each of a channel's weights, if the format has such
+};
+
+// A format:
+//   block_bytes      of one channel's block
+//   octets           is it ggml's repacked layout?
+//   is_signed        are the values int8, or uint8?
+//   largest          magnitude of a value
+//   sums             what rows keep of their blocks' sums
+//   unpack(p, stride, w)   the blocks of eight channels, `stride` bytes from each other
+
+// Sums of n vectors of values times the row's values, as int32. Products of two inputs are added in 16 bits, as many
+// as never overflow.
+template <class format, int n>
+AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
+    constexpr int n_fit      = 32767 / (2 * 127 * format::largest);
+    constexpr int n_together = n_fit >= n ? n : n_fit >= 4 ? 4 : 1;
+    static_assert(n_fit > 0 && n % n_together == 0, "");
+
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i       sum  = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += n_together) {
+        __m256i part = _mm256_setzero_si256();
+        for (int j = i; j < i + n_together; ++j) {
+            const __m256i values = format::octets ? _mm256_set1_epi64x(read<int64_t>(y + 8 * j))
+                                                  : _mm256_set1_epi32(read<int32_t>(y + 4 * j));
+            part                 = _mm256_add_epi16(
+                part, format::is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q[j]), _mm256_sign_epi8(values, q[j]))
+                                        : _mm256_maddubs_epi16(q[j], values));
+        }
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(part, ones));
+    }
+    return sum;
+}
+
+// The eight channels' sums. Octets: channels 0 1 4 5 2 3 6 7, which in_order exchanges.
+template <class format>
+AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
+    if constexpr (format::octets) {
+        const __m256 low  = _mm256_castsi256_ps(multiply<format, 4>(w.q, y)); // two lanes a channel
+        const __m256 high = _mm256_castsi256_ps(multiply<format, 4>(w.q + 4, y));
+        const __m256 even = _mm256_shuffle_ps(low, high, 0x88);
+        const __m256 odd  = _mm256_shuffle_ps(low, high, 0xdd);
+        return _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd));
+    } else {
+        return multiply<format, 8>(w.q, y);
+    }
+}
+
+template <class format>
+AVX2_INLINE __m256 in_order(__m256 v) {
+    return format::octets ? _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)) : v;
+}
+
+constexpr int64_t n_rows_at_once = 16;
+
+// Eight channels, `stride` bytes from each other, times up to n_rows_at_once rows. Not inlined: where GCC sees that
+// sums are nobody else's, it computes two blocks at a time, which do not fit into the registers.
+template <class format>
+AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
+                                                  const uint8_t * rows, int64_t n_rows, __m256 * sums) {
+    const size_t row_bytes = q8_row_size(k);
+    for (int64_t r = 0; r < n_rows; ++r) {
+        sums[r] = _mm256_setzero_ps();
+    }
+    for (int64_t b = 0; b < k / QK; ++b) {
+        unpacked w;
+        format::unpack(weights + b * format::block_bytes * (format::octets ? 8 : 1), stride, w);
+        const __m256 scales = in_order<format>(w.d);
+        for (int64_t r = 0; r < n_rows; ++r) {
+            const uint8_t * row  = rows + r * row_bytes;
+            const uint8_t * kept = q8_sums(row, k) + 4 * b;
+            __m256i         q    = dot<format>(w, row + QK * b);
+            if constexpr (format::sums::has_offset) {
+                q = _mm256_add_epi32(q, _mm256_set1_epi32(read<int32_t>(kept)));
+            }
+            const __m256 d = _mm256_mul_ps(scales, _mm256_set1_ps(q8_scales(row, k)[b]));
+            sums[r]        = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), d, sums[r]);
+            if constexpr (format::sums::has_min) {
+                sums[r] = _mm256_fmadd_ps(w.m, _mm256_set1_ps(read<float>(kept)), sums[r]);
+            }
+        }
+    }
+}
+
+// Channels [first, last) of eight, times all rows; out is channel 0's place.
+template <class format>
+AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, const uint8_t * rows, int64_t n_rows,
+                           int64_t first, int64_t last, float * out, int64_t ldo) {
+    for (int64_t r0 = 0; r0 < n_rows; r0 += n_rows_at_once) {
+        const int64_t n = std::min(n_rows - r0, n_rows_at_once);
+        __m256        sums[n_rows_at_once];
+        compute_group<format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
+        for (int64_t r = 0; r < n; ++r) {
+            alignas(32) float s[8];
+            _mm256_store_ps(s, in_order<format>(sums[r]));
+            std::copy(s + first, s + last, out + (r0 + r) * ldo + first);
+        }
+    }
+}
+
+template <class format>
+void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                    int64_t last, float * out, int64_t ldo) {
+    const size_t stride = k / QK * format::block_bytes;
+    if constexpr (format::octets) {
+        for (int64_t group = first; group < last; ++group) {
+            compute_channels<format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
+        }
+    } else {
+        for (int64_t c = first; c < last; c += 8) {
+            if (c + 8 <= last) {
+                compute_channels<format>(weights + c * stride, stride, k, rows, n_rows, 0, 8, out + c, ldo);
+            } else if (last >= 8) { // the last eight, of which some are computed already
+                compute_channels<format>(weights + (last - 8) * stride, stride, k, rows, n_rows, c - (last - 8), 8,
+                                         out + last - 8, ldo);
+            } else { // fewer than eight: each of them in all lanes
+                for (int64_t i = c; i < last; ++i) {
+                    compute_channels<format>(weights + i * stride, 0, k, rows, n_rows, 0, 1, out + i, ldo);
+                }
+            }
+        }
+    }
+}
+
+// What formats are made of. The first four of eight channels are in the low half of a vector, the others in the high.
+
+AVX2_INLINE __m256i load_two(const uint8_t * low, const uint8_t * high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(low)), load128(high), 1);
+}
+
+// 16 bytes of eight channels; v[i] is bytes 4 i to 4 i + 3 of each
+AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) {
+    const __m256i c0  = load_two(p, p + 4 * stride);
+    const __m256i c1  = load_two(p + stride, p + 5 * stride);
+    const __m256i c2  = load_two(p + 2 * stride, p + 6 * stride);
+    const __m256i c3  = load_two(p + 3 * stride, p + 7 * stride);
+    const __m256i c01 = _mm256_unpacklo_epi32(c0, c1);
+    const __m256i c23 = _mm256_unpacklo_epi32(c2, c3);
+    const __m256i h01 = _mm256_unpackhi_epi32(c0, c1);
+    const __m256i h23 = _mm256_unpackhi_epi32(c2, c3);
+    v[0]              = _mm256_unpacklo_epi64(c01, c23);
+    v[1]              = _mm256_unpackhi_epi64(c01, c23);
+    v[2]              = _mm256_unpacklo_epi64(h01, h23);
+    v[3]              = _mm256_unpackhi_epi64(h01, h23);
+}
+
+// 16 bytes of eight channels, whose low halves are inputs 0 to 15 and high halves 16 to 31
+AVX2_INLINE void load_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i       v[4];
+    load_transposed(p, stride, v);
+    for (int i = 0; i < 4; ++i) {
+        q[i]     = _mm256_and_si256(v[i], low);
+        q[i + 4] = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), low);
+    }
+}
+
+// the same of a repacked block, whose bytes 64 j + 8 c are inputs 8 j and 16 + 8 j of channel c
+AVX2_INLINE void load_nibbles_octets(const uint8_t * p, __m256i flip, __m256i * q) {
+    const __m256i low = _mm256_set1_epi8(15);
+    for (int i = 0; i < 4; ++i) {
+        const __m256i both  = _mm256_xor_si256(load256(p + 32 * i), flip);
+        const int     place = i / 2 + 4 * (i % 2);
+        q[place]            = _mm256_and_si256(both, low);
+        q[place + 2]        = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    }
+}
+
+// a table's values for indices below 16
+AVX2_INLINE void look_up(__m128i table, __m256i * q) {
+    const __m256i both = _mm256_broadcastsi128_si256(table);
+    for (int i = 0; i < 8; ++i) {
+        q[i] = _mm256_shuffle_epi8(both, q[i]);
+    }
+}
+
+// a half float of each of eight channels
+AVX2_INLINE __m256 load_halves(const uint8_t * p, size_t stride) {
+    const auto at = [=](int c) {
+        return read<int16_t>(p + c * stride);
+    };
+    return _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)));
+}
+
+// four bytes of each of eight channels
+AVX2_INLINE __m256i load_dwords(const uint8_t * p, size_t stride) {
+    const auto at = [=](int c) {
+        return read<int32_t>(p + c * stride);
+    };
+    return _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+}
+
+// two half floats of each of eight channels: a scale and a minimum
+AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked & w) {
+    const __m256i both  = load_dwords(p, stride);
+    const __m256i words = _mm256_packus_epi32(_mm256_and_si256(both, _mm256_set1_epi32(0xffff)),
+                                              _mm256_srli_epi32(both, 16)); // d m d m, four of each
+    const __m256i order = _mm256_permute4x64_epi64(words, 0xd8);
+    w.d                 = _mm256_cvtph_ps(_mm256_castsi256_si128(order));
+    w.m                 = _mm256_cvtph_ps(_mm256_extracti128_si256(order, 1));
+}
+
+// a kernel of a format
+template <class format>
+constexpr kernel blocks_kernel(const char * name, ggml_type type) {
+    return { name,
+             type,
+             format::octets ? layout::repacked : layout::mapped,
+             format::octets ? 8 : 1,
+             QK,
+             is_supported,
+             q8_row_size,
+             quantize_q8<typename format::sums>,
+             compute_blocks<format> };
+}
+
+} // namespace eagle3::kernels::avx2
+#endif

@@ -1,0 +1,121 @@
+// F16 and BF16, times rows that stay float32: four channels by up to three rows at a time.
+#include "kernels/avx2.h"
+#include "kernels/legacy_avx2.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+namespace eagle3::kernels {
+
+namespace {
+
+using namespace avx2;
+
+// An odd number of cache lines, see q8_row_size.
+size_t row_size(int64_t k) {
+    return (((k * sizeof(float) + 63) / 64) | 1) * 64;
+}
+
+// A format: weights of n_inputs, as n_vectors of eight floats; `quantize` puts a row in the order of these.
+
+struct f16 {
+    static constexpr int64_t n_inputs  = 8;
+    static constexpr int     n_vectors = 1;
+
+    AVX2_INLINE static __m256 unpack(const uint8_t * p, int /*vector*/) { return _mm256_cvtph_ps(load128(p)); }
+
+    static void quantize(const float * x, int64_t k, uint8_t * row) { std::memcpy(row, x, k * sizeof(float)); }
+};
+
+// even inputs, then odd ones: they are the low and high halves of 32 bits
+struct bf16 {
+    static constexpr int64_t n_inputs  = 16;
+    static constexpr int     n_vectors = 2;
+
+    AVX2_INLINE static __m256 unpack(const uint8_t * p, int vector) {
+        const __m256i both = load256(p);
+        return _mm256_castsi256_ps(vector == 0 ? _mm256_slli_epi32(both, 16)
+                                               : _mm256_and_si256(both, _mm256_set1_epi32(~0xffff)));
+    }
+
+    static void quantize(const float * x, int64_t k, uint8_t * row) {
+        auto * y = reinterpret_cast<float *>(row);
+        for (int64_t i = 0; i < k; i += 16) {
+            for (int j = 0; j < 8; ++j) {
+                y[i + j]     = x[i + 2 * j];
+                y[i + 8 + j] = x[i + 2 * j + 1];
+            }
+        }
+    }
+};
+
+template <class format, int n_channels, int n_rows>
+AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows, float * out, int64_t ldo) {
+    const size_t row_bytes = row_size(k);
+    __m256       sums[n_channels][n_rows];
+    for (auto & channel : sums) {
+        std::fill(channel, channel + n_rows, _mm256_setzero_ps());
+    }
+    for (int64_t i = 0; i < k; i += format::n_inputs) {
+        for (int v = 0; v < format::n_vectors; ++v) {
+            __m256 y[n_rows];
+            for (int r = 0; r < n_rows; ++r) {
+                y[r] = _mm256_loadu_ps(reinterpret_cast<const float *>(rows + r * row_bytes) + i + 8 * v);
+            }
+            for (int c = 0; c < n_channels; ++c) {
+                const __m256 w = format::unpack(weights + 2 * (c * k + i), v);
+                for (int r = 0; r < n_rows; ++r) {
+                    sums[c][r] = _mm256_fmadd_ps(w, y[r], sums[c][r]);
+                }
+            }
+        }
+    }
+    for (int c = 0; c < n_channels; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            out[r * ldo + c] = sum(sums[c][r]);
+        }
+    }
+}
+
+template <class format, int n_channels>
+void compute_channels(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, float * out,
+                      int64_t ldo) {
+    while (n_rows > 0) {
+        const int  n    = n_rows >= 5 || n_rows == 3 ? 3 : n_rows >= 2 ? 2 : 1; // four are two and two
+        const auto tile = n == 3   ? compute_tile<format, n_channels, 3>
+                          : n == 2 ? compute_tile<format, n_channels, 2>
+                                   : compute_tile<format, n_channels, 1>;
+        tile(weights, k, rows, out, ldo);
+        rows += n * row_size(k);
+        out += n * ldo;
+        n_rows -= n;
+    }
+}
+
+template <class format>
+void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
+             float * out, int64_t ldo) {
+    int64_t c = first;
+    for (; c + 4 <= last; c += 4) {
+        compute_channels<format, 4>(weights + 2 * c * k, k, rows, n_rows, out + c, ldo);
+    }
+    for (; c < last; ++c) {
+        compute_channels<format, 1>(weights + 2 * c * k, k, rows, n_rows, out + c, ldo);
+    }
+}
+
+template <class format>
+constexpr kernel float_kernel(const char * name, ggml_type type) {
+    return {
+        name, type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize, compute<format>
+    };
+}
+
+} // namespace
+
+const kernel f16_avx2  = float_kernel<f16>("f16/avx2", GGML_TYPE_F16);
+const kernel bf16_avx2 = float_kernel<bf16>("bf16/avx2", GGML_TYPE_BF16);
+
+} // namespace eagle3::kernels
+#endif

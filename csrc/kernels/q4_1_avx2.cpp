@@ -1,0 +1,31 @@
+// Q4_1: a scale and a minimum, then 32 values below 16.
+#include "kernels/blocks_avx2.h"
+#include "kernels/legacy_avx2.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels {
+
+namespace {
+
+using namespace avx2;
+
+struct q4_1 {
+    static constexpr int64_t block_bytes = 20;
+    static constexpr bool    octets      = false;
+    static constexpr bool    is_signed   = false;
+    static constexpr int     largest     = 15;
+    using sums                           = value_sums;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+        load_scale_and_min(p, stride, w);
+        load_nibbles(p + 4, stride, w.q);
+    }
+};
+
+} // namespace
+
+const kernel q4_1_avx2 = blocks_kernel<q4_1>("q4_1/avx2", GGML_TYPE_Q4_1);
+
+} // namespace eagle3::kernels
+#endif

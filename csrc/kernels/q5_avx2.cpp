@@ -1,0 +1,66 @@
+// Q5_0: a scale, the 32 values' highest bits, their other four; they stand for 16 less. Q5_1: a minimum instead.
+#include "kernels/blocks_avx2.h"
+#include "kernels/legacy_avx2.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels {
+
+namespace {
+
+using namespace avx2;
+
+// the highest bits of eight channels, 16 in their values
+AVX2_INLINE void add_fifth_bits(const uint8_t * p, size_t stride, __m256i * q) {
+    const __m256i bits = load_dwords(p, stride);
+    const __m256i low  = _mm256_set1_epi32(0x08040201);
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0x80402010));
+    for (int i = 0; i < 4; ++i) {
+        // byte i of each channel four times
+        const __m256i places = _mm256_add_epi8(
+            _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c),
+            _mm256_set1_epi8(static_cast<char>(i)));
+        const __m256i byte = _mm256_shuffle_epi8(bits, places);
+        for (int half = 0; half < 2; ++half) {
+            const __m256i mask = half ? high : low;
+            const __m256i set  = _mm256_cmpeq_epi8(_mm256_and_si256(byte, mask), mask);
+            q[2 * i + half]    = _mm256_or_si256(q[2 * i + half], _mm256_and_si256(set, _mm256_set1_epi8(16)));
+        }
+    }
+}
+
+struct q5 {
+    static constexpr bool octets    = false;
+    static constexpr bool is_signed = false;
+    static constexpr int  largest   = 31;
+};
+
+struct q5_0 : q5 {
+    static constexpr int64_t block_bytes = 22;
+    using sums                           = offset_sums<16>;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+        w.d = load_halves(p, stride);
+        load_nibbles(p + 6, stride, w.q);
+        add_fifth_bits(p + 2, stride, w.q);
+    }
+};
+
+struct q5_1 : q5 {
+    static constexpr int64_t block_bytes = 24;
+    using sums                           = value_sums;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+        load_scale_and_min(p, stride, w);
+        load_nibbles(p + 8, stride, w.q);
+        add_fifth_bits(p + 4, stride, w.q);
+    }
+};
+
+} // namespace
+
+const kernel q5_0_avx2 = blocks_kernel<q5_0>("q5_0/avx2", GGML_TYPE_Q5_0);
+const kernel q5_1_avx2 = blocks_kernel<q5_1>("q5_1/avx2", GGML_TYPE_Q5_1);
+
+} // namespace eagle3::kernels
+#endif

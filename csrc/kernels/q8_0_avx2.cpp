@@ -1,0 +1,32 @@
+// Q8_0: a scale, then 32 int8 values.
+#include "kernels/blocks_avx2.h"
+#include "kernels/legacy_avx2.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels {
+
+namespace {
+
+using namespace avx2;
+
+struct q8_0 {
+    static constexpr int64_t block_bytes = 34;
+    static constexpr bool    octets      = false;
+    static constexpr bool    is_signed   = true;
+    static constexpr int     largest     = 128;
+    using sums                           = offset_sums<0>;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+        w.d = load_halves(p, stride);
+        load_transposed(p + 2, stride, w.q);
+        load_transposed(p + 18, stride, w.q + 4);
+    }
+};
+
+} // namespace
+
+const kernel q8_0_avx2 = blocks_kernel<q8_0>("q8_0/avx2", GGML_TYPE_Q8_0);
+
+} // namespace eagle3::kernels
+#endif

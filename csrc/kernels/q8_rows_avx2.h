@@ -1,0 +1,86 @@
+// Activations as ggml's Q8_0 and Q8_1: blocks of 32 values with a scale. A row is k int8 values, then the scales of its
+// blocks (f32), then what a kernel needs of the sums of their values (4 bytes a block).
+#pragma once
+
+#include "kernels/avx2.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels::avx2 {
+
+constexpr int64_t QK = 32; // inputs of a block
+
+// An odd number of cache lines: the same block of many rows does not fall into few sets of the cache.
+inline size_t q8_row_size(int64_t k) {
+    return (((k + k / QK * 8 + 63) / 64) | 1) * 64;
+}
+
+inline const float * q8_scales(const uint8_t * row, int64_t k) {
+    return reinterpret_cast<const float *>(row + k);
+}
+
+inline const uint8_t * q8_sums(const uint8_t * row, int64_t k) {
+    return row + k + k / QK * sizeof(float);
+}
+
+// What is kept of a block's sum: `bias` times its negative as an int32 (weights are read as w + bias; 0 = nothing), ...
+template <int bias>
+struct offset_sums {
+    static constexpr bool has_offset = bias != 0;
+    static constexpr bool has_min    = false;
+
+    AVX2_INLINE static int32_t keep(int32_t sum, float /*d*/) { return -bias * sum; }
+};
+
+// ... or the sum of its values as ggml rounds it for Q8_1 (weights have a minimum).
+struct value_sums {
+    static constexpr bool has_offset = false;
+    static constexpr bool has_min    = true;
+
+    AVX2_INLINE static float keep(int32_t sum, float d) {
+        return _cvtsh_ss(_cvtss_sh(d * static_cast<float>(sum), _MM_FROUND_TO_NEAREST_INT));
+    }
+};
+
+// as ggml's quantize_row_q8_0 and quantize_row_q8_1
+template <class sums>
+AVX2 void quantize_q8(const float * x, int64_t k, uint8_t * row) {
+    uint8_t * scales = row + k;
+    uint8_t * kept   = scales + k / QK * sizeof(float);
+    for (int64_t b = 0; b < k / QK; ++b) {
+        __m256 max = _mm256_setzero_ps();
+        __m256 v[4];
+        for (int i = 0; i < 4; ++i) {
+            v[i] = _mm256_loadu_ps(x + QK * b + 8 * i);
+            max  = _mm256_max_ps(max, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v[i]));
+        }
+        __m128 max4       = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
+        max4              = _mm_max_ps(max4, _mm_movehl_ps(max4, max4));
+        max4              = _mm_max_ss(max4, _mm_movehdup_ps(max4));
+        const float  amax = _mm_cvtss_f32(max4);
+        const __m256 id   = _mm256_set1_ps(amax != 0.0f ? 127.0f / amax : 0.0f);
+
+        __m256i sum = _mm256_setzero_si256();
+        __m256i q[4];
+        for (int i = 0; i < 4; ++i) {
+            q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], id));
+            sum  = _mm256_add_epi32(sum, q[i]);
+        }
+        const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(row + QK * b),
+                            _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+        __m128i sum4 = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        sum4         = _mm_hadd_epi32(sum4, sum4);
+        sum4         = _mm_hadd_epi32(sum4, sum4);
+
+        const float d     = amax / 127.0f;
+        const float scale = _cvtsh_ss(_cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT));
+        const auto  keep  = sums::keep(_mm_cvtsi128_si32(sum4), d);
+        static_assert(sizeof(keep) == 4, "4 bytes a block");
+        std::memcpy(scales + 4 * b, &scale, 4);
+        std::memcpy(kept + 4 * b, &keep, 4);
+    }
+}
+
+} // namespace eagle3::kernels::avx2
+#endif

@@ -1,0 +1,87 @@
+"""Kernels for types with blocks of 32, F16 and BF16 against float64, and that a row does not depend on its company."""
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from llama_cpp_eagle3 import _core
+from tests.support.kernel_formats import LEGACY, Format
+
+FORMATS = [f for f in LEGACY if f.kernel in _core.cpu_kernel_names()]
+BYTES = (0x00, 0x0F, 0x77, 0x78, 0x7F, 0x80, 0x81, 0x87, 0x88, 0xF0, 0xFF)
+
+
+def mul_mat(f: Format, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return _core.cpu_kernel_mul_mat(f.kernel, f.stored(weights), x)
+
+
+@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", FORMATS, ids=lambda f: f.kernel)
+class TestKernel:
+    @pytest.mark.parametrize("k", [32, 64, 96, 2048, 16384])
+    @pytest.mark.parametrize("n", [1, 7, 8, 13, 24])
+    def test_agrees_with_float64(self, f, k, n):
+        rng = np.random.default_rng(k + n)
+        n *= f.n_group
+        weights = f.random(rng, n, k)
+        x = rng.standard_normal((5, k), dtype=np.float32)
+        expected = f.product(weights, x)
+        # sums of k / 8 or k / 32 float32 products
+        atol = 5e-6 * np.sqrt((expected**2).mean())
+        np.testing.assert_allclose(mul_mat(f, weights, x), expected, rtol=0, atol=atol)
+
+    def test_all_values_of_a_type(self, f):
+        """One input at a time: each weight by itself, and in its place."""
+        rng = np.random.default_rng(1)
+        weights = f.random(rng, 8, 64)
+        ones = np.eye(64, dtype=np.float32)
+        expected = f.product(weights, ones)
+        # a minimum and a value may cancel each other
+        atol = 1e-7 * np.abs(expected).max() if f.scales == 2 else 0
+        np.testing.assert_allclose(mul_mat(f, weights, ones), expected, rtol=3e-7, atol=atol)
+
+    def test_a_row_does_not_depend_on_its_company(self, f):
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((37, 512), dtype=np.float32)
+        weights = f.random(rng, 11 * f.n_group, 512)
+        together = mul_mat(f, weights, x)
+        for n_rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 36):
+            assert (mul_mat(f, weights, x[:n_rows]) == together[:n_rows]).all()
+            assert (mul_mat(f, weights, x[-n_rows:]) == together[-n_rows:]).all()
+
+    def test_a_channel_does_not_depend_on_its_neighbours(self, f):
+        """A thread may begin and end anywhere."""
+        rng = np.random.default_rng(2)
+        x = rng.standard_normal((3, 256), dtype=np.float32)
+        weights = f.random(rng, 24 * f.n_group, 256)
+        together = mul_mat(f, weights, x)
+        for first, last in ((0, 1), (0, 7), (1, 9), (3, 16), (5, 8), (8, 24), (9, 24), (23, 24)):
+            a, b = first * f.n_group, last * f.n_group
+            assert (mul_mat(f, weights[a:b], x) == together[:, a:b]).all()
+
+    def test_zeros(self, f):
+        rng = np.random.default_rng(3)
+        assert (mul_mat(f, f.random(rng, 8, 64), np.zeros((2, 64), np.float32)) == 0).all()
+
+
+@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
+@pytest.mark.parametrize("byte", BYTES)
+@pytest.mark.parametrize("f", [f for f in FORMATS if f.n_head], ids=lambda f: f.kernel)
+def test_the_largest_sums_do_not_overflow(f, byte):
+    """All products of a block are of one sign, and the activations at their bound: exact, as sums are integers."""
+    weights = f.alike(8, 128, byte)
+    for sign in (1, -1):
+        x = np.full((1, 128), 127 * sign, np.float32)
+        assert (mul_mat(f, weights, x) == f.product(weights, x)).all()
+
+
+@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", [f for f in FORMATS if f.type == Type.MXFP4], ids=lambda f: f.kernel)
+def test_all_exponents(f):
+    """The smallest are no normal floats."""
+    for exponent in range(240):
+        weights = f.alike(8, 32, 0x77).reshape(8, -1, 17)
+        weights[..., 0] = (exponent + np.arange(8)[:, None]) % 240
+        weights = weights.reshape(8, -1)
+        x = np.full((1, 32), 127, np.float32)
+        assert (mul_mat(f, weights, x) == f.product(weights, x)).all()

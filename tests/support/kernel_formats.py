@@ -1,0 +1,113 @@
+"""Weights in the layouts that CPU kernels read, and what is left of activations in ggml's formats, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Type
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one kernel's weights are stored."""
+
+    kernel: str
+    type: Type
+    scales: int = 0
+    """Half floats that a block begins with: 0, a scale, or a scale and a minimum."""
+    flip: int | None = None
+    """Repacked: what the bytes of ggml's eight interleaved channels are flipped by; None = mapped."""
+
+    @property
+    def n_group(self) -> int:
+        """Channels whose number is a multiple of."""
+        return 1 if self.flip is None else 8
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Values and bytes of a block."""
+        return gguf.GGML_QUANT_SIZES[self.type]
+
+    @property
+    def n_head(self) -> int:
+        """Bytes before a block's values: scales, or an exponent."""
+        return 1 if self.type == Type.MXFP4 else 2 * self.scales
+
+    def random(self, rng: np.random.Generator, n: int, k: int) -> Bytes:
+        """Weights (n, bytes of a row) whose values are random in all bits."""
+        if not self.n_head:
+            return gguf.quants.quantize(rng.standard_normal((n, k), dtype=np.float32), self.type).view(np.uint8)
+        n_values, n_bytes = self.block
+        blocks = rng.integers(0, 256, (n, k // n_values, n_bytes), np.uint8)
+        if self.type == Type.MXFP4:
+            blocks[..., 0] = rng.integers(118, 130, blocks.shape[:2])
+        else:
+            scales = rng.standard_normal((n, k // n_values, self.scales)).astype(np.float16)
+            blocks[..., : self.n_head] = scales.view(np.uint8).reshape(*blocks.shape[:2], self.n_head)
+        return blocks.reshape(n, -1)
+
+    def alike(self, n: int, k: int, byte: int) -> Bytes:
+        """Weights whose values are all `byte`, and whose scales are 1."""
+        n_values, n_bytes = self.block
+        blocks = np.full((n, k // n_values, n_bytes), byte, np.uint8)
+        blocks[..., : self.n_head] = (
+            128 if self.type == Type.MXFP4 else np.full(self.scales, 1, np.float16).view(np.uint8)
+        )
+        return blocks.reshape(n, -1)
+
+    def stored(self, weights: Bytes) -> bytes:
+        """The weights as the kernel reads them."""
+        if self.flip is None:
+            return weights.tobytes()
+        n, n_bytes = len(weights), self.block[1]
+        groups = weights.reshape(n // 8, 8, -1, n_bytes).transpose(0, 2, 1, 3)  # group, block, channel
+        heads = groups[..., : self.n_head].reshape(*groups.shape[:2], -1)
+        values = groups[..., self.n_head :] ^ self.flip
+        values = values.reshape(*groups.shape[:3], 2, 8).swapaxes(2, 3).reshape(*groups.shape[:2], -1)
+        return np.concatenate([heads, values], axis=-1).tobytes()
+
+    def product(self, weights: Bytes, x: Floats) -> Doubles:
+        """Activations as ggml quantizes them for this type, times the weights."""
+        w = gguf.quants.dequantize(weights, self.type).astype(np.float64)
+        if self.type in (Type.F16, Type.BF16):
+            return x.astype(np.float64) @ w.T
+        rows, sums = quantized_rows(x)
+        if self.scales < 2:
+            return rows @ w.T
+        heads = weights.reshape(len(weights), -1, self.block[1])[..., 2:4]
+        minima = np.ascontiguousarray(heads).view(np.float16)[..., 0].astype(np.float64)
+        return rows @ (w - np.repeat(minima, 32, -1)).T + sums @ minima.T
+
+
+def quantized_rows(x: Floats) -> tuple[Doubles, Doubles]:
+    """Rows in Q8_0, and the sums of their blocks in Q8_1."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    peak = np.abs(blocks).max(-1, keepdims=True)
+    scale = np.where(peak > 0, np.float32(127) / np.where(peak > 0, peak, np.float32(1)), np.float32(0))
+    values = np.rint(blocks * scale.astype(np.float32))
+    d = peak / np.float32(127)
+    sums = (d * values.sum(-1, keepdims=True, dtype=np.float32)).astype(np.float16)[..., 0]
+    return (values * d.astype(np.float16).astype(np.float64)).reshape(x.shape), sums.astype(np.float64)
+
+
+LEGACY = (
+    Format("q4_0x8/avx2", Type.Q4_0, 1, 0x88),
+    Format("q4_0/avx2", Type.Q4_0, 1),
+    Format("q4_1/avx2", Type.Q4_1, 2),
+    Format("q5_0/avx2", Type.Q5_0, 1),
+    Format("q5_1/avx2", Type.Q5_1, 2),
+    Format("q8_0/avx2", Type.Q8_0, 1),
+    Format("iq4_nlx8/avx2", Type.IQ4_NL, 1, 0),
+    Format("iq4_nl/avx2", Type.IQ4_NL, 1),
+    Format("mxfp4x8/avx2", Type.MXFP4, 0, 0),
+    Format("mxfp4/avx2", Type.MXFP4),
+    Format("f16/avx2", Type.F16),
+    Format("bf16/avx2", Type.BF16),
+)
