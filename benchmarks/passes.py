@@ -1,23 +1,28 @@
-"""What a pass over n rows takes with our CPU kernels and with ggml's alone: random weights at the 1B shape.
+"""What a pass over n rows takes with our CPU kernels and with ggml's alone, and what reading the weights would take.
 
-    python benchmarks/passes.py [--type Q4_0] [-t 2] [--runs 7]
+    python benchmarks/passes.py [--type Q4_0] [--rows 1,2,4,8,16] [-t 2] [--runs 7]
+    python benchmarks/passes.py --file MODEL.gguf --kernel q4_0x8/avx2
 
-Both sides take turns in one process, on one loaded model; a side's figure is its fastest pass, as other programs only
-make passes slower. The last columns compare the logits: ours with ggml's, and the first row with the same row alone.
+Random weights at some shape, or a file. Both sides take turns in one process, on one loaded model; a side's figure is
+its fastest pass, as other programs only make passes slower. Kernels are used for any number of rows. The last columns
+compare the logits: ours with ggml's, and the first row with the same row alone.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from time import perf_counter
 
+import gguf
 import llama_cpp
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
 from llama_cpp_eagle3 import _core, planning
-from llama_cpp_eagle3.bench import random_model
+from llama_cpp_eagle3.bench import machine, random_model
+from llama_cpp_eagle3.bench.inflate import quantize_target
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -38,38 +43,74 @@ def decode(llm: llama_cpp.Llama, n_rows: int) -> tuple[float, npt.NDArray[np.flo
     return seconds, logits
 
 
+def random_target(shape: str, ftype: str, n_threads: int) -> Path:
+    """A file with random weights; types that cannot be dealt out are quantized from F16, as llama.cpp mixes them."""
+    folder = planning.cache_dir() / "random"
+    if ftype in random_model.TYPES:
+        return random_model.random_pair(folder, shape, ftype, "Q8_0")[0]
+    path = folder / f"{shape}-{ftype}-quantized.gguf"
+    if not path.exists():
+        quantize_target(random_model.random_pair(folder, shape, "F16", "Q8_0")[0], path, ftype, n_threads)
+    return path
+
+
+def n_bytes_read(path: Path) -> int:
+    """Bytes of all weights that a pass multiplies by (of experts: all of them)."""
+    tensors = {str(t.name): int(t.n_bytes) for t in gguf.GGUFReader(path).tensors}
+    if "output.weight" in tensors:  # of the table of embeddings some rows are read then
+        tensors.pop("token_embd.weight", None)
+    return sum(tensors.values())
+
+
+def numbers(text: str) -> list[int]:
+    """N,N,..."""
+    return [int(part) for part in text.split(",")]
+
+
 def main() -> None:
+    """Print a table."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--file", type=Path, help="a GGUF file instead of random weights")
     p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
-    p.add_argument("--type", choices=random_model.TYPES, default="Q4_0")
+    p.add_argument("--type", default="Q4_0", help="Q4_0, Q4_K_M, Q8_0, ...: a type of llama-quantize")
+    p.add_argument("--kernel", action="append", choices=_core.cpu_kernel_names(), help="these alone (default: all)")
+    p.add_argument("--rows", type=numbers, default=ROWS, metavar="N,N,...")
     p.add_argument("-t", "--threads", type=int, default=2)
     p.add_argument("--runs", type=int, default=7)
     args = p.parse_args()
 
-    target, _ = random_model.random_pair(planning.cache_dir() / "random", args.shape, args.type, "Q8_0")
+    path = args.file or random_target(args.shape, args.type, args.threads)
     threads = {"n_threads": args.threads, "n_threads_batch": args.threads}
-    llm = llama_cpp.Llama(str(target), n_ctx=512, n_batch=64, verbose=False, **threads)
+    n_rows_max = max(args.rows)
+    sizes = {"n_ctx": max(512, n_rows_max), "n_batch": max(64, n_rows_max), "n_ubatch": max(64, n_rows_max)}
+    llm = llama_cpp.Llama(str(path), verbose=False, **sizes, **threads)
+    matrices = _core.model_matrices(int(llm._model.model))
+    limits = dict.fromkeys(args.kernel or _core.cpu_kernel_names(), n_rows_max)
     best: dict[tuple[str, int], float] = {}
     logits: dict[tuple[str, int], npt.NDArray[np.float32]] = {}
     for _ in range(args.runs):
         for side in ("ggml", "ours"):
-            kernels = _core.CpuKernels(int(llm._model.model)) if side == "ours" else None
-            for n in ROWS:
+            kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
+            for n in args.rows:
                 seconds, logits[side, n] = decode(llm, n)
                 best[side, n] = min(best.get((side, n), seconds), seconds)
             if kernels is not None:
                 kernels.close()
                 used = kernels.why_not or kernels.n_weights
-    print(f"{args.shape} {args.type}, {args.threads} threads, ms a pass, best of {args.runs}; ours: {used}")
-    print("| rows | ggml | ours | ggml / ours | ours / 1 row | largest difference | row 0 as alone |")
-    print("|---:|---:|---:|---:|---:|---:|---|")
-    for n in ROWS:
+    bandwidth = machine.read_bandwidth(args.threads)
+    floor = n_bytes_read(path) / bandwidth * 1e3
+    print(f"{path.name}, {args.threads} threads, ms a pass, best of {args.runs}; ours: {used}")
+    print(f"{n_bytes_read(path) / 1e6:.0f} MB of weights at {bandwidth / 1e9:.1f} GB/s: {floor:.1f} ms")
+    first = args.rows[0]
+    print(f"| rows | ggml | ours | ggml / ours | ours / {first} row | ours / reading | largest difference | as alone |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---|")
+    for n in args.rows:
         ggml, ours = best["ggml", n] * 1e3, best["ours", n] * 1e3
         difference = np.abs(logits["ours", n] - logits["ggml", n]).max() / np.abs(logits["ggml", n]).max()
-        same = np.array_equal(logits["ours", n], logits["ours", 1])
+        same = np.array_equal(logits["ours", n], logits["ours", first])
         print(
-            f"| {n} | {ggml:.1f} | {ours:.1f} | {ggml / ours:.2f} | {ours / best['ours', 1] / 1e3:.2f} "
-            f"| {difference:.0e} | {'yes' if same else 'no'} |"
+            f"| {n} | {ggml:.1f} | {ours:.1f} | {ggml / ours:.2f} | {ours / best['ours', first] / 1e3:.2f} "
+            f"| {ours / floor:.2f} | {difference:.0e} | {'yes' if same else 'no'} |"
         )
 
 

@@ -56,12 +56,13 @@ class RpcConnection:
         """To be called after something was freed on the server while it is still in use (csrc/devices.h)."""
 
 class CpuKernels:
-    """While it lives, the CPU backend multiplies this model's weights by our kernels (csrc/kernels/cpu_kernels.h)."""
+    """While it lives, the CPU backend multiplies these weights by our kernels (csrc/kernels/cpu_kernels.h)."""
 
-    def __init__(self, model: int, n_rows_max: int = 16) -> None:
-        """model: address of a llama_model. n_rows_max: passes of more rows are left to ggml."""
+    def __init__(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
+        """matrices: addresses of ggml tensors. n_rows_max: [name of a kernel]: operations of more rows are left to
+        ggml; kernels that it does not name are not used."""
     def close(self) -> None:
-        """To be called before the model is freed."""
+        """To be called before the weights are freed."""
     @property
     def n_weights(self) -> dict[str, int]:
         """[name of a kernel]: weights that it computes."""
@@ -69,8 +70,22 @@ class CpuKernels:
     def why_not(self) -> str:
         """Why there are none; empty if there are some."""
 
+def model_matrices(model: int) -> list[int]:
+    """Addresses of the ggml tensors that a llama_model multiplies by."""
+
+def cpu_kernel_shapes(matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> dict[str, list[tuple[int, int, int]]]:
+    """[name of a kernel]: shapes (k, n, experts) of those of the weights that it would compute."""
+
+def time_cpu_kernels(
+    matrices: Sequence[int], n_rows_max: Mapping[str, int], n_threads: int, n_rows: Sequence[int], seconds: float
+) -> dict[str, dict[int, tuple[float, float]]]:
+    """[name of a kernel][rows]: microseconds per MiB of weights by that kernel and by ggml (csrc/kernels/timing.h)."""
+
 def cpu_kernel_names() -> list[str]:
     """Kernels that this processor can run."""
+
+def cpu_kernel_format(name: str) -> tuple[int, bool, int, int]:
+    """Of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a block."""
 
 def cpu_kernel_mul_mat(name: str, weights: bytes, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out)."""
@@ -540,6 +555,14 @@ class Drafter:
         n_threads: int = 1,
         n_batch: int = 512,
     ) -> None: ...
+    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most."""
+    @property
+    def cpu_kernels(self) -> dict[str, int]:
+        """[name of a kernel]: own weights that it computes."""
+    @property
+    def matrices(self) -> list[int]:
+        """Addresses of the ggml tensors that the head multiplies by, but for those of the target."""
     def process(
         self,
         tap: FeatureTap,

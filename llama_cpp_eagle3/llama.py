@@ -230,7 +230,7 @@ class Eagle3Llama(GeneratingLlama):
         """Make the engine, with the head if there is one."""
         loading, context = self._loading, self._context
         with file_errors(self.model_path):
-            target = loading.make_target(self._ctx.ctx, self._model.model)
+            target = loading.make_target(self._ctx.ctx, self._model.model, self._info)
         self._n_ctx = target.n_ctx
         if len(self.input_ids) < self._n_ctx:  # llama.cpp rounds n_ctx up
             self.input_ids = np.zeros(self._n_ctx, dtype=np.intc)
@@ -240,7 +240,7 @@ class Eagle3Llama(GeneratingLlama):
         model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
         if loading.has_head:
             self._head = Head(
-                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type),
+                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, self._info),
                 self.draft_type_asked,
             )
         self._engine = context.engine = Engine(

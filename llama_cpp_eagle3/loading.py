@@ -7,8 +7,18 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import CpuKernels, Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
+from ._core import (
+    CpuKernels,
+    Drafter,
+    FeatureTap,
+    Target,
+    TextDrafter,
+    TextStore,
+    local_accelerators,
+    model_matrices,
+)
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .cpu_kernels import KernelChoice
 from .engine import N_ROWS_ARGMAX
 from .model_options import ModelOptions
 from .options import DraftOptions
@@ -44,6 +54,7 @@ class Loading:
         self.tap: FeatureTap | None = None
         self.servers: RpcServers | None = None
         self.kernels: CpuKernels | None = None
+        self.kernel_choice = KernelChoice(model.cpu_kernels)
         if not vocab_only:
             self.pair = check_pair(model_path, draft.model_path, draft.target_layers)
             info = self.pair.target
@@ -125,17 +136,29 @@ class Loading:
         if self.servers is not None:
             self.servers.close()
 
-    def make_target(self, ctx: Any, model: Any) -> Target:
+    def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
         """The target's verbs on a context that llama_cpp made."""
-        self.kernels = self.model.load_kernels(int(model))
+        if self.kernel_choice.mode != "off":
+            matrices = model_matrices(int(model))
+            n_threads = max(1, int(lib.llama_n_threads(ctx)))
+            self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
         self.model.set_adapters(ctx, self._adapters)
         return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
 
-    def make_drafter(self, model: Any, n_ctx: int, n_threads: int, n_batch: int, draft_type: int | None) -> Drafter:
+    def make_drafter(
+        self,
+        model: Any,
+        n_ctx: int,
+        n_threads: int,
+        n_batch: int,
+        draft_type: int | None,
+        log: Callable[[str], None],
+    ) -> Drafter:
         """Load the head, its wider matrices converted to a type."""
         draft = self.draft
         assert draft.model_path is not None
-        return Drafter(
+        n_threads = draft.n_threads or n_threads
+        drafter = Drafter(
             draft.model_path,
             int(model),
             n_ctx,
@@ -146,9 +169,12 @@ class Loading:
             type=draft_type,
             type_k=draft.type_k,
             type_v=draft.type_v,
-            n_threads=draft.n_threads or n_threads,
+            n_threads=n_threads,
             n_batch=min(n_batch, 512),
         )
+        if self.kernel_choice.mode != "off":
+            drafter.use_cpu_kernels(self.kernel_choice.limits(drafter.matrices, n_threads, log))
+        return drafter
 
     def make_text_drafter(self, store: TextStore | bool) -> TextDrafter | None:
         """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
@@ -195,14 +221,18 @@ class Loading:
         if n_threads_batch != n_threads:
             threads += f", {n_threads_batch} for batches"
         head = "" if drafter is None else f"; head on {drafter.device}"
-        return f"target {layers}{head}; {threads}{self._kernels()}"
+        return f"target {layers}{head}; {threads}{self._kernels(drafter)}"
 
-    def _kernels(self) -> str:
+    def _kernels(self, drafter: Drafter | None) -> str:
+        choice = self.kernel_choice
         if self.kernels is None:
-            return ""
-        if self.kernels.why_not:
-            return f"; ggml's own kernels alone: {self.kernels.why_not}" if self.model.cpu_kernels == "on" else ""
-        return "".join(f"; {n} matrices by {name}" for name, n in self.kernels.n_weights.items())
+            return "; ggml's own kernels alone: cpu_kernels is off"
+        used = self.kernels.n_weights
+        text = "".join(f"; {n} matrices by {name}{choice.describe(name)}" for name, n in used.items())
+        if drafter is not None:
+            text += "".join(f"; {n} of the head by {name}" for name, n in drafter.cpu_kernels.items())
+        text += "".join(f"; ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused)
+        return text or f"; ggml's own kernels alone: {self.kernels.why_not}"
 
     def costs_key(
         self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any
@@ -224,6 +254,7 @@ class Loading:
             "n_ubatch": min(context_params.n_ubatch, _N_ROWS),
             "offload_kqv": bool(context_params.offload_kqv),
             "cpu_kernels": {} if self.kernels is None else self.kernels.n_weights,
+            "cpu_kernels_draft": {} if drafter is None else drafter.cpu_kernels,
             "draft_type": draft.type,
             "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],
             "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],

@@ -11,15 +11,14 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from . import cpu_build
-from ._core import CpuKernels, Device, local_accelerators, local_devices
+from ._core import Device, local_accelerators, local_devices
+from .cpu_kernels import MODES
 from .errors import ModelFileError
 from .pair import fingerprint
 from .rpc import RpcServers, find_device
 
 FIELDS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
 """Of llama.h's llama_model_params."""
-
-CPU_KERNELS = ("auto", "on", "off")
 
 
 class _Override(ctypes.Structure):
@@ -54,8 +53,8 @@ class ModelOptions:
         for name in params or ():
             if name not in FIELDS:
                 raise ValueError(f"model_params: expected some of {', '.join(FIELDS)}, found {name!r}")
-        if cpu_kernels not in CPU_KERNELS:
-            raise ValueError(f"cpu_kernels: expected one of {', '.join(CPU_KERNELS)}, found {cpu_kernels!r}")
+        if cpu_kernels not in MODES:
+            raise ValueError(f"cpu_kernels: expected one of {', '.join(MODES)}, found {cpu_kernels!r}")
         names = devices.split(",") if isinstance(devices, str) else devices
         adapters = [(item, 1.0) if isinstance(item, str) else item for item in lora]
         paths = [(os.path.expanduser(path), float(scale)) for path, scale in adapters]
@@ -123,16 +122,6 @@ class ModelOptions:
             scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in self.lora))
             if lib.llama_set_adapters_lora(ctx, array, len(adapters), scales):
                 raise ModelFileError(f"llama.cpp does not take the adapters {[path for path, _ in self.lora]}")
-
-    def load_kernels(self, model: int) -> CpuKernels | None:
-        """Have the CPU multiply a llama_model's weights by our kernels; None if it shall not.
-
-        "auto" takes them where ggml has no AVX-512: that is what they were measured against.
-        """
-        features = lib.llama_print_system_info().decode()
-        if self.cpu_kernels == "off" or (self.cpu_kernels == "auto" and "AVX512 = 1" in features):
-            return None
-        return CpuKernels(model)
 
     def leaves_gpu_idle(self, n_gpu_layers: int) -> bool:
         """Whether nobody said that the model shall run on this machine's accelerators."""

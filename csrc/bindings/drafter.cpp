@@ -184,6 +184,27 @@ void register_drafter(py::module_ & m) {
             "None = "
             "as they are. type_k, type_v: ggml types of the cache.\n"
             "Raises ModelFileError, IncompatibleDraftError.")
+        .def(
+            "use_cpu_kernels",
+            [](py_drafter & self, const kernels::row_limits & n_rows_max) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().use_cpu_kernels(n_rows_max);
+            },
+            py::arg("n_rows_max"), without_gil,
+            "Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most.")
+        .def_property_readonly(
+            "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
+            "[name of a kernel]: own weights that it computes.")
+        .def_property_readonly(
+            "matrices",
+            [](const py_drafter & self) {
+                std::vector<uintptr_t> addresses;
+                for (const ggml_tensor * weight : self.impl().weights().matrices()) {
+                    addresses.push_back(reinterpret_cast<uintptr_t>(weight));
+                }
+                return addresses;
+            },
+            "Addresses of the ggml tensors that the head multiplies by, but for those of the target.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "

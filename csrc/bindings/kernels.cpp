@@ -1,10 +1,15 @@
 #include "error.h"
-#include "kernels/cpu_kernels.h"
+#include "kernels/timing.h"
 #include "llama_ext.h"
+#include "lm_head.h"
 #include "module.h"
+#include "nogil.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
 
 namespace eagle3::python {
 
@@ -43,21 +48,65 @@ static floats mul_mat(const std::string & name, const py::bytes & weights, const
     return out;
 }
 
+static kernels::matrices to_matrices(const std::vector<uintptr_t> & addresses) {
+    kernels::matrices weights;
+    for (const uintptr_t address : addresses) {
+        weights.push_back(reinterpret_cast<const ggml_tensor *>(address));
+    }
+    return weights;
+}
+
+// what a model multiplies by: of a table of embeddings rows are looked up
+static std::vector<uintptr_t> matrices_of(uintptr_t address) {
+    const auto *           model   = reinterpret_cast<const llama_model *>(address);
+    const ggml_tensor *    lm_head = find_lm_head(model);
+    std::vector<uintptr_t> found;
+    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
+        const bool is_table = name.find("token_embd") != std::string::npos && tensor != lm_head;
+        if (ggml_n_dims(tensor) > 1 && !is_table) {
+            found.push_back(reinterpret_cast<uintptr_t>(tensor));
+        }
+    }
+    return found;
+}
+
+// [name of a kernel]: (k, n, experts) of each of the weights that it would compute
+static std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes_of(const std::vector<uintptr_t> & addresses,
+                                                                            const kernels::row_limits &    limits) {
+    std::map<std::string, std::vector<std::array<int64_t, 3>>> shapes;
+    for (const auto & [name, weights] : kernels::matrices_by_kernel(to_matrices(addresses), limits)) {
+        for (const ggml_tensor * w : weights) {
+            shapes[name].push_back({ w->ne[0], w->ne[1], w->ne[2] * w->ne[3] });
+        }
+    }
+    return shapes;
+}
+
 void register_kernels(py::module_ & m) {
-    py::class_<cpu_kernels>(m, "CpuKernels",
-                            "While it lives, the CPU backend multiplies this model's weights by our kernels.")
-        .def(py::init([](uintptr_t model, int64_t n_rows_max) {
-                 std::vector<const ggml_tensor *> weights;
-                 for (const auto & [name, tensor] :
-                      llama_internal_get_tensor_map(reinterpret_cast<const llama_model *>(model))) {
-                     weights.push_back(tensor);
-                 }
-                 return std::make_unique<cpu_kernels>(weights, n_rows_max);
+    py::class_<cpu_kernels>(m, "CpuKernels", "While it lives, the CPU backend multiplies these weights by our kernels.")
+        .def(py::init([](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
+                 return std::make_unique<cpu_kernels>(to_matrices(matrices), n_rows_max);
              }),
-             py::arg("model"), py::arg("n_rows_max") = 16)
-        .def("close", &cpu_kernels::close, "To be called before the model is freed.")
+             py::arg("matrices"), py::arg("n_rows_max"))
+        .def("close", &cpu_kernels::close, "To be called before the weights are freed.")
         .def_property_readonly("n_weights", &cpu_kernels::n_weights, "[name of a kernel]: weights that it computes")
         .def_property_readonly("why_not", &cpu_kernels::why_not, "why there are none; empty if there are some");
+    m.def("model_matrices", &matrices_of, py::arg("model"),
+          "Addresses of the ggml tensors that a llama_model multiplies by.");
+    m.def("cpu_kernel_shapes", &shapes_of, py::arg("matrices"), py::arg("n_rows_max"),
+          "[name of a kernel]: shapes (k, n, experts) of those of the weights that it would compute.");
+    m.def(
+        "time_cpu_kernels",
+        [](const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max, int32_t n_threads,
+           const std::vector<int64_t> & n_rows, double seconds) {
+            if (n_threads <= 0 || n_rows.empty() || *std::min_element(n_rows.begin(), n_rows.end()) <= 0) {
+                throw std::invalid_argument("expected a positive number of threads, and positive numbers of rows");
+            }
+            return kernels::time_kernels(to_matrices(matrices), n_rows_max, n_threads, n_rows, seconds);
+        },
+        py::arg("matrices"), py::arg("n_rows_max"), py::arg("n_threads"), py::arg("n_rows"), py::arg("seconds"),
+        py::call_guard<nogil>(),
+        "[name of a kernel][rows]: microseconds per MiB of weights by that kernel and by ggml.");
     m.def(
         "cpu_kernel_names",
         [] {
@@ -70,6 +119,14 @@ void register_kernels(py::module_ & m) {
             return names;
         },
         "Kernels that this processor can run.");
+    m.def(
+        "cpu_kernel_format",
+        [](const std::string & name) {
+            const kernels::kernel & k = find(name);
+            return py::make_tuple(static_cast<int>(k.type), k.layout == kernels::layout::repacked, k.n_channels,
+                                  k.n_inputs);
+        },
+        py::arg("name"), "Of a kernel's weights: ggml type, whether repacked, channels of a group, inputs of a block.");
     m.def("cpu_kernel_mul_mat", &mul_mat, py::arg("name"), py::arg("weights"), py::arg("x"),
           "Weights in a kernel's layout times rows (n_rows, n_in), as (n_rows, n_out).");
 }

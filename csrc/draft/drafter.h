@@ -2,7 +2,10 @@
 
 #include "draft/runner.h"
 #include "draft/sequence.h"
+#include "kernels/cpu_kernels.h"
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -59,6 +62,17 @@ class drafter {
     const head_hparams & head() const { return hparams_; }
     const head_weights & weights() const { return weights_; }
     const device &       dev() const { return dev_; }
+
+    // Have the CPU multiply the head's own weights by our kernels. Its shared tables are the target's to say.
+    void use_cpu_kernels(const kernels::row_limits & limits) {
+        cpu_kernels_.reset();
+        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(weights_.matrices(), limits);
+    }
+
+    // [name of a kernel]: weights that it computes
+    std::map<std::string, int64_t> cpu_kernels() const {
+        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
+    }
 
     // boundaries of the target that rows are made of; {n_layer + 1}, the final normed state, for a head without fc
     const std::vector<int32_t> & boundaries() const { return boundaries_; }
@@ -183,7 +197,10 @@ class drafter {
     target_tables tables_;
     device        dev_;
     head_weights  weights_;
-    draft_cache   cache_;
+
+    std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // goes before the weights do
+
+    draft_cache cache_;
 
     std::vector<rope_positions> positions_; // by sequence
 

@@ -458,6 +458,16 @@ void head_weights::load_embd_dft(const device & dev) {
     n_bytes_own += table.size();
 }
 
+std::vector<const ggml_tensor *> head_weights::matrices() const {
+    std::vector<const ggml_tensor *> found;
+    for (ggml_tensor * t = ggml_get_first_tensor(ctx_.get()); t; t = ggml_get_next_tensor(ctx_.get(), t)) {
+        if (ggml_n_dims(t) > 1 && t != embd_dft) {
+            found.push_back(t);
+        }
+    }
+    return found;
+}
+
 void head_weights::get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const {
     const size_t offset = first * tok_embd_->nb[1];
     const size_t size   = n * tok_embd_->nb[1];

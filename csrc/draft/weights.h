@@ -78,6 +78,9 @@ class head_weights {
     // the embedding row of a target token as F32, dst [n_embd]
     void get_embedding(llama_token token, float * dst) const;
 
+    // the head's own tensors that it multiplies by
+    std::vector<const ggml_tensor *> matrices() const;
+
     // hash of everything that tells this head from another one, for saved states
     uint64_t fingerprint() const { return fingerprint_; }
 

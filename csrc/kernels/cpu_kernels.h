@@ -9,6 +9,12 @@
 
 namespace eagle3::kernels {
 
+using matrices   = std::vector<const ggml_tensor *>;
+using row_limits = std::map<std::string, int64_t>; // [name of a kernel]: operations of more rows are left to ggml
+
+// Which of these weights each kernel would compute, of those that are named in `limits`.
+std::map<std::string, matrices> matrices_by_kernel(const matrices & weights, const row_limits & limits);
+
 // While it lives, ggml's CPU backend computes products with these weights by our kernels, where one serves, in its own
 // threads. Weights of other models in the process are computed as before.
 //
@@ -16,8 +22,8 @@ namespace eagle3::kernels {
 // (ggml/src/ggml-cpu/traits.h) for every operation whether it computes it.
 class cpu_kernels {
   public:
-    // n_rows_max: passes of more rows are left to ggml
-    cpu_kernels(const std::vector<const ggml_tensor *> & weights, int64_t n_rows_max);
+    // kernels that `limits` does not name are not used
+    cpu_kernels(const matrices & weights, const row_limits & limits);
     ~cpu_kernels() { close(); }
     cpu_kernels(const cpu_kernels &)             = delete;
     cpu_kernels & operator=(const cpu_kernels &) = delete;
@@ -32,9 +38,9 @@ class cpu_kernels {
     const std::string & why_not() const { return why_not_; }
 
   private:
-    std::vector<const ggml_tensor *> weights_; // those that a kernel computes
-    std::map<std::string, int64_t>   n_weights_;
-    std::string                      why_not_;
+    matrices                       weights_; // those that a kernel computes
+    std::map<std::string, int64_t> n_weights_;
+    std::string                    why_not_;
 };
 
 } // namespace eagle3::kernels

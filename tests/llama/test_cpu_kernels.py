@@ -12,6 +12,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.bench.inflate import quantize_target
+from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.models import bundled_pair
 
 TEXT = b"import os\n\n\ndef walk(path):\n    for name in os.listdir(path):\n"
@@ -39,14 +40,51 @@ def test_logits_are_those_of_ggml(pair: tuple[str, str]) -> None:
         assert "matrices by" not in ggml.where
         tokens = ours.tokenize(TEXT)
         for n in (1, 2, 3, 4, 7, 16, len(tokens)):
-            rows = []
-            for llm in (ours, ggml):
-                llm.reset()
-                llm.eval(tokens[:n])
-                rows.append(np.array(llm.scores[:n]))
-            # ggml rounds activations in halves elsewhere: a last bit of one in 127
-            np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0.01 * np.abs(rows[1]).max())
-            assert rows[0].std() > 0.1
+            assert_same_logits(ours, ggml, tokens[:n])
+
+
+def assert_same_logits(ours: Eagle3Llama, ggml: Eagle3Llama, tokens: list[int]) -> None:
+    rows = []
+    for llm in (ours, ggml):
+        llm.reset()
+        llm.eval(tokens)
+        rows.append(np.array(llm.scores[: len(tokens)]))
+    # ggml rounds activations in halves elsewhere: a last bit of one in 127
+    np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0.01 * np.abs(rows[1]).max())
+    assert rows[0].std() > 0.1
+
+
+@needs_kernel
+def test_logits_of_experts_are_those_of_ggml(tmp_path: Path) -> None:
+    path = tmp_path / "experts.gguf"
+    write_target(path, Shape(3, 256, 256, 4, 2, 512, 256, 256, arch="gpt-oss", n_embd_head=64, n_expert=8), "Q4_0")
+    options: dict[str, Any] = {"logits_all": True, "n_ctx": 64, "n_threads": 2, "verbose": False}
+    with (
+        closing(Eagle3Llama(path, cpu_kernels="on", **options)) as ours,
+        closing(Eagle3Llama(path, cpu_kernels="off", **options)) as ggml,
+    ):
+        # q, k, v, o and three of the experts in each of three layers, and what makes the logits
+        n_matrices = 3 * (4 + 3)
+        found = sum(int(part.split()[0]) for part in ours.where.split("; ") if "matrices by q4_0x8/" in part)
+        assert found >= n_matrices
+        for n in (1, 2, 5, 16):
+            assert_same_logits(ours, ggml, list(range(20, 20 + n)))
+
+
+@needs_kernel
+def test_the_head_drafts_with_them(pair: tuple[str, str]) -> None:
+    """Its own matrices are computed by kernels; it drafts as well, and can be loaded in another type again."""
+    texts, lengths = [], []
+    for cpu_kernels in ("on", "off"):
+        with closing(load(pair, cpu_kernels, draft_n_max=4, draft_type="q4_0")) as llm:
+            assert ("of the head by q4_0x8/" in llm.where) == (cpu_kernels == "on")
+            texts.append(llm(TEXT.decode(), max_tokens=24, temperature=0)["choices"][0]["text"])
+            lengths.append(llm.last_stats.mean_acceptance_length)
+    assert texts[0] == texts[1]
+    assert lengths[0] > 0.8 * lengths[1] > 0.8
+    with closing(load(pair, "on", draft="auto")) as llm:
+        llm.calibrate(seconds=0.2)
+        assert llm(TEXT.decode(), max_tokens=24, temperature=0)["choices"][0]["text"] == texts[0]
 
 
 @needs_kernel

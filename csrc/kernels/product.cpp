@@ -1,0 +1,220 @@
+#include "kernels/product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace eagle3::kernels {
+
+namespace {
+
+constexpr int64_t N_ROWS  = 32; // of more rows, these are multiplied at a time, so that they stay in a core's cache
+constexpr size_t  N_BYTES = 1 << 17; // with so many bytes of weights
+constexpr int64_t N_OUT   = 256;     // or so many channels
+
+size_t aligned(size_t n_bytes) {
+    return (n_bytes + 63) / 64 * 64;
+}
+
+const float * row_at(const ggml_tensor * x, int64_t i1, int64_t i2, int64_t i3) {
+    const char * data = static_cast<const char *>(x->data);
+    return reinterpret_cast<const float *>(data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
+}
+
+float * result_at(ggml_tensor * op, int64_t i1, int64_t i2, int64_t i3) {
+    return const_cast<float *>(row_at(op, i1, i2, i3));
+}
+
+// [first, last) of n for one of the threads
+std::pair<int64_t, int64_t> share(const ggml_compute_params * params, int64_t n) {
+    return { n * params->ith / params->nth, n * (params->ith + 1) / params->nth };
+}
+
+} // namespace
+
+// Which rows chose which expert. Each thread makes its own, in memory of its own: that takes less time than to wait for
+// one that does.
+struct product::expert_rows {
+    int64_t   n_used, n_tokens, n_experts;
+    int32_t * begin;  // [n_experts + 1] place of an expert's first row
+    int32_t * places; // [n_tokens][n_used]
+    int32_t * rows;   // [place]: index into places
+
+    static size_t size(const ggml_tensor * op) {
+        return aligned((op->src[0]->ne[2] + 1 + 2 * ggml_nelements(op->src[2])) * sizeof(int32_t));
+    }
+
+    expert_rows(const ggml_tensor * op, void * memory) :
+        n_used(op->src[2]->ne[0]), n_tokens(op->src[2]->ne[1]), n_experts(op->src[0]->ne[2]),
+        begin(static_cast<int32_t *>(memory)), places(begin + n_experts + 1), rows(places + n_used * n_tokens) {
+        std::fill_n(begin, n_experts + 1, 0);
+        for (int64_t i = 0; i < n_used * n_tokens; ++i) {
+            const int32_t expert = expert_of(op, i);
+            GGML_ASSERT(expert >= 0 && expert < n_experts);
+            places[i] = begin[expert + 1]++; // among its rows
+        }
+        std::partial_sum(begin, begin + n_experts + 1, begin);
+        for (int64_t i = 0; i < n_used * n_tokens; ++i) {
+            places[i] += begin[expert_of(op, i)];
+            rows[places[i]] = static_cast<int32_t>(i);
+        }
+    }
+
+    int32_t expert_of(const ggml_tensor * op, int64_t i) const {
+        const ggml_tensor * ids  = op->src[2];
+        const char *        data = static_cast<const char *>(ids->data);
+        int32_t             expert;
+        std::memcpy(&expert, data + i / n_used * ids->nb[1] + i % n_used * ids->nb[0], sizeof(expert));
+        return expert;
+    }
+};
+
+bool product::takes(const ggml_tensor * op) const {
+    const ggml_tensor * w = op->src[0];
+    const ggml_tensor * x = op->src[1];
+    if (x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || op->type != GGML_TYPE_F32 ||
+        op->nb[0] != sizeof(float)) {
+        return false;
+    }
+    if (op->op == GGML_OP_MUL_MAT_ID) {
+        return op->src[2]->type == GGML_TYPE_I32 && op->src[2]->ne[1] <= n_rows_max_;
+    }
+    const bool lies_evenly = op->nb[2] == op->ne[1] * op->nb[1] && op->nb[3] == op->ne[2] * op->nb[2];
+    return op->op == GGML_OP_MUL_MAT && lies_evenly && ggml_nrows(x) <= n_rows_max_ * w->ne[2] * w->ne[3];
+}
+
+bool product::work_size(int n_threads, const ggml_tensor * op, size_t & size) {
+    const size_t row_bytes = kernel_.row_size(op->src[1]->ne[0]);
+    if (op->op == GGML_OP_MUL_MAT) {
+        size = ggml_nrows(op->src[1]) * row_bytes;
+    } else {
+        const size_t n_out = N_ROWS * n_groups_together(op->src[1]->ne[0]) * kernel_.n_channels;
+        size               = aligned(ggml_nelements(op->src[2]) * row_bytes) +
+                             n_threads * (expert_rows::size(op) + aligned(n_out * sizeof(float)));
+    }
+    return true;
+}
+
+bool product::compute_forward(ggml_compute_params * params, ggml_tensor * op) {
+    if (op->op == GGML_OP_MUL_MAT) {
+        multiply(params, op);
+    } else {
+        multiply_experts(params, op);
+    }
+    return true;
+}
+
+void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
+    const ggml_tensor * w         = op->src[0];
+    const ggml_tensor * x         = op->src[1];
+    const int64_t       k         = x->ne[0];
+    const size_t        row_bytes = kernel_.row_size(k);
+    const int64_t       n_rows    = ggml_nrows(x);
+    auto *              rows      = static_cast<uint8_t *>(params->wdata);
+    for (int64_t r = params->ith; r < n_rows; r += params->nth) {
+        const int64_t slab = r / x->ne[1];
+        kernel_.quantize(row_at(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
+    }
+    libggml().barrier(params->threadpool);
+
+    const auto *  weights = static_cast<const char *>(w->data);
+    const int64_t ldo     = op->nb[1] / sizeof(float);
+    if (w->ne[2] * w->ne[3] == 1) {
+        compute_share(params, w, weights, rows, n_rows, static_cast<float *>(op->data), ldo);
+        return;
+    }
+    for (int64_t slab = 0; slab < x->ne[2] * x->ne[3]; ++slab) { // a matrix for each head, or for some of them
+        const int64_t i2     = slab % x->ne[2];
+        const int64_t i3     = slab / x->ne[2];
+        const char *  matrix = weights + i2 / (x->ne[2] / w->ne[2]) * w->nb[2] + i3 / (x->ne[3] / w->ne[3]) * w->nb[3];
+        compute_share(params, w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], result_at(op, 0, i2, i3), ldo);
+    }
+}
+
+void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) const {
+    const ggml_tensor * x         = op->src[1];
+    const int64_t       k         = x->ne[0];
+    const size_t        row_bytes = kernel_.row_size(k);
+    auto *              rows      = static_cast<uint8_t *>(params->wdata);
+
+    const size_t n_out     = N_ROWS * n_groups_together(k) * kernel_.n_channels;
+    const size_t own_bytes = expert_rows::size(op) + aligned(n_out * sizeof(float));
+    uint8_t *    own       = rows + aligned(ggml_nelements(op->src[2]) * row_bytes) + params->ith * own_bytes;
+
+    const expert_rows chosen(op, own);
+    auto *            scratch = reinterpret_cast<float *>(own + expert_rows::size(op));
+
+    // a token has a row for each of its experts, or some that they share (x->ne[1] of them)
+    for (int64_t r = params->ith; r < chosen.n_tokens * x->ne[1]; r += params->nth) {
+        const int64_t   token  = r / x->ne[1];
+        const int32_t * places = chosen.places + token * chosen.n_used;
+        uint8_t *       first  = rows + places[r % x->ne[1]] * row_bytes;
+        kernel_.quantize(row_at(x, r % x->ne[1], token, 0), k, first);
+        for (int64_t i = r % x->ne[1] + x->ne[1]; i < chosen.n_used; i += x->ne[1]) {
+            std::memcpy(rows + places[i] * row_bytes, first, row_bytes);
+        }
+    }
+    libggml().barrier(params->threadpool);
+    for (int64_t expert = 0; expert < chosen.n_experts; ++expert) {
+        if (chosen.begin[expert] < chosen.begin[expert + 1]) {
+            compute_expert(params, op, expert, rows, chosen, scratch);
+        }
+    }
+}
+
+int64_t product::n_groups_together(int64_t k) const {
+    const size_t group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
+    return std::max<int64_t>(1, std::min<int64_t>(N_BYTES / group_bytes, N_OUT / kernel_.n_channels));
+}
+
+void product::compute_share(const ggml_compute_params * params, const ggml_tensor * w, const char * matrix,
+                            const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const {
+    const int64_t k            = w->ne[0];
+    const size_t  row_bytes    = kernel_.row_size(k);
+    const auto *  weights      = reinterpret_cast<const uint8_t *>(matrix);
+    const auto [first, last]   = share(params, w->ne[1] / kernel_.n_channels);
+    const int64_t n_groups_max = n_rows <= N_ROWS ? std::max<int64_t>(1, last - first) : n_groups_together(k);
+    for (int64_t group = first; group < last; group += n_groups_max) {
+        for (int64_t r = 0; r < n_rows; r += N_ROWS) {
+            kernel_.compute(weights, k, rows + r * row_bytes, std::min(N_ROWS, n_rows - r), group,
+                            std::min(group + n_groups_max, last), out + r * ldo, ldo);
+        }
+    }
+}
+
+void product::compute_expert(const ggml_compute_params * params, ggml_tensor * op, int64_t expert, const uint8_t * rows,
+                             const expert_rows & chosen, float * scratch) const {
+    const ggml_tensor * w         = op->src[0];
+    const int64_t       k         = w->ne[0];
+    const size_t        row_bytes = kernel_.row_size(k);
+    const auto *        weights   = static_cast<const uint8_t *>(w->data) + expert * w->nb[2];
+
+    const auto result = [&](int64_t place) {
+        return result_at(op, chosen.rows[place] % chosen.n_used, chosen.rows[place] / chosen.n_used, 0);
+    };
+    const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
+    const int64_t begin      = chosen.begin[expert];
+    const int64_t end        = chosen.begin[expert + 1];
+    if (end - begin == 1) {
+        kernel_.compute(weights, k, rows + begin * row_bytes, 1, first, last, result(begin), 0);
+        return;
+    }
+    // results of rows that lie apart go through memory that is near
+    const size_t  group_bytes = kernel_.n_channels * ggml_row_size(kernel_.type, k);
+    const int64_t n_together  = n_groups_together(k);
+    for (int64_t group = first; group < last; group += n_together) {
+        const int64_t n_groups   = std::min(n_together, last - group);
+        const int64_t n_channels = n_groups * kernel_.n_channels;
+        for (int64_t place = begin; place < end; place += N_ROWS) {
+            const int64_t n_rows = std::min(N_ROWS, end - place);
+            kernel_.compute(weights + group * group_bytes, k, rows + place * row_bytes, n_rows, 0, n_groups, scratch,
+                            n_channels);
+            for (int64_t r = 0; r < n_rows; ++r) {
+                std::memcpy(result(place + r) + group * kernel_.n_channels, scratch + r * n_channels,
+                            n_channels * sizeof(float));
+            }
+        }
+    }
+}
+
+} // namespace eagle3::kernels

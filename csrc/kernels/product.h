@@ -1,0 +1,41 @@
+#pragma once
+
+#include "kernels/kernel.h"
+#include "kernels/libggml_cpu.h"
+
+namespace eagle3::kernels {
+
+// MUL_MAT and MUL_MAT_ID by one kernel. Rows are quantized by all threads, then each thread takes its share of the
+// channels of every matrix.
+class product : public op_traits {
+  public:
+    // n_rows_max: operations of more rows are left to ggml
+    product(const kernel & k, int64_t n_rows_max) : kernel_(k), n_rows_max_(n_rows_max) {}
+
+    // whether it takes an operation with weights of its kernel
+    bool takes(const ggml_tensor * op) const;
+
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override;
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override;
+
+  private:
+    struct expert_rows;
+
+    void multiply(ggml_compute_params * params, ggml_tensor * op) const;
+    void multiply_experts(ggml_compute_params * params, ggml_tensor * op) const;
+
+    // this thread's groups of a matrix times n_rows rows: out[r * ldo + channel]
+    void compute_share(const ggml_compute_params * params, const ggml_tensor * w, const char * matrix,
+                       const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo) const;
+
+    // this thread's groups of an expert times the rows that chose it
+    void compute_expert(const ggml_compute_params * params, ggml_tensor * op, int64_t expert, const uint8_t * rows,
+                        const expert_rows & chosen, float * scratch) const;
+
+    int64_t n_groups_together(int64_t k) const;
+
+    const kernel & kernel_;
+    const int64_t  n_rows_max_;
+};
+
+} // namespace eagle3::kernels

@@ -1,0 +1,136 @@
+"""Products by our kernels inside ggml's graphs: heads and experts, shapes, strides and threads."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import _core
+from tests.support.ggml_products import Weights, kernels_for, multiply
+
+KERNELS = _core.cpu_kernel_names()
+pytestmark = pytest.mark.skipif(not KERNELS, reason="no kernel for this processor")
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: Any) -> str:
+    return str(request.param)
+
+
+def make(rng: np.random.Generator, kernel: str, k: int, n: int, *more: int) -> Weights:
+    """Random weights of k blocks of inputs and n groups of channels."""
+    type, repacked, n_channels, n_inputs = _core.cpu_kernel_format(kernel)
+    return Weights(rng, type, (k * n_inputs, n * n_channels, *more), repacked)
+
+
+def by_kernel(kernel: str, weights: Weights, slab: int, x: np.ndarray) -> np.ndarray:
+    """One row times one matrix, without ggml."""
+    return _core.cpu_kernel_mul_mat(kernel, weights.slab(slab), np.ascontiguousarray(x).reshape(1, -1))[0]
+
+
+def assert_about(found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for the rounding of activations to 8 bits."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.03 * np.sqrt((expected**2).mean()) + 1e-6)
+
+
+def rows(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+class TestMatrix:
+    def test_fuzzed_shapes(self, kernel: str) -> None:
+        rng = np.random.default_rng(1)
+        for _ in range(40):
+            k, n = int(rng.integers(1, 9)), int(rng.integers(1, 9))
+            x_shape = [
+                int(rng.integers(1, limit)) for limit in rng.choice([(2, 2, 9), (2, 4, 5), (3, 3, 3), (2, 2, 80)])
+            ]
+            with closing(make(rng, kernel, k, n)) as weights:
+                x = rows(rng, *x_shape, weights.shape[0])
+                pad = rng.choice([(0, 0, 0), (1, 0, 0), (0, 2, 0), (1, 3, 1)])
+                is_repacked = _core.cpu_kernel_format(kernel)[1]
+                # ggml's own code for repacked weights asserts that there is but one
+                ggml = None if is_repacked and x_shape[0] > 1 else multiply(weights, x, 1)
+                with closing(kernels_for(weights, {kernel: 1000})) as used:
+                    assert used.n_weights == {kernel: 1}
+                    found = multiply(weights, x, int(rng.integers(1, 6)), pad=pad)
+                expected = np.stack([by_kernel(kernel, weights, 0, row) for row in x.reshape(-1, x.shape[-1])])
+                np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+                if ggml is not None:
+                    assert_about(found, ggml)
+                assert_about(expected, x.reshape(-1, x.shape[-1]).astype(np.float64) @ weights.values[0].T)
+
+    def test_more_rows_than_allowed_are_those_of_ggml(self, kernel: str) -> None:
+        rng = np.random.default_rng(2)
+        with closing(make(rng, kernel, 3, 4)) as weights:
+            x = rows(rng, 6, weights.shape[0])
+            ggml = multiply(weights, x, 2)
+            with closing(kernels_for(weights, {kernel: 5})):
+                np.testing.assert_array_equal(multiply(weights, x, 2), ggml)
+            with closing(kernels_for(weights, {})) as none:
+                assert none.why_not
+                np.testing.assert_array_equal(multiply(weights, x[:2], 2), multiply(weights, x[:2], 2))
+
+    def test_a_matrix_for_each_head(self, kernel: str) -> None:
+        """As multi-head latent attention multiplies: weights [k, n, heads], of which some may share one."""
+        if _core.cpu_kernel_format(kernel)[1]:
+            pytest.skip("ggml repacks no such weights")
+        rng = np.random.default_rng(3)
+        for n_heads, n_matrices, n_rows in ((3, 3, 1), (4, 2, 5), (2, 1, 7)):
+            with closing(make(rng, kernel, 2, 3, n_matrices)) as weights:
+                x = rows(rng, n_heads, n_rows, weights.shape[0])
+                with closing(kernels_for(weights, {kernel: 16})):
+                    found = multiply(weights, x, 3)[0]
+                for head in range(n_heads):
+                    for row in range(n_rows):
+                        expected = by_kernel(kernel, weights, head * n_matrices // n_heads, x[head, row])
+                        np.testing.assert_array_equal(found[head, row], expected)
+
+
+class TestExperts:
+    @pytest.mark.parametrize("shared", [True, False], ids=["one row of a token", "a row of each expert"])
+    def test_fuzzed_shapes(self, kernel: str, shared: bool) -> None:
+        rng = np.random.default_rng(4)
+        for _ in range(25):
+            k, n, n_experts = (int(rng.integers(1, limit)) for limit in (9, 9, 12))
+            n_used, n_tokens = int(rng.integers(1, n_experts + 1)), int(rng.choice([1, 2, 3, 5, 16, 50]))
+            with closing(make(rng, kernel, k, n, max(2, n_experts))) as weights:
+                ids = np.stack([rng.permutation(n_experts)[:n_used] for _ in range(n_tokens)])
+                x = rows(rng, n_tokens, 1 if shared else n_used, weights.shape[0])
+                pad = rng.choice([(0, 0, 0), (1, 0, 0), (0, 2, 0), (1, 3, 1)])
+                ggml = multiply(weights, x, 2, ids)
+                with closing(kernels_for(weights, {kernel: 50})) as used:
+                    assert used.n_weights == {kernel: 1}
+                    found = multiply(weights, x, int(rng.integers(1, 6)), ids, pad)[0]
+                for token in range(n_tokens):
+                    for i in range(n_used):
+                        row = x[token, 0 if shared else i]
+                        expected = by_kernel(kernel, weights, ids[token, i], row)
+                        np.testing.assert_array_equal(found[token, i], expected)
+                assert_about(found, ggml[0])
+
+    def test_rows_of_some_experts_are_shared(self, kernel: str) -> None:
+        """src1 has fewer rows than experts are used: they take turns."""
+        rng = np.random.default_rng(5)
+        with closing(make(rng, kernel, 2, 2, 6)) as weights:
+            ids = np.stack([rng.permutation(6)[:4] for _ in range(3)])
+            x = rows(rng, 3, 2, weights.shape[0])
+            with closing(kernels_for(weights, {kernel: 16})):
+                found = multiply(weights, x, 2, ids)[0]
+            for token in range(3):
+                for i in range(4):
+                    expected = by_kernel(kernel, weights, ids[token, i], x[token, i % 2])
+                    np.testing.assert_array_equal(found[token, i], expected)
+
+    def test_all_rows_choose_the_same(self, kernel: str) -> None:
+        rng = np.random.default_rng(6)
+        with closing(make(rng, kernel, 4, 70, 3)) as weights:
+            x = rows(rng, 40, 1, weights.shape[0])
+            ids = np.ones((40, 1), np.int32)
+            with closing(kernels_for(weights, {kernel: 40})):
+                found = multiply(weights, x, 2, ids)[0]
+            expected = _core.cpu_kernel_mul_mat(kernel, weights.slab(1), x[:, 0])
+            np.testing.assert_array_equal(found[:, 0], expected)
