@@ -13,6 +13,7 @@ namespace eagle3 {
 namespace {
 
 constexpr size_t MAX_TEXT        = 4 << 20;
+constexpr size_t MAX_TOKEN       = 1024; // becomes tokens, on a stack of the usual size
 constexpr size_t MAX_NESTING     = 200;
 constexpr size_t MAX_REPETITIONS = 2000;        // llama.cpp takes more for any number, or refuses them
 constexpr size_t MAX_ELEMENTS    = 1000 * 1000; // of all rules, when repetitions are written out
@@ -83,7 +84,11 @@ class reader {
                 ++pos;
                 open.back().current.push_back({ SIZE_MAX, 1 });
             } else if (c == '<' || c == '!') {
-                pos = std::min(text.find('>', pos), text.size() - 1) + 1;
+                const size_t end = std::min(text.find('>', pos), text.size() - 1) + 1;
+                if (end - pos > MAX_TOKEN) {
+                    refuse(format("the text of a token has at most %zu bytes", MAX_TOKEN));
+                }
+                pos = end;
                 open.back().current.push_back({ SIZE_MAX, 1 });
             } else if (c == '(') {
                 ++pos;

@@ -6,8 +6,11 @@
 #include "grammar/parse_error.h"
 #include "llama-grammar.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <memory>
+#include <new>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -50,6 +53,23 @@ grammar_context & context_of(const llama_sampler * smpl) {
 
 llama_sampler * make(grammar_ptr grammar, grammar_ptr start);
 
+bool has_candidates(const llama_token_data_array * cur_p) {
+    return std::any_of(cur_p->data, cur_p->data + cur_p->size,
+                       [](const llama_token_data & candidate) { return candidate.logit != -INFINITY; });
+}
+
+void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
+    const grammar_budget::scope scope;
+    const bool                  had_some = has_candidates(cur_p);
+    llama_grammar_apply_impl(*context_of(smpl).grammar, cur_p);
+    // one candidate is a question, and not a choice
+    if (cur_p->size > 1 && had_some && !has_candidates(cur_p)) {
+        throw std::invalid_argument(
+            "the grammar allows no token here: it wants characters that there are not, or that no token of the "
+            "vocabulary begins with");
+    }
+}
+
 llama_sampler_i make_interface() {
     llama_sampler_i iface = {};
     iface.name            = [](const llama_sampler *) {
@@ -63,10 +83,7 @@ llama_sampler_i make_interface() {
             throw error(e.what());
         }
     };
-    iface.apply = [](llama_sampler * smpl, llama_token_data_array * cur_p) {
-        const grammar_budget::scope scope;
-        llama_grammar_apply_impl(*context_of(smpl).grammar, cur_p);
-    };
+    iface.apply = apply;
     iface.reset = [](llama_sampler * smpl) {
         grammar_context & ctx = context_of(smpl);
         ctx.grammar.reset(llama_grammar_clone_impl(*ctx.start));
@@ -104,8 +121,10 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
                                             patterns.size(), trigger_tokens.data(), trigger_tokens.size()));
     } catch (const std::regex_error & e) {
         throw std::invalid_argument(std::string("a trigger of the grammar is no regular expression: ") + e.what());
-    } catch (const error & e) {
-        throw std::invalid_argument(e.what());
+    } catch (const std::bad_alloc &) {
+        throw; // it is not the grammar
+    } catch (const std::exception & e) {
+        throw std::invalid_argument(std::string("llama.cpp refuses the grammar: ") + e.what());
     }
     const std::string why = take_parse_error();
     if (!start) {

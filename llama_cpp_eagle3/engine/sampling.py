@@ -334,13 +334,11 @@ class Chain:
         assert s.samplers is not None
         if s.mirostat_mode:
             return [lib.llama_sampler_init_temp(s.temperature), self._mirostat_link()]
-        breakers = [breaker.encode() for breaker in s.dry_sequence_breakers]
-        dry = (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n)
+        breakers = tuple(breaker.encode() for breaker in s.dry_sequence_breakers)
+        dry = (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n, breakers)
         make: dict[str, Callable[[], Any]] = {
             "penalties": self._penalties_link,
-            "dry": lambda: lib.llama_sampler_init_dry(
-                self._vocab.pointer, *dry, (ctypes.c_char_p * len(breakers))(*breakers), len(breakers)
-            ),
+            "dry": lambda: self._vocab.dry.copy(self._vocab.pointer, dry),
             "top_n_sigma": lambda: lib.llama_sampler_init_top_n_sigma(s.top_n_sigma),
             "top_k": lambda: lib.llama_sampler_init_top_k(s.top_k),
             "typ_p": lambda: lib.llama_sampler_init_typical(s.typical_p, s.min_keep),

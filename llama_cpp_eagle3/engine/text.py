@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 N_COMPLETE = 16
 """Tokens beyond its limit that a text may take to end outside of a character."""
+
+
+class StopStrings:
+    """An automaton that finds all of them in one pass over a text (Aho and Corasick), however many there are.
+
+    A state is the longest end of the text that a string begins with; 0 is none.
+    """
+
+    __slots__ = ("_fallback", "_goto", "length", "n_found")
+
+    def __init__(self, strings: Sequence[bytes]):
+        self._goto: dict[int, int] = {}  # state * 256 + byte -> state
+        self._fallback = [0]  # state -> the state of the longest proper end of the same text
+        self.length = [0]
+        """Bytes of a state's text."""
+        self.n_found = [0]
+        """Bytes of the longest string that a state's text ends with; 0: with none."""
+        for string in strings:
+            self._insert(string)
+        self._link()
+
+    def _insert(self, string: bytes) -> None:
+        state = 0
+        for byte in string:
+            key = state << 8 | byte
+            state = self._goto.setdefault(key, len(self.length))
+            if state == len(self.length):
+                self.length.append(self.length[key >> 8] + 1)
+                self._fallback.append(0)
+                self.n_found.append(0)
+        self.n_found[state] = len(string)
+
+    def _link(self) -> None:
+        """Say of each state where it goes on when the next byte is another one; a child comes after its parent."""
+        children: list[list[int]] = [[] for _ in self.length]
+        for key in self._goto:
+            children[key >> 8].append(key)
+        todo = deque([0])
+        while todo:
+            state = todo.popleft()
+            for key in children[state]:
+                child = self._goto[key]
+                self._fallback[child] = self.step(self._fallback[state], key & 0xFF) if state else 0
+                self.n_found[child] = self.n_found[child] or self.n_found[self._fallback[child]]
+                todo.append(child)
+
+    def step(self, state: int, byte: int) -> int:
+        """The state behind one more byte."""
+        while True:
+            found = self._goto.get(state << 8 | byte)
+            if found is not None:
+                return found
+            if not state:
+                return 0
+            state = self._fallback[state]
+
+
+@lru_cache(maxsize=32)
+def _automaton(strings: tuple[bytes, ...]) -> StopStrings:
+    """Requests of a client mostly have the same ones, and texts of a request always."""
+    return StopStrings(strings)
 
 
 class Text:
     """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
 
     __slots__ = (
-        *("_bytes", "_is_waiting", "_n_lacking", "_n_line", "_n_longest", "_n_out", "_n_searched"),
-        *("n_complete", "n_indent", "stop", "stopping_word"),
+        *("_bytes", "_is_waiting", "_n_lacking", "_n_line", "_n_out", "_n_read", "_n_searched"),
+        *("_state", "_strings", "n_complete", "n_indent", "stop", "stopping_word"),
     )
 
     def __init__(self, stop: Sequence[str] = (), n_complete: int = N_COMPLETE, n_indent: int = 0):
@@ -29,7 +92,8 @@ class Text:
         """The one of them that has ended it."""
         self.stop = [s.encode() for s in stop if s]
         self.n_indent = n_indent
-        self._n_longest = max(map(len, self.stop), default=0)
+        self._strings = _automaton(tuple(self.stop)) if self.stop else None
+        self._state, self._n_read = 0, 0  # of the stop strings, behind so many bytes
         self._bytes = bytearray()
         self._n_line, self._n_searched = -1, 0  # where a line begins whose blanks are to be counted, or may end
         self._n_out = 0  # bytes that were handed out
@@ -50,8 +114,17 @@ class Text:
         return not self._is_waiting
 
     def find_stop(self) -> bool:
-        """Cut the text off at a stop string in what was not handed out, if there is one."""
-        found = [(i, s) for s in self.stop if (i := self._bytes.find(s, self._n_out)) >= 0]
+        """Cut the text off at a stop string in what is new, if there is one: at the one that begins first."""
+        strings = self._strings
+        if strings is None:
+            return False
+        state, found = self._state, []
+        for i in range(self._n_read, len(self._bytes)):
+            state = strings.step(state, self._bytes[i])
+            n = strings.n_found[state]
+            if n:
+                found.append((i + 1 - n, bytes(self._bytes[i + 1 - n : i + 1])))
+        self._state, self._n_read = state, len(self._bytes)
         if found:
             i, word = min(found)
             del self._bytes[i:]
@@ -81,8 +154,8 @@ class Text:
         if self._is_waiting and not at_end:
             return ""
         end = len(self._bytes)
-        if self.stop and not at_end:
-            end -= self._n_held()
+        if self._strings is not None and not at_end:
+            end -= self._strings.length[self._state]  # a stop string may begin so
         new = self._bytes[self._n_out : end]
         text = new.decode("utf-8", "ignore")
         if not (at_end or new.isascii()) and text.encode() != new:
@@ -91,14 +164,6 @@ class Text:
             end -= n_tail
         self._n_out = max(self._n_out, end)
         return text
-
-    def _n_held(self) -> int:
-        """Bytes at the end that a stop string may begin with."""
-        for n in range(min(self._n_longest - 1, len(self._bytes)), 0, -1):
-            tail = bytes(self._bytes[-n:])
-            if any(s.startswith(tail) for s in self.stop):
-                return n
-        return 0
 
     def __str__(self) -> str:
         return self._bytes.decode("utf-8", errors="ignore")

@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as lib
 from .._core import token_to_piece
 from ..errors import ContextFullError
 from ..guard import closed_error
+from .dry import DrySamplers
 
 _STRIPS = (
     lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
@@ -23,6 +24,7 @@ class Vocab:
         """model: address of the loaded llama_model."""
         self._pointer: Any = lib.llama_model_get_vocab(model)
         self.n_tokens = int(lib.llama_vocab_n_tokens(self._pointer))
+        self.dry = DrySamplers()
         self._pieces: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # without and with special tokens
 
     @property

@@ -11,8 +11,9 @@ from typing import Any
 
 from ..cli.model import resolve_pair
 from .chat import ChatShape, begin
-from .completions import OpenAIShape, parse_completion
+from .completions import OpenAIShape, begin_completion
 from .errors import ApiError, failed, invalid
+from .limits import check_body
 from .log import configure
 from .options import serve_options
 from .run import load, why_no_draft
@@ -88,12 +89,12 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    check_body(body)
     if url == CHAT:
         generation, params, _ = await begin(server, body, f"chatcmpl-{random_id()}")
         await generation.run()
         whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
         return whole
-    prompts, c = await parse_completion(server, body)
-    generation = await server.generate(prompts, c)
+    generation = await begin_completion(server, body)
     await generation.run()
     return OpenAIShape(server, generation).whole()  # type: ignore[no-any-return]

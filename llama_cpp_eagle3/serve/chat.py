@@ -16,7 +16,7 @@ from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, p
 from .errors import failed, invalid
 from .figures import usage
 from .generation import Answer, Generation
-from .http import DONE, Json, event, read_json
+from .http import DONE, Json, event, read_json, until_gone
 from .schema import Completion, parse
 from .server import Server, random_id
 from .worker import End, Event, Progress, Token
@@ -30,7 +30,7 @@ async def chat_completion(request: Request) -> Response:
     """POST /v1/chat/completions."""
     server: Server = request.app.state.server
     body = await read_json(request)
-    generation, params, c = await begin(server, body, f"chatcmpl-{random_id()}")
+    generation, params, c = await until_gone(request.receive, begin(server, body, f"chatcmpl-{random_id()}"))
     shape = ChatShape(server, generation, params, body.get("top_logprobs"))
     return await respond(server, request, generation, shape, c.stream)
 
@@ -38,15 +38,15 @@ async def chat_completion(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """POST /apply-template."""
     server: Server = request.app.state.server
-    params = await server.aside(chat_params, server, await read_json(request))
+    params = await server.prepare(chat_params, server, await read_json(request))
     return Json({"prompt": params.prompt})
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens."""
     server: Server = request.app.state.server
-    prompt = await server.aside(
-        read_prompt, server, *await server.aside(conversation, server, await read_json(request))
+    prompt = await server.prepare(
+        read_prompt, server, *await server.prepare(conversation, server, await read_json(request))
     )
     return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
 
@@ -74,7 +74,7 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
             messages, files = take_media(
                 body["messages"],
                 projector.marker,
-                lambda source: load_base64_or_url(source, allow_http=server.options.media_http, deadline=deadline),
+                lambda source: _load(server, source, deadline),
             )
             body = {**body, "messages": messages}
         params = apply_request(
@@ -89,6 +89,12 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
     except (ValueError, RecursionError) as e:
         raise invalid(str(e) or type(e).__name__) from None
     return params, files
+
+
+def _load(server: Server, source: Any, deadline: float) -> bytes:
+    if isinstance(source, str) and source[:4].lower() == "http":
+        server.preparing.step_aside()  # others need not wait for somebody's server
+    return load_base64_or_url(source, allow_http=server.options.media_http, deadline=deadline)
 
 
 def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Prompt:
@@ -107,19 +113,29 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
 
 
 async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatParams, Completion]:
-    """Have a conversation's answer generated."""
-    params, files = await server.aside(conversation, server, body)
+    """Have a conversation's answer generated.
+
+    Raises:
+        ApiError: it is not as it should be, or there is no room.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
     c = parse(Completion, {name: body[name] for name in body if name not in _OWN}, server.options.defaults)
-    c = c.model_copy(update={"n_probs": _n_probs(body), "stop": [*_stops(c), *params.additional_stops]})
+    c = c.model_copy(update={"n_probs": _n_probs(body)})
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
-    prompt: Prompt = await server.aside(read_prompt, server, params, files)
-    if not prompt.tokens:
-        raise invalid("the template makes nothing of these messages")
-    rules = _rules(server, params, body)
-    # without a grammar of its own it is the one that the server was started with, if any
-    options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-    generation = await server.generate([prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options)
+    with server.admit(c.n):
+        params, files = await server.prepare(conversation, server, body)
+        c = c.model_copy(update={"stop": [*_stops(c), *params.additional_stops]})
+        prompt: Prompt = await server.prepare(read_prompt, server, params, files)
+        if not prompt.tokens:
+            raise invalid("the template makes nothing of these messages")
+        rules = await server.prepare(_rules, server, params, body)
+        # without a grammar of its own it is the one that the server was started with, if any
+        options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
+        generation = await server.generate(
+            [prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options
+        )
     return generation, params, c
 
 

@@ -20,6 +20,7 @@ from .http import DONE, PING, Events, Json, event, read_json, until_gone
 from .params import generation_settings
 from .schema import Completion, parse
 from .server import Server
+from .text import n_prompts
 from .worker import End, Event, Progress, Token
 
 FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
@@ -356,31 +357,44 @@ async def infill(request: Request) -> Response:
     body = await read_json(request)
     c = parse(Completion, body, server.options.defaults)
     engine = server.engine
-    prompt = await server.aside(server.infill.request, body, engine.n_batch, c.n_predict, engine.n_ctx)
-    generation = await server.generate([prompt], c)
+
+    async def begin() -> Generation:
+        with server.admit(c.n):
+            prompt = await server.prepare(server.infill.request, body, engine.n_batch, c.n_predict, engine.n_ctx)
+            return await server.generate([prompt], c)
+
+    generation = await until_gone(request.receive, begin())
     return await respond(server, request, generation, LlamaShape(server, generation), c.stream)
 
 
 async def _complete(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
-    prompts, c = await parse_completion(server, await read_json(request))
-    generation = await server.generate(prompts, c)
+    body = await read_json(request)
+    generation = await until_gone(request.receive, begin_completion(server, body))
+    c = generation.answers[0].completion
     shape = OpenAIShape(server, generation) if openai else LlamaShape(server, generation)
     return await respond(server, request, generation, shape, c.stream)
 
 
-async def parse_completion(server: Server, body: Any) -> tuple[list[list[int]], Completion]:
-    """A request's prompts and options.
+async def begin_completion(server: Server, body: Any) -> Generation:
+    """Have a request's prompts continued.
 
     Raises:
-        ApiError: it is not as it should be.
+        ApiError: it is not as it should be, or there is no room.
     """
     c = parse(Completion, body, server.options.defaults)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
-    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, body.get("prompt"))
-    if c.suffix:
-        if not server.infill.is_there:
-            raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
-        prompts = [server.infill.prompt(prompt, server.tokenizer.tokenize(c.suffix)) for prompt in prompts]
-    return prompts, c
+    if c.suffix and not server.infill.is_there:
+        raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
+    with server.admit(n_prompts(body.get("prompt")) * c.n):
+        return await server.generate(await server.prepare(_prompts, server, body.get("prompt"), c.suffix), c)
+
+
+def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:
+    prompts = server.tokenizer.prompts(prompt)
+    if suffix:
+        server.tokenizer.check_length(suffix)
+        after = server.tokenizer.tokenize(suffix)
+        prompts = [server.infill.prompt(prompt, after) for prompt in prompts]
+    return prompts

@@ -49,7 +49,7 @@ class Embedder:
                 raise ValueError("llama.cpp makes no context for embeddings with it")
         self.n_max = n_ubatch
         self.pooling = int(lib.llama_pooling_type(self._ctx))
-        self._n_embd = int(lib.llama_model_n_embd_out(ctypes.c_void_p(model)))
+        self.n_embd = int(lib.llama_model_n_embd_out(ctypes.c_void_p(model)))
         if self.pooling == _RANK:
             self.close()
             raise ValueError("--embeddings: the model ranks texts, which this server does not do")
@@ -77,7 +77,7 @@ class Embedder:
                 pointers = [lib.llama_get_embeddings_ith(self._ctx, i) for i in range(n)]
             else:
                 pointers = [lib.llama_get_embeddings_seq(self._ctx, 0)]
-            rows = [np.ctypeslib.as_array(pointer, (self._n_embd,)).copy() for pointer in pointers if pointer]
+            rows = [np.ctypeslib.as_array(pointer, (self.n_embd,)).copy() for pointer in pointers if pointer]
         finally:
             lib.llama_batch_free(batch)
         if len(rows) < len(pointers):

@@ -10,10 +10,12 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .embedder import NO_POOLING, Matrix
+from .embedder import NO_POOLING, Embedder, Matrix
 from .errors import failed, invalid, unsupported
-from .http import Json, read_json
+from .http import Json, read_json, until_gone
+from .limits import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
 from .server import Server
+from .text import n_prompts
 
 
 async def embeddings_openai(request: Request) -> Response:
@@ -48,20 +50,10 @@ async def _embed(request: Request, openai: bool) -> Response:
     if type(normalize) is not int or normalize > 100:
         raise invalid("Field 'embd_normalize': expected a whole number")
     texts = [_joined(text) for text in texts] if isinstance(texts, list) else _joined(texts)
-    prompts: list[list[int]] = await server.aside(server.tokenizer.prompts, texts)
-    for tokens in prompts:
-        if len(tokens) > embedder.n_max:
-            raise invalid(
-                f"input ({len(tokens)} tokens) is too large to process. "
-                f"increase the physical batch size (current batch size: {embedder.n_max})"
-            )
-    found: list[Matrix] = []
-    for tokens in prompts:  # one by one, so that those who generate go on between them
-        try:
-            found.append(await server.between_steps(lambda tokens=tokens: embedder.embed(tokens, normalize)))
-        except RuntimeError as e:
-            raise failed(str(e)) from None
-    n_tokens = sum(map(len, prompts))
+    if n_prompts(texts) > N_EMBEDDINGS_MAX:
+        raise exceeds("input", N_EMBEDDINGS_MAX, "texts", n_prompts(texts))
+    with server.admit(1):
+        n_tokens, found = await until_gone(request.receive, _embed_all(server, embedder, texts, normalize))
     if not openai:
         return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
     return Json(
@@ -74,6 +66,28 @@ async def _embed(request: Request, openai: bool) -> Response:
             ],
         }
     )
+
+
+async def _embed_all(server: Server, embedder: Embedder, texts: Any, normalize: int) -> tuple[int, list[Matrix]]:
+    """Tokens, and the vectors of each text."""
+    prompts: list[list[int]] = await server.prepare(server.tokenizer.prompts, texts)
+    for tokens in prompts:
+        if len(tokens) > embedder.n_max:
+            raise invalid(
+                f"input ({len(tokens)} tokens) is too large to process. "
+                f"increase the physical batch size (current batch size: {embedder.n_max})"
+            )
+    n_tokens = sum(map(len, prompts))
+    n_floats = embedder.n_embd * (n_tokens if embedder.pooling == NO_POOLING else len(prompts))
+    if n_floats > N_FLOATS_MAX:
+        raise exceeds("input", N_FLOATS_MAX, "numbers in the answer", n_floats)
+    found: list[Matrix] = []
+    for tokens in prompts:  # one by one, so that those who generate go on between them
+        try:
+            found.append(await server.between_steps(lambda tokens=tokens: embedder.embed(tokens, normalize)))
+        except RuntimeError as e:
+            raise failed(str(e)) from None
+    return n_tokens, found
 
 
 def _joined(prompt: Any) -> Any:

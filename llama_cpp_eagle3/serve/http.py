@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -13,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from .errors import ApiError
 from .jsons import dumps, loads
+from .limits import check_body, check_text
+from .preparing import ARRIVED
 
 T = TypeVar("T")
 
@@ -21,10 +24,14 @@ async def read_json(request: Request) -> Any:
     """A request's body. An empty one is an empty object.
 
     Raises:
-        ApiError: it is not JSON.
+        ApiError: it is not JSON, or says more than a request may.
     """
-    text = await request.body()
-    return loads(text) if text.strip() else {}
+    text = b"".join([part async for part in request.stream()])  # not `body`, which keeps it as long as the request
+    ARRIVED.set(monotonic())
+    check_text(text)
+    body = loads(text) if text.strip() else {}
+    check_body(body)
+    return body
 
 
 class Json(Response):

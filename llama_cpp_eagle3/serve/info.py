@@ -182,7 +182,7 @@ async def tokenize(request: Request) -> Response:
     add_special = bool(body.get("add_special_tokens" if is_vllm else "add_special", is_vllm))
     tokens: list[int] = []
     if content is not None:
-        tokens = await server.aside(tokenizer.mixed, content, add_special, bool(body.get("parse_special", True)))
+        tokens = await server.prepare(tokenizer.mixed, content, add_special, bool(body.get("parse_special", True)))
     found: list[Any] = tokens
     if body.get("with_pieces"):
         found = [{"id": token, "piece": _piece(server, token)} for token in tokens]

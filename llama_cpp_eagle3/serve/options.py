@@ -13,6 +13,7 @@ from ..cli.parser import Parser
 from ..cli.sampling import given as sampling_given
 from ..media import AllowHttp
 from .embedder import POOLING
+from .limits import PREPARE_SECONDS
 
 _N_BODY_MAX = 64 << 20
 
@@ -42,6 +43,7 @@ class ServeOptions:
     timeout_seconds: float = 600.0
     """How long a client may take to send a body, or to take in a part of an answer."""
     ping_seconds: float = 30.0
+    prepare_seconds: float = PREPARE_SECONDS
     why_no_draft: str = ""
     chat_template: str = ""
     """In place of the model's own: Jinja, or the name of one of llama.cpp's."""

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..chat import ChatParams
-from .chat import Conversation, begin, chat_params
+from .chat import Conversation, begin, conversation, read_prompt
 from .completions import Shape, figures_of, progress_of, respond
 from .errors import invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json
+from .http import Json, named_event, read_json, until_gone
 from .server import Server, random_id
 from .worker import End, Event, Progress, Token
 
@@ -23,16 +23,17 @@ async def respond_to(request: Request) -> Response:
     """POST /v1/responses."""
     server: Server = request.app.state.server
     body = to_chat(await read_json(request))
-    generation, params, c = await begin(server, body, f"resp_{random_id()}")
+    generation, params, c = await until_gone(request.receive, begin(server, body, f"resp_{random_id()}"))
     return await respond(server, request, generation, ResponsesShape(generation, params), c.stream)
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens."""
     server: Server = request.app.state.server
-    params = await server.aside(chat_params, server, to_chat(await read_json(request)))
-    tokens = await server.aside(server.tokenizer.tokenize, params.prompt, True)
-    return Json({"input_tokens": len(tokens), "object": "response.input_tokens"})
+    prompt = await server.prepare(
+        read_prompt, server, *await server.prepare(conversation, server, to_chat(await read_json(request)))
+    )
+    return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
 
 
 def to_chat(body: Any) -> dict[str, Any]:

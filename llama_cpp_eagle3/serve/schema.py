@@ -66,7 +66,7 @@ class Completion(_Request):
     suffix: str | None = None
 
     n_predict: CountOrAll = -1
-    n: Annotated[int, Field(ge=1, le=128)] = 1
+    n: Annotated[int, Field(ge=1)] = 1
     n_keep: CountOrAll = 0
     n_discard: Count = 0
     n_indent: Count = 0

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import secrets
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as SequenceOf
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -24,6 +24,7 @@ from .infill import Infill
 from .metrics import Metrics
 from .options import ServeOptions
 from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
+from .preparing import Preparing
 from .schema import Completion
 from .templates import Templates
 from .text import Tokenizer
@@ -32,7 +33,8 @@ from .worker import Job, Worker
 _log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
-_N_THREADS = 2  # for what takes long beside the loop: tokenizing, grammars, files
+_STOP_SECONDS = 20.0
+_UNLIMITED_SECONDS = 1e9
 
 
 class Server:
@@ -46,8 +48,9 @@ class Server:
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
         self.embedder = self._make_embedder() if options.embeddings else None
+        self.preparing = Preparing(options.prepare_seconds)
+        self._files = Preparing(_UNLIMITED_SECONDS)
         self._n_preparing = 0
-        self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="prepare")
 
     def start(self) -> None:
         """Begin, in the running loop."""
@@ -58,7 +61,9 @@ class Server:
         if not self.worker.stop():
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
-        self._threads.shutdown()
+        if not (self.preparing.stop(_STOP_SECONDS) and self._files.stop(_STOP_SECONDS)):
+            _log.error("a request is still being prepared or a file written: the model is not freed")
+            return
         if self.embedder is not None:
             self.embedder.close()
         self.llm.close()
@@ -83,9 +88,40 @@ class Server:
     def _n_ahead(self) -> int:
         return len(self.worker.jobs) + self._n_preparing
 
+    async def prepare(self, function: Any, *args: Any) -> Any:
+        """Call a function beside the event loop that is a part of a request's preparation.
+
+        Raises:
+            ApiError: the request takes too long.
+        """
+        return await self.preparing.run(function, *args)
+
     async def aside(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        """Call a function beside the event loop, for as long as it takes: files."""
+        return await self._files.run(function, *args)
+
+    @contextmanager
+    def admit(self, n_new: int) -> Iterator[None]:
+        """Hold places in the queue for sequences that are prepared: those that find none cost nothing.
+
+        Raises:
+            ApiError: there are too many for the queue, now or ever.
+        """
+        if self.worker.failure:
+            raise failed(self.worker.failure)
+        n_queue, n_most = self.options.n_queue_max, self.n_slots + self.options.n_queue_max
+        if n_new > n_most:
+            raise invalid(
+                f"the request asks for {n_new} texts (prompts x n) and never fits: this server has {self.n_slots} "
+                f"slots and a queue of {n_queue} (--max-queued-requests); send at most {n_most} at once"
+            )
+        if self._n_ahead + n_new > n_most:
+            raise too_busy(self.n_queued, self._retry_after())
+        self._n_preparing += n_new
+        try:
+            yield
+        finally:
+            self._n_preparing -= n_new
 
     async def between_steps(self, function: Any, seq_id: int | None = None) -> Any:
         """Call a function in the worker; seq_id: once nobody uses this place."""
@@ -103,7 +139,7 @@ class Server:
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
-        """Have prompts continued, each `completion.n` times.
+        """Have prompts continued, each `completion.n` times; to be called by who was admitted.
 
         Args:
             prompts: tokens of each.
@@ -114,21 +150,11 @@ class Server:
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
-            ApiError: the request cannot be done, or the queue is full.
+            ApiError: the request cannot be done.
         """
-        if self.worker.failure:
-            raise failed(self.worker.failure)
-        n_new = len(prompts) * completion.n
-        if self._n_ahead > 0 and self._n_ahead + n_new > self.n_slots + self.options.n_queue_max:
-            raise too_busy(self.n_queued, self._retry_after())
         generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
-        self._n_preparing += n_new
-        try:
-            prepared = await self.aside(self._prepare, generation, prompts, completion, special, media, sampling)
-        finally:
-            self._n_preparing -= n_new
-        generation.begin(*prepared)
+        generation.begin(*await self.prepare(self._prepare, generation, prompts, completion, special, media, sampling))
         return generation
 
     def _retry_after(self) -> int:

@@ -12,6 +12,15 @@ from ..llama import Eagle3Llama
 from .errors import invalid, too_long
 
 
+def n_prompts(value: Any) -> int:
+    """How many prompts a request's `prompt` stands for, without looking into them."""
+    return len(value) if _is_list_of_prompts(value) else 1
+
+
+def _is_list_of_prompts(value: Any) -> bool:
+    return isinstance(value, list) and not any(type(item) is int for item in value)
+
+
 class Tokenizer:
     """A model's tokenizer. From any thread."""
 
@@ -89,8 +98,7 @@ class Tokenizer:
         """What a request's `prompt` stands for: one prompt, or a list of them."""
         if value is None:
             raise invalid('"prompt" is required')
-        is_list = isinstance(value, list) and not any(type(item) is int for item in value)
-        found = [self._prompt(item) for item in (value if is_list else [value])]
+        found = [self._prompt(item) for item in (value if _is_list_of_prompts(value) else [value])]
         if not found:
             raise invalid('"prompt" must not be empty')
         for tokens in found:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.engine import DraftSettings, Reasoning, Sampling, Sequence
+from llama_cpp_eagle3.engine import SAMPLERS, DraftSettings, Reasoning, Sampling, Sequence
 from llama_cpp_eagle3.models import bundled_pair
 
 
@@ -57,6 +57,9 @@ def rules(n: int, rule: str) -> str:
         ('root ::= "a', "unexpected end of input"),
         ('root ::= "a" (', "expecting"),
         ("", "no rule named root"),
+        (r'root ::= "\U12"', "expecting 8 hex chars"),
+        ("root ::= <[99999999999999999999]>", "llama.cpp"),
+        ("root ::= <" + "a" * 50_000 + ">", "at most 1024 bytes"),
         ("#" * (5 << 20), "at most 4194304 bytes"),
     ],
 )
@@ -76,6 +79,23 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     assert "too ambiguous" in str(sequence.error)
     assert time.process_time() - start < 20.0
     assert run(llm, greedy('root ::= "a"+'), 5).finish_reason == "length"
+
+
+@pytest.mark.parametrize("samplers", [None, SAMPLERS])
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= [z-a]",
+        "root ::= <[999999999]>",
+        r'root ::= "\UFFFFFFFF"',
+        'root ::= "a" [z-a]',
+    ],
+)
+def test_grammar_that_leads_nowhere(llm: Eagle3Llama, grammar: str, samplers: tuple[str, ...] | None) -> None:
+    sequence = run(llm, greedy(grammar, samplers=samplers))
+    assert sequence.finish_reason == "error"
+    assert isinstance(sequence.error, ValueError)
+    assert "allows no token here" in str(sequence.error)
 
 
 def test_grammar_that_no_token_fits_ends_its_own_text(llm: Eagle3Llama) -> None:

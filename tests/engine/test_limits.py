@@ -72,14 +72,16 @@ def python(model: str) -> None:
 
 
 def server(model: str) -> None:
+    from llama_cpp_eagle3.serve.limits import LIMITS
     from serving import Running
 
     with Running(model, n_ctx=2 * N_CTX) as running:
         body = {**BASE, "prompt": list(range(1, 60)), "n_predict": 8, "seed": 3, "ignore_eos": True}
         bound_memory()
         for name in ("top_k", "min_keep", "repeat_last_n", "dry_penalty_last_n", "dry_allowed_length", "n_probs"):
+            largest = LIMITS[name].largest if name in LIMITS else INT_MAX
             expected = running.ask("/completion", {**body, name: ENOUGH[name]})
-            found = running.ask("/completion", {**body, name: INT_MAX})
+            found = running.ask("/completion", {**body, name: largest})
             assert found["content"] == expected["content"], name
             assert found.get("completion_probabilities") == expected.get("completion_probabilities"), name
         for name in ("n_keep", "n_discard", "n_indent", "id_slot", "n_predict", "t_max_predict_ms"):

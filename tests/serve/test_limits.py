@@ -1,0 +1,256 @@
+"""What a request may say at most, what it may cost before it runs, and who is refused before anything is done."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_origin
+
+import httpx
+import llama_cpp.llama_cpp as lib
+import pytest
+
+from llama_cpp_eagle3.serve import server as server_module
+from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_VALUES_MAX, check_body
+from llama_cpp_eagle3.serve.schema import Completion
+from serving import Running
+
+DOC = Path(__file__).parents[2] / "docs" / "serving.md"
+TEXT = "the self"
+
+
+def too_much(field: str) -> Iterator[tuple[Any, int, int]]:
+    """(value, its limit, what is found in it) for each way of being too much."""
+    limit = LIMITS[field]
+    if limit.n_entries is not None:
+        yield ["a"] * (limit.n_entries + 1), limit.n_entries, limit.n_entries + 1
+    if limit.n_bytes is not None:
+        yield "a" * (limit.n_bytes + 1), limit.n_bytes, limit.n_bytes + 1
+        yield ["é" * (limit.n_bytes // 2), "a"], limit.n_bytes, limit.n_bytes + 1
+    if limit.n_values is not None and limit.n_entries is None:
+        yield [[1]] * limit.n_values, limit.n_values, 2 * limit.n_values
+    if limit.largest is not None:
+        yield limit.largest + 1, limit.largest, limit.largest + 1
+        yield 2**63, limit.largest, 2**63
+
+
+@pytest.mark.parametrize("field", LIMITS)
+def test_each_limit(field: str) -> None:
+    cases = list(too_much(field))
+    assert cases
+    for value, n_max, n in cases:
+        with pytest.raises(ApiError) as caught:
+            check_body({field: value})
+        assert caught.value.code == 400
+        assert f"'{field}'" in caught.value.message
+        assert re.findall(r"\d+", caught.value.message) == [str(n_max), str(n)]
+    limit = LIMITS[field]
+    if limit.n_entries is not None:
+        check_body({field: [1] * limit.n_entries})
+    if limit.n_bytes is not None:
+        check_body({field: "a" * limit.n_bytes})
+    if limit.largest is not None:
+        check_body({field: limit.largest})
+
+
+def test_every_field_that_can_grow_has_a_limit() -> None:
+    growing = {
+        name
+        for name, field in Completion.model_fields.items()
+        if any(word in str(field.annotation) for word in ("list", "dict", "str"))
+        or get_origin(field.annotation) in (list, dict)
+    }
+    assert growing - {"speculative", "stream_options"} <= set(LIMITS)  # these are objects of few scalars
+
+
+def test_files_do_not_count_as_text() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (20 << 20)}}
+    check_body({"messages": [{"role": "user", "content": [part, {"type": "text", "text": "a"}]}]})
+
+
+def test_what_the_documents_say() -> None:
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*) \|$", DOC.read_text(encoding="utf-8"), re.M))
+    said = {field: " ".join(re.findall(r"\d+", re.sub(r"(?<=\d),(?=\d)", "", text))) for field, text in rows.items()}
+    for field, limit in LIMITS.items():
+        numbers = (limit.n_entries, limit.n_bytes, limit.n_values, limit.largest)
+        assert said.get(field) == " ".join(str(n) for n in numbers if n is not None), field
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stop": ["x"] * 50_000},
+        {"stop": "x" * 1_000_000},
+        {"dry_sequence_breakers": ["x"] * 65},
+        {"n_probs": 2**31 - 1},
+        {"samplers": ["top_k"] * 33},
+        {"logit_bias": [[1, 1.0]] * 65537},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_a_request_that_is_too_large(more: dict[str, Any], running: Running) -> None:
+    response = running.post("/completion", {"prompt": TEXT, "n_predict": 1, **more})
+    assert response.status_code == 400
+    assert f"Field '{next(iter(more))}'" in response.json()["error"]["message"]
+
+
+def test_bodies_of_many_values(running: Running) -> None:
+    """Three bytes each, and 64 and more of memory."""
+    body = b'{"prompt":[' + b"{}," * N_VALUES_MAX + b"1]}"
+    response = running.client.post("/completion", content=body)
+    assert response.status_code == 400
+    assert str(N_VALUES_MAX) in response.text
+
+
+def test_a_request_that_never_fits(running: Running) -> None:
+    n_most = running.server.n_slots + running.server.options.n_queue_max
+    for body in ({"prompt": [TEXT] * (n_most + 1)}, {"prompt": [TEXT] * (n_most // 2 + 1), "n": 2}):
+        response = running.post("/completion", {**body, "n_predict": 1})
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert "never fits" in message
+        assert str(len(body["prompt"]) * int(str(body.get("n", 1)))) in message
+        assert str(n_most) in message
+    assert len(running.ask("/completion", {"prompt": [TEXT] * n_most, "n_predict": 1})) == n_most
+
+
+def test_breakers_are_looked_for_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a look at every token of the vocabulary."""
+    made: list[Any] = []
+    init = lib.llama_sampler_init_dry
+    monkeypatch.setattr(lib, "llama_sampler_init_dry", lambda *args: made.append(args) or init(*args))
+    body = {"prompt": "a b a b a b a b", "n_predict": 8, "dry_multiplier": 1.7, "temperature": 0}
+    first = [answer["content"] for answer in running.ask("/completion", {**body, "n": 4})]
+    assert len(made) == 1
+    assert [answer["content"] for answer in running.ask("/completion", {**body, "n": 2})] == first[:2]
+    assert len(made) == 1
+    running.ask("/completion", {**body, "dry_sequence_breakers": ["b"]})
+    assert len(made) == 2
+
+
+class Held:
+    """A function that waits until it may go on."""
+
+    def __init__(self, function: Any):
+        self.n_calls, self.go_on, self._function = 0, threading.Event(), function
+
+    def __call__(self, *args: Any) -> Any:
+        self.n_calls += 1
+        assert self.go_on.wait(60)
+        return self._function(*args)
+
+
+def wait_for(condition: Any, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions", "/v1/responses"])
+def test_a_full_queue_refuses_before_it_does_anything(
+    path: str, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, seen = running.server, []
+    tokenize = server.tokenizer.tokenize
+    apply = server.templates.apply
+    monkeypatch.setattr(server.tokenizer, "tokenize", lambda *args: seen.append(args) or tokenize(*args))
+    monkeypatch.setattr(server.templates, "apply", lambda *args, **kw: seen.append(args) or apply(*args, **kw))
+    message = [{"role": "user", "content": TEXT}]
+    body = {"prompt": TEXT, "messages": message, "input": TEXT, "n_predict": 1}
+    with server.admit(server.n_slots + server.options.n_queue_max):
+        response = running.post(path, body)
+    assert response.status_code == 429
+    assert not seen
+    assert running.post(path, body).status_code == 200
+    assert seen
+
+
+def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told so, lose their places, and the server ends though they do not."""
+    monkeypatch.setattr(server_module, "_STOP_SECONDS", 0.1)
+    with Running(*pair, options={"prepare_seconds": 2.0}) as running:
+        server = running.server
+        held = Held(server.tokenizer.prompts)
+        with ThreadPoolExecutor(8) as threads, monkeypatch.context() as patch:
+            patch.setattr(server.tokenizer, "prompts", held)
+            slow = [threads.submit(running.post, "/completion", {"prompt": TEXT}) for _ in range(2)]
+            wait_for(lambda: held.n_calls == 2)
+            for answer in slow:
+                error = answer.result().json()["error"]
+                assert error["code"] == 503
+                assert "within 2 s" in error["message"]
+        assert held.n_calls == 2
+        assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})  # they are still at it
+        assert not server.n_queued
+    assert server.llm.engine.n_ctx  # it was not freed below them
+    held.go_on.set()
+    assert server.preparing.stop(20.0)
+    server.llm.close()
+
+
+def test_who_waits_for_a_server_does_not_hold_a_place(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = running.server
+    held = Held(server.tokenizer.prompts)
+
+    def fetches(value: Any) -> Any:
+        if value == "fetch":
+            server.preparing.step_aside()
+            return held(TEXT)
+        return server.tokenizer.__class__.prompts(server.tokenizer, value)
+
+    monkeypatch.setattr(server.tokenizer, "prompts", fetches)
+    with ThreadPoolExecutor(8) as threads:
+        slow = [threads.submit(running.ask, "/completion", {"prompt": "fetch", "n_predict": 1}) for _ in range(6)]
+        wait_for(lambda: held.n_calls == 6)
+        assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
+        held.go_on.set()
+        for answer in slow:
+            assert "content" in answer.result()
+
+
+def leave(running: Running, path: str, body: Any) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
+    data = httpx.Request("POST", running.url + path, json=body).read()
+    opened.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    return opened
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+def test_a_client_leaves_while_its_request_is_prepared(
+    path: str, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = running.server
+    held = Held(server.tokenizer.check_length)
+    with monkeypatch.context() as patch:
+        patch.setattr(server.tokenizer, "check_length", held)
+        with leave(running, path, {"prompt": TEXT, "messages": [{"role": "user", "content": TEXT}]}):
+            wait_for(lambda: held.n_calls == 1)
+            assert server._n_preparing == 1
+        wait_for(lambda: not server._n_preparing)
+        held.go_on.set()
+    assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
+    assert not server.worker.jobs
+
+
+def test_a_client_of_embeddings_leaves(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running(tiny_target, options={"embeddings": True, "pooling": 1}) as running:
+        embedder = running.server.embedder
+        assert embedder is not None
+        held = Held(embedder.embed)
+        monkeypatch.setattr(embedder, "embed", held)
+        with leave(running, "/v1/embeddings", {"input": [TEXT] * 50}):
+            wait_for(lambda: held.n_calls == 1)
+        wait_for(lambda: not running.server._n_preparing)
+        held.go_on.set()
+        assert "data" in running.ask("/v1/embeddings", {"input": TEXT})
+        assert held.n_calls == 2  # the other 49 were not computed
+        response = running.post("/v1/embeddings", {"input": ["a"] * (N_EMBEDDINGS_MAX + 1)})
+        assert response.status_code == 400
+        assert str(N_EMBEDDINGS_MAX) in response.text
