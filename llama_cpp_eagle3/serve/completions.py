@@ -382,5 +382,6 @@ async def parse_completion(server: Server, body: Any) -> tuple[list[list[int]], 
     if c.suffix:
         if not server.infill.is_there:
             raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
-        prompts = [server.infill.prompt(prompt, server.tokenizer.tokenize(c.suffix)) for prompt in prompts]
+        suffix: list[int] = await server.aside(server.tokenizer.tokenize, c.suffix)
+        prompts = [server.infill.prompt(prompt, suffix) for prompt in prompts]
     return prompts, c
