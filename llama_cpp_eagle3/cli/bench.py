@@ -60,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", metavar="FNAME", help="write all figures")
     parser.add_argument("--markdown", metavar="FNAME", help="write the table")
     parser.add_argument("--plot", metavar="FNAME", help="draw it; .svg, .png, .pdf")
+    parser.hide("fresh", "source", "tree_topk", "tree_tokens", "tools", "n_prompts", "synthetic_acceptance")
 
 
 def run(args: argparse.Namespace) -> int:
