@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as lib
 from ._core import CpuKernels, Drafter, FeatureTap, Target, TextDrafter, TextStore, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import N_ROWS_ARGMAX
+from .log import without_details
 from .model_options import ModelOptions
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
@@ -129,7 +130,8 @@ class Loading:
         """The target's verbs on a context that llama_cpp made."""
         self.kernels = self.model.load_kernels(int(model))
         self.model.set_adapters(ctx, self._adapters)
-        return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
+        with without_details():  # it makes the context's graphs, to check them
+            return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
 
     def make_drafter(self, model: Any, n_ctx: int, n_threads: int, n_batch: int, draft_type: int | None) -> Drafter:
         """Load the head, its wider matrices converted to a type."""
