@@ -55,3 +55,6 @@ def reasoning_sampler(
     A lazy grammar does not look at what stands between `start` and one of the `ends`; after `budget` tokens there,
     `forced` ends it.
     """
+
+def reasoning_budget_sampler(reasoning: int) -> int:
+    """Return the address of a new llama_sampler that applies a reasoning_sampler's budget, and must not outlive it."""

@@ -20,6 +20,7 @@ from .features import Features
 from .guard import closed_error
 from .head import Head
 from .loading import Loading
+from .log import without_details
 from .media import Projector, hook_handler
 from .model_file import guard_tokenizer
 from .planning import have_planner, why_not
@@ -252,7 +253,8 @@ class EngineLlama(Llama):  # type: ignore[misc]
         drafts = self._head is not None or self.engine.text is not None
         if (drafts or self.n_parallel > 1) and self.engine.planner is None:
             start = perf_counter_ns()
-            have_planner(self.engine, self._head, self.costs_key, log or self._info, seconds, must=must)
+            with without_details():
+                have_planner(self.engine, self._head, self.costs_key, log or self._info, seconds, must=must)
             self._context.stats.calibrate_ns += perf_counter_ns() - start
 
     def _begin_text(self) -> DraftSettings:

@@ -13,6 +13,7 @@ import numpy as np
 from llama_cpp import LLAMA_FLASH_ATTN_TYPE_ENABLED
 
 from ._core import Guard, TextStore
+from .arguments import check_names
 from .context import Context
 from .engine import Engine, Vocab
 from .errors import ModelFileError
@@ -24,12 +25,14 @@ from .log import tell
 from .media import AllowHttp, Projector, hook_handler
 from .model_file import check_file, file_errors
 from .model_options import ModelOptions
-from .options import DraftOptions, cache_types, check_names, check_values, set_defaults
+from .options import DraftOptions, cache_types, check_values, set_defaults
 from .planning import keep_corrections, load_costs
 from .stats import Stats
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from .arguments import Eagle3LlamaOptions, LlamaOptions
 
 _log = logging.getLogger("llama_cpp_eagle3")
 
@@ -38,6 +41,10 @@ DRAFT_SETTINGS = (
     "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
 """Attributes that may be changed between two generations."""
+
+_FROM_PRETRAINED = (
+    "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
+)  # fmt: skip
 
 
 class Eagle3Llama(GeneratingLlama):
@@ -88,7 +95,7 @@ class Eagle3Llama(GeneratingLlama):
         media_placeholder: int | str | None = None,
         media_http: AllowHttp = False,
         checked: bool = True,
-        **options: Any,
+        **llama_options: Unpack[LlamaOptions],
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
 
@@ -151,8 +158,8 @@ class Eagle3Llama(GeneratingLlama):
                 private networks too.
             checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
                 tenths of a second, once), so that no damaged file can end this one.
-            **options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number of
-                physical cores that the process may use, if it is not given, and `n_threads_batch` the same.
+            **llama_options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number
+                of physical cores that the process may use, if it is not given, and `n_threads_batch` the same.
 
         Raises:
             ModelFileError: a file is missing or is not what it should be.
@@ -180,8 +187,8 @@ class Eagle3Llama(GeneratingLlama):
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
-        check_names(options, Eagle3Llama.__init__)
-        options |= cache_types(options)
+        check_names("Eagle3Llama", llama_options)
+        options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
         set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
         self._guard = Guard(type(self).__name__)
@@ -312,7 +319,7 @@ class Eagle3Llama(GeneratingLlama):
         draft_filename: str | None = None,
         token: str | None = None,
         offline: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[Eagle3LlamaOptions],
     ) -> Eagle3Llama:
         """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 
@@ -338,6 +345,7 @@ class Eagle3Llama(GeneratingLlama):
         """
         from .hub import Access, fetch_pair
 
+        check_names("Eagle3Llama.from_pretrained", kwargs, *_FROM_PRETRAINED)
         if "draft_model_path" in kwargs and (draft_repo_id is not None or draft_filename is not None):
             raise TypeError("give either draft_model_path or draft_repo_id and draft_filename")
         pair = fetch_pair(

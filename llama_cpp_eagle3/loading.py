@@ -20,6 +20,7 @@ from ._core import (
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .cpu_kernels import KernelChoice
 from .engine import N_ROWS_ARGMAX
+from .log import without_details
 from .model_options import ModelOptions
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
@@ -143,7 +144,8 @@ class Loading:
             n_threads = max(1, int(lib.llama_n_threads(ctx)))
             self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
         self.model.set_adapters(ctx, self._adapters)
-        return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
+        with without_details():  # it makes the context's graphs, to check them
+            return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
 
     def make_drafter(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _log = logging.getLogger("llama_cpp_eagle3")
 
@@ -15,3 +17,18 @@ def tell(verbose: bool, text: str) -> None:
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
     _log.log(logging.INFO if verbose else logging.DEBUG, text)
+
+
+@contextmanager
+def without_details() -> Iterator[None]:
+    """Have llama_cpp show none of llama.cpp's debugging messages, hundreds of lines for each graph that is made.
+
+    With verbose=True it does, and Llama makes no graphs where this stands. To it a debugging message is INFO.
+    """
+    theirs = logging.getLogger("llama-cpp-python")
+    level = theirs.level
+    theirs.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        theirs.setLevel(level)

@@ -3,22 +3,16 @@ loaded."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from llama_cpp import Llama
 
 from .engine.sequence import DraftSource
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
-
-_LLAMA_OPTIONS = frozenset(inspect.signature(Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
-
 
 MODES = ("auto", "chain", "tree")
 SOURCES = ("head", "text")
@@ -147,15 +141,6 @@ def _sources(sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: 
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
     return tuple(source for source in sources if has_head or source != "head")
-
-
-def check_names(options: Mapping[str, Any], init: Callable[..., Any]) -> None:
-    """Raise TypeError for a keyword that neither Llama nor `init` knows; Llama itself would swallow it."""
-    for name in options:
-        if name not in _LLAMA_OPTIONS:
-            close = difflib.get_close_matches(name, [*_LLAMA_OPTIONS, *inspect.signature(init).parameters], 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"Eagle3Llama() got an unexpected keyword argument {name!r}.{hint}")
 
 
 def default_threads() -> int:

@@ -21,6 +21,7 @@ import llama_cpp
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .errors import ModelFileError
 from .planning.cache import cache_dir
+from .whole_file import write_whole
 
 TIMEOUT = 120.0
 """Seconds after which a trial counts as hung; one of a large vocabulary takes half a second."""
@@ -125,7 +126,7 @@ def _remember(digest: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         known = _known()
         if len(known) >= _N_KEPT:
-            path.write_text("\n".join(known[_N_KEPT // 2 :]) + "\n", encoding="ascii")
+            write_whole(path, "\n".join(known[_N_KEPT // 2 :]) + "\n")
         with path.open("a", encoding="ascii") as file:
             file.write(digest + "\n")
     except (OSError, RuntimeError):

@@ -66,3 +66,13 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
         with suppress(FileNotFoundError):
             os.unlink(part)
         raise
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a text so that a reader finds all of it, or what was there before.
+
+    Raises:
+        OSError: as `whole_file`.
+    """
+    with whole_file(Path(path)) as part:
+        part.write_text(text, encoding="utf-8")

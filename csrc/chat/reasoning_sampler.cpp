@@ -86,6 +86,21 @@ llama_sampler * make(llama_sampler * budget, llama_sampler * grammar, bool lazy)
     return llama_sampler_init(&iface, new reasoning_context{ budget, grammar, lazy });
 }
 
+// the budget alone: what it forces is forced before anything is drawn. The reasoning sampler accepts and outlives it
+llama_sampler * make_budget(llama_sampler * reasoning) {
+    static llama_sampler_i iface = [] {
+        llama_sampler_i i = {};
+        i.name            = [](const llama_sampler *) {
+            return "reasoning-budget";
+        };
+        i.apply = [](llama_sampler * smpl, llama_token_data_array * cur_p) {
+            llama_sampler_apply(context_of(smpl).budget, cur_p);
+        };
+        return i;
+    }();
+    return llama_sampler_init(&iface, reasoning->ctx);
+}
+
 } // namespace
 
 void register_sampler(py::module_ & m) {
@@ -119,6 +134,13 @@ void register_sampler(py::module_ & m) {
         py::arg("vocab"), py::arg("grammar"), py::arg("lazy"), py::arg("start"), py::arg("ends"), py::arg("forced"),
         py::arg("budget"), py::arg("prefill"),
         "Address of a new llama_sampler, which owns the one at `grammar` (or 0).");
+    m.def(
+        "reasoning_budget_sampler",
+        [](uintptr_t reasoning) {
+            return reinterpret_cast<uintptr_t>(make_budget(reinterpret_cast<llama_sampler *>(reasoning)));
+        },
+        py::arg("reasoning"),
+        "Address of a new llama_sampler that applies the budget of a reasoning_sampler, which must outlive it.");
 }
 
 } // namespace eagle3::chat

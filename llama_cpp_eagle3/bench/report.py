@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gguf
 
 from ..errors import Eagle3Error
+from ..whole_file import whole_file
 from .figures import Spread, percent, table
 from .measure import Result, Side
 from .runs import total
@@ -145,7 +147,9 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Iterat
     with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
+        kind = Path(path).suffix[1:] or "png"
+        with whole_file(Path(path)) as part:
+            figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _panel(panel: object, title: str, result: Result) -> None:

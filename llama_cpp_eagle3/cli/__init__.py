@@ -80,7 +80,6 @@ def _run(command: str, argv: Sequence[str]) -> int:
     parser = Parser(
         f"{_PROG} {command}",
         description=(module.__doc__ or help_text).strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     try:
         module.add_arguments(parser)

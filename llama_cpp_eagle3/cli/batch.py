@@ -29,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument("--ray-workers", type=int, default=1, metavar="N", help="engines (default: 1)")
     group.add_argument("--ray-gpus", type=float, metavar="X", help="of each (default: 1, or 0 without GPU support)")
     add(parser)
+    parser.hide("host", "port", "alias", "api_key", "metrics", "embeddings")  # nobody listens
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..whole_file import output_path
+from ..whole_file import output_path, write_whole
 from .extra import extra
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
@@ -60,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", metavar="FNAME", help="write all figures")
     parser.add_argument("--markdown", metavar="FNAME", help="write the table")
     parser.add_argument("--plot", metavar="FNAME", help="draw it; .svg, .png, .pdf")
+    parser.hide("fresh", "source", "tree_topk", "tree_tokens", "tools", "n_prompts", "synthetic_acceptance")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     print(text)
     if args.json is not None:
         document = {**about, "model": model, "draft": draft, "bytes_per_second": bandwidth, **result.as_dict()}
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(args.json, json.dumps(document, indent=1) + "\n")
     if args.markdown is not None:
-        Path(args.markdown).write_text(text + "\n", encoding="utf-8")
+        write_whole(args.markdown, text + "\n")
     if args.plot is not None:
         report.plot(args.plot, [(Path(model).name, result)])
     return 0

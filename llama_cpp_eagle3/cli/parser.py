@@ -8,8 +8,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
+from .flags import COMMON
 from .flags.flag import FALSY, TRUTHY, Flag
 
 _NUMBER = re.compile(r"-\d|-\.\d")
@@ -23,16 +24,45 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Formatter, **kwargs})
         self._flags: list[Flag] = []
+        self._by_action: dict[argparse.Action, Flag] = {}
+        self._rare: list[argparse.Action] = []
 
     def add_flags(self, by_title: Mapping[str, Iterable[Flag]]) -> None:
         """Add flags, each under its title; those that are refused do not appear in the help."""
+        if not self._flags:
+            self.add_argument("--help-all", action=_HelpAll, help="show all flags and exit")
         for title, flags in by_title.items():
             group = self.add_argument_group(title)
             for flag in flags:
                 self._flags.append(flag)
-                _add(group, flag)
+                action = _add(group, flag)
+                if action is not None:
+                    self._by_action[action] = flag
+
+    def hide(self, *dests: str) -> None:
+        """Leave arguments that are no llama.cpp flags to `--help-all` too; call it once they are there."""
+        self._rare += [action for action in self._actions if action.dest in dests]
+
+    def format_help(self) -> str:
+        """What everybody needs, a line each; `--help-all` has the rest."""
+        if not self._flags:
+            return super().format_help()
+        formatter = _Formatter(self.prog, is_short=True)
+        formatter.add_usage(self.usage, [], [])
+        formatter.add_text((self.description or "").partition("\n\n")[0])
+        formatter.start_section("arguments")
+        for action in self._actions:
+            flag = self._by_action.get(action)
+            if action not in self._rare and (flag is None or flag.attribute in COMMON):
+                formatter.add_argument(action)
+        formatter.end_section()
+        return formatter.format_help()
+
+    def format_help_all(self) -> str:
+        """All flags that can be used, in groups, with their variables."""
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, after the environment."""
@@ -118,22 +148,65 @@ def _as_argument(flag: Flag, value: str) -> list[str]:
     return [names[0]] if names else []
 
 
-def _add(group: Any, flag: Flag) -> None:
+def _add(group: Any, flag: Flag) -> argparse.Action | None:
+    """Add a flag to a group; returns what the help tells of it, if anything."""
     if flag.why_not:
         names, nargs = [*flag.names, *flag.no], None if flag.metavar else 0
         group.add_argument(
             *names, action=_Refused, flag=flag, nargs=nargs, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
         )
-        return
+        return None
     text = flag.help + (f" (env: {flag.env})" if flag.env else "")
     common = {"dest": flag.attribute, "default": flag.default, "help": text.replace("%", "%%")}
     if flag.metavar:
         action = "append" if flag.repeats else "store"
         optional = {} if flag.bare is None else {"nargs": "?", "const": flag.read(flag.bare)}
-        group.add_argument(*flag.names, type=flag.read, metavar=flag.metavar, action=action, **optional, **common)
+        added = group.add_argument(
+            *flag.names, type=flag.read, metavar=flag.metavar, action=action, **optional, **common
+        )
     else:
         default = bool(flag.default) if not flag.no else flag.default
-        group.add_argument(*flag.names, *flag.no, action=_Switch, off=flag.no, **common | {"default": default})
+        added = group.add_argument(*flag.names, *flag.no, action=_Switch, off=flag.no, **common | {"default": default})
+    return cast(argparse.Action, added)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """A flag's names with its value once, behind the last of them."""
+
+    def __init__(self, prog: str, is_short: bool = False, **kwargs: Any):
+        super().__init__(prog, **{"max_help_position": 30 if is_short else 34, **kwargs})
+        self._is_short = is_short
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = action.option_strings
+        if not names:
+            return super()._format_action_invocation(action)
+        if self._is_short:
+            names = [*[n for n in names if n[1] != "-"][:1], *[n for n in names if n[1] == "-"][:1]]
+        value = "" if action.nargs == 0 else " " + self._format_args(action, action.dest.upper())
+        return ", ".join(names) + value
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help
+        if not self._is_short or text is None:
+            return text
+        text, *_ = text.partition(" (env: ")
+        n_most = self._width - self._max_help_position
+        for end in (" (", "; "):  # details are for --help-all
+            if len(text) > n_most:
+                text = text.partition(end)[0]
+        return text
+
+
+class _HelpAll(argparse.Action):
+    """`--help-all`."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS})
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        sys.stdout.write(parser.format_help_all())
+        parser.exit()
 
 
 class _Switch(argparse.Action):

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..llama import Eagle3Llama
 from ..media import Prompt, read_media
-from ..whole_file import output_path
+from ..whole_file import output_path, write_whole
 from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json == "-":
             print(text)
         else:
-            Path(args.json).write_text(text + "\n", encoding="utf-8")
+            write_whole(args.json, text + "\n")
     return 130 if figures.finish_reason == "interrupted" else 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -15,6 +17,8 @@ import numpy.typing as npt
 from .._core import Target, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
 from .vocab import Vocab
+
+_log = logging.getLogger("llama_cpp_eagle3")
 
 LogitsProcessor = Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]]
 """(tokens so far, logits float32 (n_vocab,)) -> logits, as llama_cpp has it. It may change the logits in place."""
@@ -44,6 +48,10 @@ _SAMPLER_NAMES = {
     "temp": "temperature",
 }
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
+_ORDERED_ONLY = ("top_n_sigma", "xtc_probability", "dynatemp_range", "dry_multiplier", "min_keep")
+"""Options that llama_cpp's order has no sampler for."""
+_F32_TINY = float(np.finfo(np.float32).tiny)  # the reciprocal of what is smaller may be infinite
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 def samplers_of(value: list[str] | str) -> list[str]:
@@ -77,7 +85,10 @@ class Sampling:
 
     With `samplers` they are llama-server's: logit bias, those in their order, and a draw; temperature 0 is greedy, the
     penalties see the prompt too, and the grammar is asked about the token that was drawn, so that it only has to be
-    applied to all if it refuses that one.
+    applied to all if it refuses that one. An option that only they have (min_keep, top-n-sigma, XTC, dynamic
+    temperature, DRY) makes them `SAMPLERS`, if they are not given.
+
+    Tokens that the model's header suppresses are never drawn.
     """
 
     temperature: float = 0.8
@@ -105,7 +116,7 @@ class Sampling:
     logits_processors: Sequence[LogitsProcessor] = ()
 
     samplers: Sequence[str] | None = None
-    """llama.cpp's samplers in their order, of `SAMPLERS` and those that it names. The options below need it."""
+    """llama.cpp's samplers in their order, of `SAMPLERS` and those that it names."""
     min_keep: int = 0
     top_n_sigma: float = -1.0
     xtc_probability: float = 0.0
@@ -133,13 +144,24 @@ class Sampling:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, float) and math.isnan(value):
+            if isinstance(value, (float, np.floating)) and math.isnan(value):
                 raise ValueError(f"expected {f.name} to be a number, found nan")
+        if not _F32_TINY <= self.repeat_penalty <= _F32_MAX:
+            raise ValueError(f"expected repeat_penalty to be finite and greater than 0, found {self.repeat_penalty}")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not abs(getattr(self, name)) <= _F32_MAX:
+                raise ValueError(f"expected {name} to be finite, found {getattr(self, name)}")
         unknown = set(self.samplers or ()) - {*SAMPLERS, "infill", "adaptive_p"}
         if unknown:
             raise ValueError(f"unknown sampler {min(unknown)!r}; there are {', '.join(SAMPLERS)}, infill, adaptive_p")
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
+        if self.samplers is None and any(getattr(self, name) != self._default(name) for name in _ORDERED_ONLY):
+            object.__setattr__(self, "samplers", SAMPLERS)
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        return next(f.default for f in fields(cls) if f.name == name)
 
     def within(self, n_ctx: int, n_vocab: int) -> Sampling:
         """The same draws with every number that becomes memory or time no larger than a context and a vocabulary need.
@@ -163,7 +185,29 @@ class Sampling:
 
     def biases(self, vocab: Vocab) -> dict[int, float]:
         """What is added to the logits of single tokens."""
-        return dict(self.logit_bias) | (dict.fromkeys(vocab.eog, -math.inf) if self.ignore_eos else {})
+        never = vocab.suppressed | (vocab.eog if self.ignore_eos else frozenset())
+        return dict(self.logit_bias) | dict.fromkeys(never, -math.inf)
+
+    @property
+    def ignored(self) -> dict[str, str]:
+        """Options that are set and do nothing -> the sampler that would have to be among `samplers`."""
+        there = () if self.mirostat_mode else SAMPLERS if self.samplers is None else self.samplers
+        by_option = {
+            "repeat_penalty": "penalties",
+            "frequency_penalty": "penalties",
+            "presence_penalty": "penalties",
+            "typical_p": "typ_p",
+            "top_n_sigma": "top_n_sigma",
+            "xtc_probability": "xtc",
+            "dynatemp_range": "temperature",
+            "dry_multiplier": "dry",
+            "adaptive_target": "adaptive_p",
+        }
+        return {
+            name: sampler
+            for name, sampler in by_option.items()
+            if sampler not in there and getattr(self, name) != self._default(name)
+        }
 
     @property
     def looks_back(self) -> bool:
@@ -187,6 +231,8 @@ class Chain:
             ValueError: the grammar cannot be used, or the bias is for tokens that do not exist.
         """
         sampling = sampling.within(n_ctx, vocab.n_tokens)
+        for option, sampler in sampling.ignored.items():
+            _tell_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
         self._grammar: Any = None
@@ -196,11 +242,13 @@ class Chain:
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         self._address = _address(self._chain)
         biases = sampling.biases(vocab)
-        for link in self._bias_links(biases) + (self._links() if sampling.samplers is None else self._ordered_links()):
-            lib.llama_sampler_chain_add(self._chain, link)
         if sampling.has_rules and sampling.samplers is not None:
             self._grammar = self._grammar_link()
             self._grammar_address = _address(self._grammar)
+            if sampling.reasoning is not None:  # what a spent budget forces is no refused draw
+                lib.llama_sampler_chain_add(self._chain, self._budget_link())
+        for link in self._bias_links(biases) + (self._links() if sampling.samplers is None else self._ordered_links()):
+            lib.llama_sampler_chain_add(self._chain, link)
         self.is_argmax = not biases and not sampling.keeps_probs and self._takes_greatest()
         """Whether it draws the greatest logit of a row as it is."""
         self._n_best = 0 if any(bias > 0.0 for bias in biases.values()) else self._n_candidates(len(biases))
@@ -288,6 +336,12 @@ class Chain:
             lib.llama_sampler_free(_pointer(grammar))
             raise
         return _pointer(grammar)
+
+    def _budget_link(self) -> Any:
+        """The reasoning's budget alone; it stands before all others."""
+        from .._chat import reasoning_budget_sampler
+
+        return _pointer(reasoning_budget_sampler(self._grammar_address))
 
     def _penalties_link(self) -> Any:
         s = self._sampling
@@ -384,10 +438,15 @@ class Chain:
         return token
 
     def __del__(self) -> None:
-        for name in ("_chain", "_grammar"):
+        for name in ("_chain", "_grammar"):  # a link of the chain may look into the grammar
             sampler = self.__dict__.get(name)
             if sampler:
                 lib.llama_sampler_free(sampler)
+
+
+@cache  # once
+def _tell_ignored(option: str, why: str) -> None:
+    _log.warning("%s has no effect: %s", option, why)
 
 
 def _address(sampler: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +43,13 @@ class Vocab:
     def eog(self) -> frozenset[int]:
         """Tokens that end a text."""
         return frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(self.pointer, t))
+
+    @cached_property
+    def suppressed(self) -> frozenset[int]:
+        """Tokens that the model's header says are never to be drawn."""
+        n = ctypes.c_int32(0)
+        tokens = lib.llama_vocab_get_suppress_tokens(self.pointer, ctypes.byref(n))
+        return frozenset(tokens[i] for i in range(n.value))
 
     @cached_property
     def _n_bytes_most(self) -> int | None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..whole_file import whole_file
+from ..whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
@@ -76,8 +76,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as part:
-            part.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        write_whole(path, json.dumps(document, indent=1))
     except OSError:
         return None
     return path

@@ -394,7 +394,6 @@ async def begin_completion(server: Server, body: Any) -> Generation:
 def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:
     prompts = server.tokenizer.prompts(prompt)
     if suffix:
-        server.tokenizer.check_length(suffix)
         after = server.tokenizer.tokenize(suffix)
         prompts = [server.infill.prompt(prompt, after) for prompt in prompts]
     return prompts

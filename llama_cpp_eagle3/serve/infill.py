@@ -46,18 +46,29 @@ class Infill:
         first, second = reversed(parts) if self._spm_infill else parts
         return [*begin, *first, *second, self._mid]
 
-    def files(self, chunks: list[tuple[str, str]]) -> list[int]:
-        """Tokens of other files, (name, text), to stand before a prompt."""
+    def files(self, chunks: list[tuple[str, str]], n_max: int) -> list[int]:
+        """The last n_max tokens of other files, (name, text), to stand before a prompt.
+
+        Raises:
+            ApiError: one of those that are needed cannot fit into the context.
+        """
         tokenizer = self._tokenizer
 
         def tokens_of(text: str) -> list[int]:
             return tokenizer.tokenize(text, parse_special=False)
 
-        tokens = [self._rep, *tokens_of(_PROJECT)] if self._rep >= 0 else []
-        for name, text in chunks:
+        parts = [[self._sep, *tokens_of(_FILE)]] if self._sep >= 0 else []
+        n_left = n_max - sum(map(len, parts))
+        for name, text in reversed(chunks):
+            if n_left <= 0:
+                break
             head = [self._sep, *tokens_of(f"{name}\n")] if self._sep >= 0 else tokens_of(_SEPARATOR)
-            tokens += [*head, *tokens_of(text)]
-        return [*tokens, self._sep, *tokens_of(_FILE)] if self._sep >= 0 else tokens
+            parts.append([*head, *tokens_of(text)])
+            n_left -= len(parts[-1])
+        if self._rep >= 0:
+            parts.append([self._rep, *tokens_of(_PROJECT)])
+        tokens = [token for part in reversed(parts) for token in part]
+        return tokens[max(0, len(tokens) - n_max) :]
 
     def request(self, body: dict[str, Any], n_batch: int, n_predict: int, n_ctx: int) -> list[int]:
         """The prompt of a request to /infill: as much of each text as llama-server takes.
@@ -78,9 +89,10 @@ class Infill:
         suffix = tokenizer.mixed(body["input_suffix"], False, False)
         n_suffix = max(0, n_batch // 4 - (2 + len(middle)))
         n_extra = max(0, n_ctx - n_batch - 2 * max(0, n_predict))
-        extra = self.files(chunks)
-        extra = extra[max(0, len(extra) - n_extra) :]
-        return [*extra, *self.prompt([*prefix[-3 * (n_batch // 4) :], *middle], suffix[:n_suffix])]
+        return [
+            *self.files(chunks, n_extra),
+            *self.prompt([*prefix[-3 * (n_batch // 4) :], *middle], suffix[:n_suffix]),
+        ]
 
 
 def _chunks(value: Any) -> list[tuple[str, str]]:

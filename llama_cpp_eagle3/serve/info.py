@@ -207,7 +207,7 @@ async def detokenize(request: Request) -> Response:
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")
-    text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
+    text: str = await server.aside(lambda: server.tokenizer.detokenize(list(map(server.tokenizer.check, tokens))))
     return Json({"content": text, "prompt": text})
 
 

@@ -32,8 +32,9 @@ class Tokenizer:
         """Tokens of a text; add_special: with those that the model wants before and behind it.
 
         Raises:
-            ApiError: it is none that can be tokenized.
+            ApiError: it is none that can be tokenized, or it cannot fit into the context.
         """
+        self.check_length(text)
         try:
             data = text.encode()
         except UnicodeEncodeError as e:
@@ -74,7 +75,7 @@ class Tokenizer:
         """Tokens of a text, or of a list of texts and tokens.
 
         Raises:
-            ApiError: it is neither.
+            ApiError: it is neither, or it cannot fit into the context.
         """
         if isinstance(value, str):
             return self.tokenize(value, add_special, parse_special)
@@ -83,6 +84,8 @@ class Tokenizer:
         tokens: list[int] = []
         for i, item in enumerate(value):
             if isinstance(item, str):
+                if len(tokens) > self._llm.engine.n_ctx:
+                    raise too_long(len(tokens), self._llm.engine.n_ctx)
                 tokens += self.tokenize(item, add_special and i == 0, parse_special)
             else:
                 tokens.append(self.check(item))
@@ -116,7 +119,4 @@ class Tokenizer:
                 '"prompt" elements must be a string, a list of tokens, a JSON object containing a prompt string, or a '
                 "list of mixed strings & tokens."
             )
-        for text in [value] if isinstance(value, str) else value:
-            if isinstance(text, str):
-                self.check_length(text)
         return self.mixed(value, add_special=True, parse_special=True)

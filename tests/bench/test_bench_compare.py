@@ -312,9 +312,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundled_pair()
     (tmp_path / "prompts.json").write_text(json.dumps(["import os\n", "def main():"]))
     flags = ["-r", "1", "-n", "8", "-t", "1", "--n-max", "2", "--no-auto"]
-    files = {flag: str(tmp_path / f"out{flag}") for flag in ("--json", "--markdown")}
+    files = {flag: str(tmp_path / f"out{flag}") for flag in ("--json", "--markdown", "--plot")}
+    for name in files.values():  # a reader that has opened the old one
+        Path(name).write_text("old")
+        Path(name + "-reader").hardlink_to(name)
     flags += [part for pair in files.items() for part in pair]
     assert cli.main(["bench", *flags, "-f", str(tmp_path / "prompts.json")]) == 0
+    assert all(Path(name + "-reader").read_text() == "old" for name in files.values())
+    assert Path(files["--plot"]).read_bytes()[:4] == b"\x89PNG"  # as without a suffix
     table = Path(files["--markdown"]).read_text()
     assert table.strip() in capsys.readouterr().out
     assert "2 prompts, 8 tokens each" in table

@@ -72,8 +72,11 @@ def test_trees(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "figures.json"
+    path, reader = tmp_path / "figures.json", tmp_path / "reader"
+    path.write_text("old")
+    reader.hardlink_to(path)
     assert run(*flags, "-p", "the self", "-n", 20, "--baseline", "--json", path) == 0
+    assert reader.read_text() == "old"  # who has opened it sees the old one as a whole
     assert "times as fast" in capsys.readouterr().err
     document = json.loads(path.read_text())
     assert document["version"] == __version__

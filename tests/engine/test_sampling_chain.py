@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import llama_cpp as lib
@@ -13,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from llama_cpp_eagle3.engine import Sampling
+from gguf_raw import ARRAY, I32, parse, serialize
+from llama_cpp_eagle3.engine import Reasoning, Sampling
 from llama_cpp_eagle3.engine.sampling import SAMPLERS, Chain
 from llama_cpp_eagle3.engine.vocab import Vocab
 from lowlevel import LowLevel
@@ -212,3 +215,78 @@ def test_greedy_within_a_range_of_temperatures(low: LowLevel) -> None:
     greedy = [int(low.target.logits(row).argmax()) for row in range(8)]
     assert compare(low, vocab, ("greedy",), keeps_probs=False) == greedy
     assert compare(low, vocab, ("greedy", "dynatemp"), keeps_probs=False) != greedy
+
+
+@pytest.mark.parametrize("name", ["dynatemp", "sigma", "xtc", "dry", "keep"])
+def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str) -> None:
+    """They make the chain llama.cpp's own, and work."""
+    options = options_of((name,))
+    del options["samplers"]
+    sampling = Sampling(**options)
+    assert sampling == Sampling(**options_of((name,)))
+    assert not sampling.ignored
+
+
+def test_options_without_their_sampler_are_told(low: LowLevel, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    options: dict[str, Any] = {"adaptive_target": 0.3, "xtc_probability": 0.5, "samplers": ("top_k",)}
+    for _ in range(2):
+        Chain(Sampling(**options), Vocab(low.model), N_CTX)
+    told = [record.getMessage() for record in caplog.records]
+    for name, sampler in (("adaptive_target", "adaptive_p"), ("xtc_probability", "xtc")):
+        assert told.count(f"{name} has no effect: samplers lacks {sampler!r}") == 1
+    assert set(Sampling(adaptive_target=0.3).ignored) == {"adaptive_target"}
+    assert set(Sampling(mirostat_mode=2, dry_multiplier=1.0).ignored) == {"dry_multiplier"}
+    assert not Sampling(samplers=("penalties",), repeat_penalty=1.1).ignored
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, np.float32("nan"), 1e-45, 1e39])
+def test_penalties_that_cannot_be(value: float) -> None:
+    with pytest.raises(ValueError, match="expected repeat_penalty to be"):
+        Sampling(repeat_penalty=value)
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_infinite_penalties(name: str) -> None:
+    with pytest.raises(ValueError, match=f"expected {name} to be finite"):
+        Sampling(**{name: -math.inf})
+
+
+@pytest.mark.parametrize("samplers", [None, SAMPLERS])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_suppressed_tokens(tmp_path: Path, samplers: tuple[str, ...] | None, temperature: float) -> None:
+    """What the model's header suppresses is not drawn, whatever the request adds to it."""
+    file = parse(Path(write_target(tmp_path / "t.gguf").path).read_bytes())
+    allowed = (70, 80)
+    never = [token for token in range(len(file.get("tokenizer.ggml.tokens"))) if token not in allowed]
+    file.set("tokenizer.ggml.suppress_tokens", ARRAY, never, I32)
+    path = tmp_path / "suppressing.gguf"
+    path.write_bytes(serialize(file))
+    with LowLevel(str(path)) as low:
+        low.target.decode(list(range(12)), 0)
+        vocab = Vocab(low.model)
+        assert vocab.suppressed == set(never)
+        sampling = Sampling(
+            samplers=samplers, temperature=temperature, top_p=1.0, min_p=0.0, logit_bias={never[3]: 100.0}, seed=SEED
+        )
+        chain = Chain(sampling, vocab, N_CTX)
+        drawn = {chain.draw(low.target, row, []) for row in range(12)}
+        assert drawn <= set(allowed)
+        assert temperature == 0.0 or drawn == set(allowed)
+
+
+def test_a_spent_budget_takes_no_draw(low: LowLevel) -> None:
+    """llama.cpp applies a reasoning's budget before its chain: one draw for each token, the forced ones too."""
+    vocab, forced = Vocab(low.model), [65, 66, 67]
+    reasoning = Reasoning(start=[40], ends=[[67]], forced=forced, budget=2)
+    # a budget waits for whole characters
+    parts = [token for token in range(vocab.n_tokens) if not vocab.piece(token).isascii()]
+    options = options_of((), logit_bias=dict.fromkeys(parts, -math.inf))
+    chain = Chain(Sampling(**options, reasoning=reasoning, grammar_prefill=[40]), vocab, N_CTX)
+    reference = Reference(Sampling(**options), vocab.pointer, vocab.eog)
+    for row in range(10):
+        logits = low.target.logits(row)
+        if 2 <= row < 5:
+            logits = np.where(np.arange(len(logits)) == forced[row - 2], logits, -np.inf).astype(np.single)
+        assert chain.draw(low.target, row, []) == reference.draw(logits, [])[0], row
+    reference.close()

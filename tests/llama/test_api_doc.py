@@ -36,7 +36,7 @@ def test_all_names() -> None:
 
 
 def test_all_arguments() -> None:
-    arguments = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "options"}
+    arguments = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "llama_options"}
     assert arguments - NAMES == set()
     table = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`draft[^|]*) \|", TEXT, re.MULTILINE))))
     assert {name for name in table if name.startswith("draft_t")} - arguments <= {"draft_type_asked"}

@@ -64,6 +64,42 @@ def test_long_texts_are_cut(running: Running) -> None:
     assert answer["prompt"].endswith(f"{BOS}{PRE}{'x' * 95}ya{SUF}z{'w' * 28}{MID}")
 
 
+LONG = "a " * 500_000
+
+
+@pytest.mark.parametrize(
+    ("path", "long"),
+    [
+        ("/infill", body(prompt=LONG)),
+        ("/infill", body(input_prefix=LONG)),
+        ("/infill", body(input_suffix=LONG)),
+        ("/infill", body(input_extra=[{"text": LONG}])),
+        ("/infill", body(input_extra=[{"text": "x", "filename": LONG}])),
+        ("/completion", {"prompt": "x", "suffix": LONG}),
+    ],
+)
+def test_texts_that_cannot_fit_are_not_tokenized(
+    path: str, long: dict[str, Any], running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenized: list[int] = []
+    tokenize = running.server.llm.tokenize
+    monkeypatch.setattr(
+        running.server.llm, "tokenize", lambda t, *a, **more: tokenized.append(len(t)) or tokenize(t, *a, **more)
+    )
+    response = running.post(path, long)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "exceed_context_size_error"
+    assert max(tokenized, default=0) < 1000
+
+
+def test_files_that_are_not_needed_are_not_tokenized(running: Running) -> None:
+    """As llama-server cuts them: the last files' ends stay."""
+    files = [{"filename": "far.h", "text": LONG}, *({"filename": f"{i}.h", "text": f"{i} " * 5} for i in range(40))]
+    answer = running.ask("/infill", body(input_extra=files))
+    assert "39.h" in answer["prompt"]
+    assert "far.h" not in answer["prompt"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -59,28 +59,60 @@ def test_other_sites(locked: Running, running: Running) -> None:
     assert response.headers["Access-Control-Allow-Origin"] == "http://localhost:1"
 
 
-def test_characters_in_a_row(running: Running) -> None:
-    """A text that no stack is large enough for is the client's mistake."""
+def test_characters_in_a_row(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that no stack is large enough for is the client's mistake, also where the context is large enough."""
+    monkeypatch.setattr(running.server.tokenizer, "check_length", lambda text: None)
     response = running.client.post("/tokenize", json={"content": "a" * 1_048_577})
     assert response.status_code == 400
     assert "characters in a row" in response.text
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
-def test_texts_that_cannot_fit_are_not_tokenized(path: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "a " * 500_000
+LONG = "a " * 500_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", {"prompt": LONG}),
+        ("/completion", {"prompt": [{"prompt_string": LONG}]}),
+        ("/completion", {"prompt": ["x", 5, LONG]}),
+        ("/completion", {"prompt": "x", "logit_bias": [[LONG, 1.0]]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/tokenize", {"content": LONG}),
+        ("/tokenize", {"content": ["x", LONG]}),
+        ("/tokenize", {"prompt": LONG}),
+    ],
+)
+def test_texts_that_cannot_fit_are_not_tokenized(
+    path: str, body: dict[str, Any], running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenized: list[int] = []
-    tokenize = running.server.tokenizer.tokenize
+    tokenize = running.server.llm.tokenize
     monkeypatch.setattr(
-        running.server.tokenizer, "tokenize", lambda t, *more: tokenized.append(len(t)) or tokenize(t, *more)
+        running.server.llm, "tokenize", lambda t, *a, **more: tokenized.append(len(t)) or tokenize(t, *a, **more)
     )
-    body = {"prompt": text} if path == "/completion" else {"messages": [{"role": "user", "content": text}]}
     response = running.client.post(path, json=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "exceed_context_size_error"
-    assert error["n_ctx"] < error["n_prompt_tokens"] <= len(text)
+    assert error["n_ctx"] < error["n_prompt_tokens"] <= len(LONG)
     assert max(tokenized, default=0) < 1000
+
+
+def test_many_texts_that_cannot_fit_together(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more of them are tokenized than tell that the context is too small."""
+    n_texts = 0
+    tokenize = running.server.llm.tokenize
+
+    def count(*args: Any, **more: Any) -> list[int]:
+        nonlocal n_texts
+        n_texts += 1
+        return tokenize(*args, **more)
+
+    monkeypatch.setattr(running.server.llm, "tokenize", count)
+    response = running.client.post("/tokenize", json={"content": ["a b c d"] * 10_000})
+    assert response.json()["error"]["type"] == "exceed_context_size_error"
+    assert n_texts <= response.json()["error"]["n_ctx"]
 
 
 def connect(running: Running) -> socket.socket:
@@ -224,5 +256,5 @@ def test_headers_of_usual_size_and_bodies_after_them(running: Running) -> None:
     """What was read of one request does not count for the next one on the same connection, nor do bodies."""
     for _ in range(4):
         assert running.client.get("/health", headers={"X-A": "y" * 30_000}).status_code == 200
-        body = {"content": "the self " * 20_000}
-        assert running.client.post("/tokenize", json=body, headers={"X-A": "y" * 30_000}).status_code == 200
+        body = {"tokens": [100] * 40_000}
+        assert running.client.post("/detokenize", json=body, headers={"X-A": "y" * 30_000}).status_code == 200

@@ -16,6 +16,7 @@ from .sampling import SAMPLING
 from .server import SERVER
 
 __all__ = [
+    "COMMON",
     "CONVERSATION",
     "HUB",
     "LOAD",
@@ -37,6 +38,16 @@ LOAD = {
     "speculative decoding": SPECULATIVE,
 }
 """Title -> flags of everything that loads a pair."""
+
+COMMON = frozenset(
+    (
+        *("model", "model_draft", "hf_repo", "hf_repo_draft", "mmproj", "ctx_size", "threads", "gpu_layers"),
+        *("spec_type", "spec_draft_n_max", "prompt", "file", "media", "predict", "color", "json", "baseline"),
+        *("system_prompt", "single_turn", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed"),
+        *("host", "port", "parallel", "alias", "api_key", "metrics", "embeddings", "verbose"),
+    )
+)
+"""Attributes of the flags that `--help` names; `--help-all` has them all."""
 
 
 def changed(flags: Iterable[Flag], dest: str, **fields: Any) -> tuple[Flag, ...]:

@@ -90,8 +90,8 @@ SPECULATIVE = (
     flag(
         "--spec-type",
         "TYPE,...",
-        "draft-eagle3: the head drafts; ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the text "
-        "does; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
+        "what drafts; draft-eagle3: the head; ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
+        "text; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
         "else none)",
         _spec_types,
         lacks="draft-simple, draft-mtp, draft-dflash and ngram-cache; the kinds of ngram search alike",

@@ -1,0 +1,95 @@
+"""Type checkers know the constructors' arguments: Llama's own by its signature, ours by ours."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.arguments import Eagle3LlamaOptions, LlamaOptions
+
+WIDER = {"type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too"}
+REPOSITORY = Path(__file__).parents[2]
+
+
+def plain(hint: Any) -> Any:
+    """A type without the ways to spell it: Optional, Union and | as sets."""
+    args = frozenset(map(plain, typing.get_args(hint)))
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return args
+    return hint if origin is None else (origin, tuple(map(plain, typing.get_args(hint))))
+
+
+def test_llamas_arguments() -> None:
+    """Names and types are those of llama_cpp.Llama's signature."""
+    init = typing.get_type_hints(llama_cpp.Llama.__init__)
+    theirs = set(inspect.signature(llama_cpp.Llama.__init__).parameters) - {"self", "model_path", "kwargs"}
+    ours = typing.get_type_hints(LlamaOptions)
+    assert set(ours) == theirs
+    for name, hint in ours.items():
+        if name in WIDER:
+            assert plain(init[name]) < plain(hint), name
+        else:
+            assert plain(init[name]) == plain(hint), name
+
+
+def test_our_arguments() -> None:
+    """from_pretrained takes what the constructor does."""
+    parameters = inspect.signature(Eagle3Llama.__init__).parameters
+    own = {n: p for n, p in parameters.items() if n not in ("self", "model_path", "llama_options")}
+    of_llama = LlamaOptions.__annotations__
+    declared = {n: hint for n, hint in Eagle3LlamaOptions.__annotations__.items() if n not in of_llama}
+    assert list(declared) == list(own)
+    for name, parameter in own.items():
+        assert declared[name].__forward_arg__ == parameter.annotation, name
+    assert not set(own) & set(of_llama)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("n_ctxx", "n_ctx"), ("draft_repo", "draft_repo_id"), ("draft_pmin", "draft_p_min"), ("ofline", "offline")],
+)
+def test_unknown_arguments_of_from_pretrained(name: str, meant: str) -> None:
+    """They are found before anybody is asked for files."""
+    with pytest.raises(TypeError, match=rf"from_pretrained\(\) got .* '{name}'. Did you mean '{meant}'\?"):
+        Eagle3Llama.from_pretrained("nobody/nothing", offline=True, **{name: 1})
+
+
+GOOD = """
+Eagle3Llama("t.gguf", "h.gguf", n_ctx=5, type_k="q8_0", verbose=False)
+Eagle3Llama.from_pretrained("u/r", draft_n_max=3, n_ctx=5)
+"""
+BAD = """
+Eagle3Llama("t.gguf", n_ctxx=5)
+Eagle3Llama("t.gguf", n_ctx="many")
+Eagle3Llama.from_pretrained("u/r", n_ctxx=5)
+Eagle3Llama.from_pretrained("u/r", draft_nmax=3)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy is in the extra `dev`")
+    script = tmp_path / "script.py"
+    head = "from llama_cpp_eagle3 import Eagle3Llama\n"
+
+    def check(text: str) -> list[str]:
+        script.write_text(head + text)
+        command = [sys.executable, "-m", "mypy", "--config-file", REPOSITORY / "pyproject.toml", script]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+        assert done.stderr == ""
+        return [line.partition(": error: ")[2] for line in done.stdout.splitlines() if ": error: " in line]
+
+    assert check(GOOD) == []
+    messages = check(BAD)
+    for message, name in zip(messages, ("n_ctxx", "n_ctx", "n_ctxx", "draft_nmax"), strict=True):
+        assert f'"{name}"' in message

@@ -1,0 +1,50 @@
+"""What verbose=True prints: no more than Llama, and what is ours in lines of our own."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_cpp import Llama
+
+from llama_cpp_eagle3 import Eagle3Llama
+from loading import path_of
+
+OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": True}
+
+
+def printed(llm: Any, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """All lines from before loading until after closing."""
+    with closing(llm):
+        llm.create_completion("the", max_tokens=8, temperature=0)
+    del llm
+    gc.collect()
+    out, err = capfd.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+@pytest.mark.parametrize("has_head", [False, True])
+def test_lines(
+    has_head: bool,
+    tiny_target: Any,
+    tiny_head: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    theirs = printed(Llama(path_of(tiny_target), **OPTIONS), capfd)
+    assert len(theirs) > 100
+    head = path_of(tiny_head) if has_head else None
+    caplog.clear()
+    ours = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS), capfd)
+    told = [record for record in caplog.records if record.name == "llama_cpp_eagle3"]  # which pytest handles itself
+    assert 0 < len(told) <= (4 if has_head else 1), told
+    assert len(ours) <= len(theirs) + (5 if has_head else 0)  # a line for each layer that is read
+    quiet = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS | {"verbose": False}), capfd)
+    assert quiet == []
