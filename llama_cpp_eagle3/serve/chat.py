@@ -45,10 +45,15 @@ async def apply_template(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens."""
     server: Server = request.app.state.server
-    prompt = await server.aside(
-        read_prompt, server, *await server.aside(conversation, server, await read_json(request))
-    )
-    return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
+    n_tokens = await n_prompt_tokens(server, await read_json(request))
+    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
+
+
+async def n_prompt_tokens(server: Server, body: Any) -> int:
+    """Tokens of a request's prompt, its images too."""
+    params, files = await server.aside(conversation, server, body)
+    prompt: Prompt = await server.aside(read_prompt, server, params, files)
+    return len(prompt.tokens)
 
 
 def chat_params(server: Server, body: Any) -> ChatParams:

@@ -34,6 +34,11 @@ class Shape(Protocol):
         """An event as bytes."""
         return event(data)
 
+    @staticmethod
+    def error(e: ApiError) -> bytes:
+        """An error in a stream that has begun, as bytes."""
+        return event(e.body)
+
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Events of a stream, for what came last of an answer."""
 
@@ -66,7 +71,7 @@ async def respond(server: Server, request: Request, generation: Generation, shap
                     break
             yield b"".join(shape.last())
         except ApiError as e:
-            yield event(e.body)
+            yield shape.error(e)
         finally:
             await batches.aclose()
 
