@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from ..cli.flags import ABSENT
 from . import anthropic, chat, completions, embeddings, info, page, responses, slots
 from .errors import ApiError, failed, not_found
 from .http import ANTHROPIC, error_response
@@ -30,10 +31,12 @@ def _routes() -> list[BaseRoute]:
 
     add("GET", page.page, "/", "/index.html")
     add("GET", info.health, "/health", "/v1/health")
+    for absent in ABSENT:
+        for method, path in map(str.split, absent.routes):
+            add(method, info.refusal_of(absent), path)
     add("GET", info.models, "/models", "/v1/models")
     add("GET", info.model, "/models/{id:path}", "/v1/models/{id:path}")
     add("GET", info.props, "/props")
-    add("POST", info.set_props, "/props")
     add("GET", info.metrics, "/metrics")
     add("POST", info.tokenize, "/tokenize", "/v1/tokenize")
     add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
