@@ -27,7 +27,7 @@ from .chat import Conversation, begin, n_prompt_tokens
 from .completions import Shape, respond
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json
+from .http import Json, named_event, read_json, until_gone
 from .jsons import dumps
 from .schema import MESSAGE_ALONE, parse_object
 from .server import Server, random_id
@@ -41,8 +41,8 @@ _BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", 
 async def messages(request: Request) -> Response:
     """POST /v1/messages."""
     server: Server = request.app.state.server
-    asked, body = await server.aside(to_chat, await read_json(request))
-    generation, params, c = await begin(server, body, f"msg_{random_id()}")
+    asked, body = to_chat(await read_json(request))
+    generation, params, c = await until_gone(request.receive, begin(server, body, f"msg_{random_id()}"))
     shape = MessagesShape(generation, params, asked.stop_sequences)
     return await respond(server, request, generation, shape, c.stream)
 
@@ -50,7 +50,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens."""
     server: Server = request.app.state.server
-    _, body = await server.aside(to_chat, await read_json(request))
+    _, body = to_chat(await read_json(request))
     return Json({"input_tokens": await n_prompt_tokens(server, body)})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cli.model import resolve_pair
 from .chat import ChatShape, begin
-from .completions import OpenAIShape, parse_completion
+from .completions import OpenAIShape, n_top_of, parse_completion
 from .errors import ApiError, failed, invalid
 from .log import configure
 from .options import serve_options
@@ -93,7 +93,8 @@ async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, A
         await generation.run()
         whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
         return whole
-    prompts, c = await parse_completion(server, body)
+    n_top = n_top_of(body)
+    prompts, c = await parse_completion(server, body if n_top is None else {**body, "logprobs": 1})
     generation = await server.generate(prompts, c)
     await generation.run()
-    return OpenAIShape(server, generation).whole()  # type: ignore[no-any-return]
+    return OpenAIShape(server, generation, n_top).whole()  # type: ignore[no-any-return]

@@ -159,7 +159,7 @@ def _n_probs(body: Mapping[str, Any]) -> int:
     if top is not None and (type(top) is not int or top < 0):
         raise invalid("Field 'top_logprobs': expected a number")
     if not wanted:
-        if top is not None:
+        if top:
             raise invalid("top_logprobs requires logprobs to be set to true")
         return 0
     return _N_PROBS if top is None else max(1, top)

@@ -81,6 +81,7 @@ def test_logprobs(running: Running) -> None:
     assert [item["top_logprobs"] for item in alone] == [[]] * N
     assert [item["id"] for item in alone] == [item["id"] for item in content]
     assert [item["logprob"] for item in alone] == pytest.approx([item["logprob"] for item in content], abs=1e-3)
+    assert not running.ask("/v1/chat/completions", body(top_logprobs=0))["choices"][0].get("logprobs")
     for wrong in ({"top_logprobs": 3}, {"logprobs": 3}, {"logprobs": True, "top_logprobs": "x"}):
         assert running.post("/v1/chat/completions", body(**wrong)).status_code == 400
 
@@ -171,7 +172,9 @@ def test_responses(running: Running) -> None:
     assert answer["object"] == "response"
     assert answer["output"][0]["content"][0]["text"] == expected
     assert answer["usage"]["output_tokens"] == N
-    assert running.ask("/v1/responses", {**request, "n_cmpl": 2})["usage"]["output_tokens"] == N  # one answer
+    assert (
+        running.ask("/v1/responses", {**request, "n_cmpl": 2, "top_logprobs": 0})["usage"]["output_tokens"] == N
+    )  # one answer
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     events = running.stream_named("/v1/responses", request)
     names = [event["type"] for event in events]
