@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from . import chat, completions, embeddings, info, page, responses, slots
+from ..cli.flags import ABSENT
+from . import anthropic, chat, completions, embeddings, info, page, responses, slots
 from .errors import ApiError, failed, not_found
-from .http import error_response
+from .http import ANTHROPIC, error_response
 from .middleware import Gate
 from .server import Server
 
@@ -30,10 +31,12 @@ def _routes() -> list[BaseRoute]:
 
     add("GET", page.page, "/", "/index.html")
     add("GET", info.health, "/health", "/v1/health")
+    for absent in ABSENT:
+        for method, path in map(str.split, absent.routes):
+            add(method, info.refusal_of(absent), path)
     add("GET", info.models, "/models", "/v1/models")
     add("GET", info.model, "/models/{id:path}", "/v1/models/{id:path}")
     add("GET", info.props, "/props")
-    add("POST", info.set_props, "/props")
     add("GET", info.metrics, "/metrics")
     add("POST", info.tokenize, "/tokenize", "/v1/tokenize")
     add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
@@ -45,6 +48,8 @@ def _routes() -> list[BaseRoute]:
     add("POST", chat.apply_template, "/apply-template")
     add("POST", responses.respond_to, "/responses", "/v1/responses")
     add("POST", responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
+    add("POST", anthropic.messages, ANTHROPIC)
+    add("POST", anthropic.count_tokens, f"{ANTHROPIC}/count_tokens")
     add("POST", embeddings.embeddings, "/embedding", "/embeddings")
     add("POST", embeddings.embeddings_openai, "/v1/embeddings")
     add("GET", slots.slots, "/slots")
@@ -72,18 +77,18 @@ def make_app(server: Server) -> ASGIApp:
 
 async def _on_api_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, ApiError)
-    return error_response(e)
+    return error_response(e, request.url.path)
 
 
 async def _on_http_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     if e.status_code == 404:
-        return error_response(not_found())
-    return error_response(ApiError(e.status_code, "invalid_request_error", e.detail))
+        return error_response(not_found(), request.url.path)
+    return error_response(ApiError(e.status_code, "invalid_request_error", e.detail), request.url.path)
 
 
 async def _on_error(request: Request, e: Exception) -> Response:
     if isinstance(e, ClientDisconnect):
         raise e
     _log.error("%s %s failed", request.method, request.url.path, exc_info=e)
-    return error_response(failed(f"{type(e).__name__}: {e}"))
+    return error_response(failed(f"{type(e).__name__}: {e}"), request.url.path)

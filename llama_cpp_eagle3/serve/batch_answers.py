@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cli.model import resolve_pair
 from .chat import ChatShape, begin
-from .completions import OpenAIShape, begin_completion
+from .completions import OpenAIShape, begin_completion, n_top_of
 from .errors import ApiError, failed, invalid
 from .limits import check_body
 from .log import configure
@@ -95,6 +95,7 @@ async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, A
         await generation.run()
         whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
         return whole
-    generation = await begin_completion(server, body)
+    n_top = n_top_of(body)
+    generation = await begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
     await generation.run()
-    return OpenAIShape(server, generation).whole()  # type: ignore[no-any-return]
+    return OpenAIShape(server, generation, n_top).whole()  # type: ignore[no-any-return]

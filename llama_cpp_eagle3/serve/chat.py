@@ -45,10 +45,14 @@ async def apply_template(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens."""
     server: Server = request.app.state.server
-    prompt = await server.prepare(
-        read_prompt, server, *await server.prepare(conversation, server, await read_json(request))
-    )
-    return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
+    n_tokens = await n_prompt_tokens(server, await read_json(request))
+    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
+
+
+async def n_prompt_tokens(server: Server, body: Any) -> int:
+    """Tokens of a request's prompt, its images too."""
+    prompt = await server.prepare(read_prompt, server, *await server.prepare(conversation, server, body))
+    return len(prompt.tokens)
 
 
 def chat_params(server: Server, body: Any) -> ChatParams:
@@ -170,7 +174,7 @@ def _n_probs(body: Mapping[str, Any]) -> int:
     if top is not None and (type(top) is not int or top < 0):
         raise invalid("Field 'top_logprobs': expected a number")
     if not wanted:
-        if top is not None:
+        if top:
             raise invalid("top_logprobs requires logprobs to be set to true")
         return 0
     return _N_PROBS if top is None else max(1, top)

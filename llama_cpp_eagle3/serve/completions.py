@@ -35,6 +35,11 @@ class Shape(Protocol):
         """An event as bytes."""
         return event(data)
 
+    @staticmethod
+    def error(e: ApiError) -> bytes:
+        """An error in a stream that has begun, as bytes."""
+        return event(e.body)
+
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Events of a stream, for what came last of an answer."""
 
@@ -67,7 +72,7 @@ async def respond(server: Server, request: Request, generation: Generation, shap
                     break
             yield b"".join(shape.last())
         except ApiError as e:
-            yield event(e.body)
+            yield shape.error(e)
         finally:
             await batches.aclose()
 
@@ -153,8 +158,9 @@ class LlamaShape(Shape):
 class OpenAIShape(Shape):
     """OpenAI's, with llama-server's figures."""
 
-    def __init__(self, server: Server, generation: Generation):
-        self._server, self._generation = server, generation
+    def __init__(self, server: Server, generation: Generation, n_top: int | None = None):
+        """n_top: alternatives of each token, if not all that were asked for; see `n_top_of`."""
+        self._server, self._generation, self._n_top = server, generation, n_top
         self._n_sent: dict[int, int] = {}
         """Characters of each answer's stream so far."""
 
@@ -249,7 +255,7 @@ class OpenAIShape(Shape):
         n_before: characters of the text that were told already.
         """
         post = answer.completion.post_sampling_probs
-        content = [probs_of(self._server, logprob, post) for _, logprob in probs]
+        content = [probs_of(self._server, logprob, post, self._n_top) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")
         items: list[dict[str, Any]] = content
         starts = list(accumulate((len(text) for text, _ in probs), initial=n_before))[: len(probs)]
@@ -259,7 +265,7 @@ class OpenAIShape(Shape):
         if echoes and answer.prompt_logprobs is not None:
             pieces = [self._piece(token) for token in answer.prompt]
             # what comes first follows nothing
-            told = [probs_of(self._server, logprob, post) for logprob in answer.prompt_logprobs]
+            told = [probs_of(self._server, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
             items = [{"token": pieces[0], key: None, top: None}, *told, *content]
             starts = prompt_starts[: len(pieces)] + starts
         if not items:
@@ -370,10 +376,18 @@ async def infill(request: Request) -> Response:
 async def _complete(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
     body = await read_json(request)
-    generation = await until_gone(request.receive, begin_completion(server, body))
+    n_top = n_top_of(body) if openai else None
+    begun = begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
+    generation = await until_gone(request.receive, begun)
     c = generation.answers[0].completion
-    shape = OpenAIShape(server, generation) if openai else LlamaShape(server, generation)
+    shape = OpenAIShape(server, generation, n_top) if openai else LlamaShape(server, generation)
     return await respond(server, request, generation, shape, c.stream)
+
+
+def n_top_of(body: Any) -> int | None:
+    """0 if `logprobs` is 0: to OpenAI it asks for the tokens' own probabilities alone, to llama-server for none."""
+    n_probs = body.get("logprobs") if isinstance(body, dict) else None
+    return 0 if type(n_probs) is int and n_probs == 0 else None
 
 
 async def begin_completion(server: Server, body: Any) -> Generation:

@@ -22,6 +22,23 @@ class ApiError(Exception):
         return {"error": {"code": self.code, "message": self.message, "type": self.kind, **self.fields}}
 
 
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_error(e: ApiError) -> dict[str, Any]:
+    """The answer as Anthropic's clients know it: `{"type": "error", "error": {"type", "message"}}`."""
+    kind = _ANTHROPIC_KINDS.get(e.code, "invalid_request_error" if e.code < 500 else "api_error")
+    return {"type": "error", "error": {**e.body["error"], "type": kind}}
+
+
 def invalid(message: str) -> ApiError:
     """The request cannot be understood."""
     return ApiError(400, "invalid_request_error", message)

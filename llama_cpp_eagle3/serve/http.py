@@ -12,12 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import ApiError, anthropic_error
 from .jsons import dumps, loads
 from .limits import check_body, check_text
 from .preparing import ARRIVED
 
 T = TypeVar("T")
+ANTHROPIC = "/v1/messages"
+"""Where the paths begin that are Anthropic's."""
 
 
 async def read_json(request: Request) -> Any:
@@ -44,9 +46,10 @@ class Json(Response):
         return dumps(content)
 
 
-def error_response(e: ApiError) -> Json:
-    """An error as an answer."""
-    return Json(e.body, status_code=e.code, headers=e.headers)
+def error_response(e: ApiError, path: str) -> Json:
+    """An error as an answer, in the form that the clients of this path know."""
+    body = anthropic_error(e) if path.startswith(ANTHROPIC) else e.body
+    return Json(body, status_code=e.code, headers=e.headers)
 
 
 def event(data: Any) -> bytes:

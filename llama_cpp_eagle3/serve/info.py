@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from ..cli.flags import Absent
 from ..engine import DraftSettings
 from .completions import FINGERPRINT
 from .errors import ApiError, invalid, not_found, unsupported
@@ -127,9 +129,13 @@ async def props(request: Request) -> Response:
     )
 
 
-async def set_props(request: Request) -> Response:
-    """POST /props."""
-    raise unsupported("This server does not support changing global properties")
+def refusal_of(absent: Absent) -> Callable[[Request], Awaitable[Response]]:
+    """Who asks for what only llama-server has is told why."""
+
+    async def refuse(request: Request) -> Response:
+        raise unsupported(f"This server has no {absent.name}: {absent.why}")
+
+    return refuse
 
 
 def _special(server: Server, token: int) -> str:

@@ -59,7 +59,7 @@ class Gate:
                 await self.app(scope, _Body(receive, self.options).receive, send_out)
             except ApiError as e:
                 if not status:
-                    await error_response(e)(scope, receive, send_out)
+                    await error_response(e, scope["path"])(scope, receive, send_out)
         except ClientDisconnect:
             status = status or 499
         finally:

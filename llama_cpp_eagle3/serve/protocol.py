@@ -16,11 +16,12 @@ _TOO_LARGE = (
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, which does not wait forever for the headers of a request, nor takes any number of them."""
+    """uvicorn's, which neither waits forever for headers of a request nor takes any number of them, or of trailers."""
 
     _timer: asyncio.TimerHandle | None = None
-    _is_in_headers = True
-    _n_header = 0
+    _is_in_body = False
+    _n_waste = 0
+    """Bytes since a request or a part of its body was last there: of headers, of trailers, of what is neither."""
 
     def connection_made(self, transport: Any) -> None:
         """A client has come."""
@@ -29,21 +30,32 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; the limit is looked at between two reads, and the first one may hold the end of another request."""
-        self._n_header += len(data)
+        self._n_waste += len(data)
         super().data_received(data)
-        if self._is_in_headers and self._n_header > _N_HEADER_MAX and not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
+        if self._n_waste > _N_HEADER_MAX and not self.transport.is_closing():
+            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+                self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer, which nobody wants."""
+        if not self._is_in_body:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """A body may follow."""
-        self._is_in_headers = False
+        self._is_in_body, self._n_waste = True, 0
         self._stop_timer()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._n_waste = 0
+        super().on_body(body)
+
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._is_in_headers, self._n_header = True, 0
+        self._is_in_body, self._n_waste = False, 0
         self._stop_timer()
         self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
         super().on_message_begin()

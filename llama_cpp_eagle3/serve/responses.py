@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..chat import ChatParams
-from .chat import Conversation, begin, conversation, read_prompt
+from .chat import Conversation, begin, n_prompt_tokens
 from .completions import Shape, figures_of, progress_of, respond
 from .errors import invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
 from .http import Json, named_event, read_json, until_gone
+from .schema import MESSAGE_ALONE
 from .server import Server, random_id
 from .worker import End, Event, Progress, Token
 
@@ -30,10 +31,8 @@ async def respond_to(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens."""
     server: Server = request.app.state.server
-    prompt = await server.prepare(
-        read_prompt, server, *await server.prepare(conversation, server, to_chat(await read_json(request)))
-    )
-    return Json({"input_tokens": len(prompt.tokens), "object": "response.input_tokens"})
+    n_tokens = await n_prompt_tokens(server, to_chat(await read_json(request)))
+    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 
 def to_chat(body: Any) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def to_chat(body: Any) -> dict[str, Any]:
         raise invalid("'previous_response_id' is not supported: answers are not kept")
     if body.get("background"):
         raise unsupported("'background' is not supported: answers are not kept")
-    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "truncation", "n")
+    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "truncation", *MESSAGE_ALONE)
     chat = {name: value for name, value in body.items() if name not in taken}
     chat["messages"] = _messages(body)
     tools = body.get("tools", [])

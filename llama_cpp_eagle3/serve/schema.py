@@ -28,6 +28,8 @@ ALIASES = {
     "n_probs": ("logprobs",),
 }
 """Field -> other names for it; the first that is there counts."""
+MESSAGE_ALONE = ("n", *ALIASES["n"])
+"""What APIs do not have whose answers are one message."""
 
 
 class _Request(BaseModel):
@@ -113,14 +115,12 @@ class Completion(_Request):
 
 
 def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -> M:
-    """A request's body as what it should be. Fields that are null are as if they were not there.
+    """A request's options as what they should be, by any of their names, with the server's defaults.
 
     Raises:
         ApiError: what is wrong with which field.
     """
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
-    given = {name: value for name, value in body.items() if value is not None}
+    given = _given(body)
     for name, aliases in ALIASES.items():
         value = next((given[alias] for alias in (name, *aliases) if alias in given), None)
         for alias in (name, *aliases):
@@ -130,11 +130,26 @@ def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -
     dotted = {name.removeprefix("speculative."): given[name] for name in given if name.startswith("speculative.")}
     if dotted and isinstance(given.get("speculative", {}), dict):
         given["speculative"] = dotted | given.get("speculative", {})
+    return parse_object(kind, {**(defaults or {}), **given})
+
+
+def parse_object(kind: type[M], body: Any) -> M:
+    """A request's body as what it should be. Fields that are null are as if they were not there.
+
+    Raises:
+        ApiError: what is wrong with which field.
+    """
     try:
-        return kind.model_validate({**(defaults or {}), **given})
+        return kind.model_validate(_given(body))
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         raise invalid(f"Field '{name}': {first['msg']}") from None
     except RecursionError:
         raise invalid("the body is nested too deeply") from None
+
+
+def _given(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    return {name: value for name, value in body.items() if value is not None}

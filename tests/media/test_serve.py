@@ -61,6 +61,26 @@ def test_chat_with_an_image(running, url):
     assert without["choices"][0]["message"]["content"] == text
 
 
+def test_messages_with_an_image(running, url):
+    """Anthropic's form, also of what a tool answers."""
+    chat = running.ask("/v1/chat/completions", body(url))
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}}
+    parts = [{"type": "text", "text": BEFORE}, image]
+    asked = {"messages": [{"role": "user", "content": parts}], "max_tokens": N, "temperature": 0}
+    message = running.ask("/v1/messages", asked)
+    assert message["content"] == [{"type": "text", "text": chat["choices"][0]["message"]["content"]}]
+    assert (
+        sum(message["usage"][name] for name in ("input_tokens", "cache_read_input_tokens"))
+        == (chat["usage"]["prompt_tokens"])
+    )
+    count = running.ask("/v1/messages/count_tokens", asked)
+    assert count == {"input_tokens": chat["usage"]["prompt_tokens"]}
+    use = {"type": "tool_use", "id": "x", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "x", "content": parts}
+    asked["messages"] = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert running.ask("/v1/messages/count_tokens", asked) == count  # the template writes no more than contents
+
+
 def test_slots_with_images(running, url):
     first = running.ask("/v1/chat/completions", body(url, id_slot=0))
     running.ask("/slots/0?action=save", {"filename": "image.bin"})

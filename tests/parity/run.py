@@ -24,7 +24,7 @@ from llama_cpp_eagle3.models import bundled_pair
 FOLDER = Path(__file__).resolve().parent
 FILES = (
     *("tokenize", "ignore_eos", "completion", "ctx_shift", "chat_completion", "template", "tool_call"),
-    *("basic", "metrics", "security", "slot_save", "speculative", "compat_oai_responses"),
+    *("basic", "metrics", "security", "slot_save", "speculative", "compat_oai_responses", "compat_anthropic"),
     *("infill", "embedding"),
 )
 PART = ("tokenize", "ignore_eos", "metrics", "slot_save", "compat_oai_responses")

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llama_cpp_eagle3.engine import Part
 from serving import Running
 from tiny import write_perfect_pair
+
+TOOL_TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
+    "{% elif m.role == 'tool' %}<tool_response>\n{{ m.content }}\n</tool_response>{% else %}{{ m.content }}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +46,26 @@ def running(pair: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("slots")
     with Running(*pair, draft_n_max=4, options={"slot_save_path": folder}) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def tools(pair: Any) -> Iterator[Running]:
+    with Running(*pair, n_ctx=2048, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:
+        yield running
+
+
+@pytest.fixture
+def says(tools: Running) -> Iterator[Callable[[str], None]]:
+    """`says(text)`: what the model writes from now on, whatever it would."""
+    engine, scripts = tools.server.engine, {}
+    script: list[int] = []
+
+    def draw(part: Part, token: int) -> int:
+        return next(scripts.setdefault(part.sequence, iter(script)), tools.server.llm.token_eos())
+
+    def say(text: str) -> None:
+        script[:] = tools.ask("/tokenize", {"content": text})["tokens"]
+
+    engine.on_draw = draw
+    yield say
+    engine.on_draw = None

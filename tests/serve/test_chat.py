@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chat_cases import templates
-from llama_cpp_eagle3.engine import Part
 from serving import Running
 
 MESSAGES = [{"role": "system", "content": "be"}, {"role": "user", "content": "the self"}]
@@ -26,20 +25,6 @@ TOOL = {
         },
     },
 }
-TOOL_TEMPLATE = (
-    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>\n"
-    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
-    "{% elif m.role == 'tool' %}<tool_response>\n{{ m.content }}\n</tool_response>{% else %}{{ m.content }}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def tools(pair: Any) -> Iterator[Running]:
-    with Running(*pair, n_ctx=2048, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:
-        yield running
 
 
 def body(**more: Any) -> dict[str, Any]:
@@ -96,6 +81,7 @@ def test_logprobs(running: Running) -> None:
     assert [item["top_logprobs"] for item in alone] == [[]] * N
     assert [item["id"] for item in alone] == [item["id"] for item in content]
     assert [item["logprob"] for item in alone] == pytest.approx([item["logprob"] for item in content], abs=1e-3)
+    assert not running.ask("/v1/chat/completions", body(top_logprobs=0))["choices"][0].get("logprobs")
     for wrong in ({"top_logprobs": 3}, {"logprobs": 3}, {"logprobs": True, "top_logprobs": "x"}):
         assert running.post("/v1/chat/completions", body(**wrong)).status_code == 400
 
@@ -120,23 +106,6 @@ CALLS = """<tool_call>
 <tool_call>
 {"name": "add", "arguments": {"a": "two", "b": "y"}}
 </tool_call>"""
-
-
-@pytest.fixture
-def says(tools: Running) -> Iterator[Callable[[str], None]]:
-    """`says(text)`: what the model writes from now on, whatever it would."""
-    engine, scripts = tools.server.engine, {}
-    script: list[int] = []
-
-    def draw(part: Part, token: int) -> int:
-        return next(scripts.setdefault(part.sequence, iter(script)), tools.server.llm.token_eos())
-
-    def say(text: str) -> None:
-        script[:] = tools.ask("/tokenize", {"content": text})["tokens"]
-
-    engine.on_draw = draw
-    yield say
-    engine.on_draw = None
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "add"}}])
@@ -203,6 +172,9 @@ def test_responses(running: Running) -> None:
     assert answer["object"] == "response"
     assert answer["output"][0]["content"][0]["text"] == expected
     assert answer["usage"]["output_tokens"] == N
+    assert (
+        running.ask("/v1/responses", {**request, "n_cmpl": 2, "top_logprobs": 0})["usage"]["output_tokens"] == N
+    )  # one answer
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     events = running.stream_named("/v1/responses", request)
     names = [event["type"] for event in events]

@@ -152,6 +152,17 @@ def test_logprobs_of_openai(running: Running, expected: str) -> None:
     assert "".join(logprobs["tokens"]) == expected
     assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(logprobs["text_offset"]) == N
     assert all(len(top) == 2 for top in logprobs["top_logprobs"])
+    for more in ({}, {"echo": True}):
+        body = greedy(logprobs=0, **more)
+        alone = running.ask("/v1/completions", body)["choices"][0]["logprobs"]
+        assert alone["tokens"][-N:] == logprobs["tokens"]
+        assert alone["token_logprobs"][-N:] == pytest.approx(logprobs["token_logprobs"], abs=2e-3)
+        assert all(not top for top in alone["top_logprobs"])
+        parts = [e["choices"][0]["logprobs"] for e in running.stream("/v1/completions", body)[:-1]]
+        assert [token for part in parts if part for token in part["tokens"]] == alone["tokens"]
+    for none in (False, None):
+        assert running.ask("/v1/completions", greedy(logprobs=none))["choices"][0]["logprobs"] is None
+    assert "completion_probabilities" not in running.ask("/completion", greedy(logprobs=0))  # llama-server's
 
 
 def test_post_sampling_probs(running: Running) -> None:

@@ -225,12 +225,19 @@ def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
     assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
 
 
+CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
 @pytest.mark.parametrize(
     ("begin", "more"),
     [
         (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: " + b"y" * 1000 + b"\r\n"),  # ever more headers
         (b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ", b"y" * 1000),  # one without an end
         (b"GET /", b"y" * 1000),  # a path without an end
+        (CHUNKED, b"X-A: " + b"y" * 1000 + b"\r\n"),  # trailers
+        (CHUNKED + b"X-A: ", b"y" * 1000),
+        (CHUNKED.removesuffix(b"0\r\n") + b"2;", b"y" * 1000),  # what may stand behind a chunk's size
+        (b"", b"\r\n" * 500),  # empty lines, which may stand before a request
     ],
 )
 def test_large_headers(running: Running, begin: bytes, more: bytes) -> None:

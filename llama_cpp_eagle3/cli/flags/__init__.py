@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from .absent import ABSENT, Absent
 from .chat import CONVERSATION, TEMPLATE
 from .draft import HEAD, SPECULATIVE
 from .flag import Flag
@@ -16,6 +17,7 @@ from .sampling import SAMPLING
 from .server import SERVER
 
 __all__ = [
+    "ABSENT",
     "COMMON",
     "CONVERSATION",
     "HUB",
@@ -26,6 +28,7 @@ __all__ = [
     "SERVER",
     "SPECULATIVE",
     "TEMPLATE",
+    "Absent",
     "Flag",
     "changed",
     "pick",

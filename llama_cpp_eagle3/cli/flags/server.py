@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
 from .chat import TEMPLATE
 from .flag import NO_OTHER_DRAFTS, flag, one_of, only, refuse
 from .model import MMPROJ
@@ -11,11 +12,7 @@ from .model import MMPROJ
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
 _MMPROJ_ALONE = "--mmproj names a file, and images come in messages"
-_NO_TOOLS = "the server runs no tools"
-_ONE_MODEL = "one server has one model"
-_NO_RERANKING = "there is no reranking"
 _NO_PRESETS = "name the files with -m and -md"
-_MODEL_ALONE = "the page has no such settings"
 
 SERVER = (
     flag("--host", "HOST,...", "(default: 127.0.0.1)", default="127.0.0.1", env="LLAMA_ARG_HOST"),
@@ -46,7 +43,7 @@ SERVER = (
         "{none,mean,cls,last,rank}",
         "of embeddings (default: what the model says)",
         one_of(POOLING_TYPES),
-        lacks="rank: there is no reranking",
+        lacks=f"rank: {RERANKING.why}",
         env="LLAMA_ARG_POOLING",
     ),
     flag("--spm-infill", help="suffix before prefix, as some models have it"),
@@ -158,7 +155,7 @@ SERVER = (
             ("-r --reverse-prompt", "", "TEXT", "", "a request says it: stop"),
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
             ("--embd-normalize", "", "N", "", "a request says it: embd_normalize"),
-            ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", _NO_RERANKING),
+            ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", RERANKING.why),
             ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", _MMPROJ_ALONE),
             ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", _MMPROJ_ALONE),
             ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _MMPROJ_ALONE),
@@ -166,40 +163,40 @@ SERVER = (
             ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _MMPROJ_ALONE),
             ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
             ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
-            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", _MMPROJ_ALONE),
-            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", _MMPROJ_ALONE),
-            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", _MMPROJ_ALONE),
+            ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", VIDEO.why),
+            ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", VIDEO.why),
+            ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", VIDEO.why),
             ("--media-path", "", "PATH", "", _MMPROJ_ALONE),
             ("--reuse-port", "LLAMA_ARG_REUSE_PORT", "", "", "one server has one port, or the start fails"),
-            ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", "a web server in front serves files"),
+            ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", FILES.why),
             ("--cors-methods", "LLAMA_ARG_CORS_METHODS", "METHODS", "", "--cors-origins alone opens the server"),
             ("--cors-headers", "LLAMA_ARG_CORS_HEADERS", "HEADERS", "", "--cors-origins alone opens the server"),
             ("--cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS", "", "--no-cors-credentials", "there are no cookies"),
-            ("--api-prefix", "LLAMA_ARG_API_PREFIX", "PREFIX", "", "a web server in front can take a prefix away"),
-            ("--ui-config --webui-config", "LLAMA_ARG_UI_CONFIG", "JSON", "", _MODEL_ALONE),
-            ("--ui-config-file --webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE", "PATH", "", _MODEL_ALONE),
+            ("--api-prefix", "LLAMA_ARG_API_PREFIX", "PREFIX", "", FILES.why),
+            ("--ui-config --webui-config", "LLAMA_ARG_UI_CONFIG", "JSON", "", FILES.why),
+            ("--ui-config-file --webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE", "PATH", "", FILES.why),
             (
                 "--ui-mcp-proxy --webui-mcp-proxy",
                 "LLAMA_ARG_UI_MCP_PROXY",
                 "",
                 "--no-ui-mcp-proxy --no-webui-mcp-proxy",
-                _NO_TOOLS,
+                PROXY.why,
             ),
-            ("--tools", "LLAMA_ARG_TOOLS", "TOOLS", "", _NO_TOOLS),
-            ("--tools-runtime", "LLAMA_ARG_TOOLS_RUNTIME", "OPTION", "", _NO_TOOLS),
-            ("--mcp-servers-config", "LLAMA_ARG_MCP_SERVERS_CONFIG", "PATH", "", _NO_TOOLS),
-            ("--mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON", "JSON", "", _NO_TOOLS),
-            ("-ag --agent", "LLAMA_ARG_AGENT", "", "-no-ag --no-agent", _NO_TOOLS),
+            ("--tools", "LLAMA_ARG_TOOLS", "TOOLS", "", TOOLS.why),
+            ("--tools-runtime", "LLAMA_ARG_TOOLS_RUNTIME", "OPTION", "", TOOLS.why),
+            ("--mcp-servers-config", "LLAMA_ARG_MCP_SERVERS_CONFIG", "PATH", "", TOOLS.why),
+            ("--mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON", "JSON", "", TOOLS.why),
+            ("-ag --agent", "LLAMA_ARG_AGENT", "", "-no-ag --no-agent", TOOLS.why),
             ("--threads-http", "LLAMA_ARG_THREADS_HTTP", "N", "", "one thread speaks HTTP"),
-            ("--props", "LLAMA_ARG_ENDPOINT_PROPS", "", "", "properties are set when the server starts"),
-            ("--models-dir", "LLAMA_ARG_MODELS_DIR", "PATH", "", _ONE_MODEL),
-            ("--models-preset", "LLAMA_ARG_MODELS_PRESET", "PATH", "", _ONE_MODEL),
-            ("--models-max", "LLAMA_ARG_MODELS_MAX", "N", "", _ONE_MODEL),
-            ("--models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD", "", "--no-models-autoload", _ONE_MODEL),
+            ("--props", "LLAMA_ARG_ENDPOINT_PROPS", "", "", PROPERTIES.why),
+            ("--models-dir", "LLAMA_ARG_MODELS_DIR", "PATH", "", ROUTER.why),
+            ("--models-preset", "LLAMA_ARG_MODELS_PRESET", "PATH", "", ROUTER.why),
+            ("--models-max", "LLAMA_ARG_MODELS_MAX", "N", "", ROUTER.why),
+            ("--models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD", "", "--no-models-autoload", ROUTER.why),
             ("--reasoning-effort", "LLAMA_ARG_REASONING_EFFORT", "LEVEL", "", "a request says it: reasoning_effort"),
             ("-sps --slot-prompt-similarity", "", "X", "", "the longest prefix wins"),
-            ("--lora-init-without-apply", "", "", "", "adapters are set when the server starts"),
-            ("--sleep-idle-seconds", "", "S", "", "the model stays loaded"),
+            ("--lora-init-without-apply", "", "", "", ADAPTERS.why),
+            ("--sleep-idle-seconds", "", "S", "", SLEEP.why),
             ("--log-prompts-dir", "", "PATH", "", "prompts are never logged"),
             *(
                 (f"--{name}", "", "", "", _NO_PRESETS)
