@@ -72,5 +72,5 @@ def test_streams_keep_what_others_left_there(path: Path) -> None:
         rest = texts(3)
         first = [next(rest) for _ in range(4)]
         assert [run(llm, tokens, 30).n_kept for tokens in first] == [0] * 4
-        again = [run(llm, tokens + [50], 30).n_kept for tokens in first]
+        again = [run(llm, [*tokens, 50], 30).n_kept for tokens in first]
         assert again == [len(tokens) for tokens in first]
