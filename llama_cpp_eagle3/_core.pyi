@@ -262,8 +262,12 @@ class Target:
     One thread at a time: a second one gets BusyError.
     """
 
-    def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None, n_seq: int = 0) -> None:
-        """n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids are for leaves of trees; 0 = all are."""
+    def __init__(self, ctx: int, model: int, tap: FeatureTap | None = None, n_seq: int = 0, n_guards: int = 0) -> None:
+        """Take a context over.
+
+        n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids are for leaves of trees; 0 = all are. n_guards:
+        n_seq, if as many of the other ids shall hold on to what has left the windows of a pool; 0 = they are lost.
+        """
     def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
         """Forget positions from `n_past` on and evaluate `tokens` there as one batch.
 

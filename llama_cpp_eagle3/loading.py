@@ -68,6 +68,7 @@ class Loading:
         self._on_progress: Any = None
         self._kept: list[Any] = []
         self._adapters: list[Any] = []
+        self._n_guards = 0  # sequence ids for what has left the windows of a pool
 
     @property
     def has_head(self) -> bool:
@@ -103,13 +104,19 @@ class Loading:
         """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
         draft = self.draft
         n_seq = draft.n_parallel
+        n_max = min(max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
+        has_states = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+        has_windows = lib.llama_model_n_swa(model) > 0 and params.swa_full and not has_states
+        if has_windows and draft.is_pooled and 1 < n_seq <= n_max // 2:
+            self._n_guards = n_seq
+            n_seq *= 2
         if draft.drafts:
-            if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+            if has_states:
                 params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
                 # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
                 # frees no cell that a leaf borrows: the cache would run full, so that there are only chains
-                n_seq = min(n_seq + draft.n_leaves - 1, max(n_seq, params.n_ubatch), lib.llama_max_parallel_sequences())
+                n_seq = min(n_seq + draft.n_leaves - 1, n_max)
         if n_seq > 1:
             params.n_seq_max = n_seq
             params.kv_unified = draft.is_pooled
@@ -145,7 +152,7 @@ class Loading:
             self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
         self.model.set_adapters(ctx, self._adapters)
         with without_details():  # it makes the context's graphs, to check them
-            return Target(int(ctx), int(model), self.tap, self.draft.n_parallel)
+            return Target(int(ctx), int(model), self.tap, self.draft.n_parallel, self._n_guards)
 
     def make_drafter(
         self,

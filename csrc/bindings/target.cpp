@@ -25,8 +25,8 @@ using seqs_t    = std::vector<seq_ids_t>;
 
 // a target and the flag that keeps a second thread out
 struct py_target {
-    py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq) :
-        impl(checked(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq) {}
+    py_target(uintptr_t ctx, uintptr_t model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
+        impl(checked(ctx), reinterpret_cast<const llama_model *>(model), tap, n_seq, n_guards) {}
 
     // before the tap changes the graphs: the buffers that llama.cpp has made for them stay as they are
     static llama_context * checked(uintptr_t address) {
@@ -214,10 +214,13 @@ void register_target(py::module_ & m) {
         `ctx` and `model` are addresses from llama-cpp-python and stay the caller's; call `close()` before freeing them.
         One thread at a time: a second one gets BusyError.
     )pbdoc")
-        .def(py::init<uintptr_t, uintptr_t, feature_tap *, int32_t>(), py::arg("ctx"), py::arg("model"),
-             py::arg("tap") = py::none(), py::arg("n_seq") = 0, py::keep_alive<1, 4>(), R"pbdoc(
+        .def(py::init<uintptr_t, uintptr_t, feature_tap *, int32_t, int32_t>(), py::arg("ctx"), py::arg("model"),
+             py::arg("tap") = py::none(), py::arg("n_seq") = 0, py::arg("n_guards") = 0, py::keep_alive<1, 4>(),
+             R"pbdoc(
             n_seq: sequences 0 to n_seq - 1 are the caller's, the other ids of the context are for the leaves of trees;
             0 = all are the caller's.
+            n_guards: n_seq, if that many of the other ids shall hold on to what has left the windows of a pool with
+            sliding windows; 0 = llama.cpp may take such cells for others.
         )pbdoc")
         .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
              py::arg("seq_id") = 0, without_gil(), R"pbdoc(

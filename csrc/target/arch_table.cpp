@@ -27,6 +27,11 @@ struct entry : arch_graph {
         return *this;
     }
 
+    entry & deepstack_name(const char * out) {
+        deepstack_out = out;
+        return *this;
+    }
+
     entry & unnamed_embd() {
         embd_named = false;
         return *this;
@@ -68,6 +73,8 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "gemma4", entry().publishes_inputs().publishes_nextn(1) },
         { "glm5-next", entry().several_streams() },
         { "gpt-oss", entry().publishes_inputs().publishes_nextn(0) },
+        { "granite", entry().layer_names("l_out", "deepstack_in") },
+        { "granite_swa", entry().layer_names("l_out", "deepstack_in") },
         { "hunyuan-dense", entry().publishes_inputs() },
         { "hunyuan_vl", entry().publishes_inputs() },
         { "hy_v4", entry().several_streams() },
@@ -88,6 +95,8 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "qwen35moe", entry().publishes_inputs().publishes_nextn(1) },
         { "qwen3moe", entry().publishes_inputs() },
         { "qwen3next", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen3vl", entry().deepstack_name("deepstack_out") },
+        { "qwen3vlmoe", entry().deepstack_name("deepstack_out") },
         { "qwen4exp", entry().several_streams() },
         { "rwkv6", entry().unnamed_embd() },
         { "rwkv7", entry().unnamed_embd() },

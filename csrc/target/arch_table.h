@@ -18,6 +18,9 @@ struct arch_graph {
     const char * layer_out      = "l_out";
     // name that they get when the next layer takes them in, null if they keep theirs
     const char * layer_in       = nullptr;
+    // name that they get when a layer adds an image's rows of its own to what it hands on (deepstack), null if none
+    // does
+    const char * deepstack_out  = nullptr;
     // name that the last of them gets, null if it keeps its own
     const char * last_out       = nullptr;
     // whether the tensors that enter layer 0 and leave the final norm have names

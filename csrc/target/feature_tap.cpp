@@ -100,7 +100,9 @@ void feature_tap::end() {
     if (reader) {
         reader->end();
         restore_order();
-        copy_input();
+        if (reader->input_is_embd()) {
+            copy_input();
+        }
     } else {
         copy_native();
     }
@@ -152,10 +154,10 @@ void feature_tap::reserve(size_t n_floats) {
     }
 }
 
-// rows that came as embeddings are the first layer's input as they are
+// rows that came as embeddings, which are the first layer's input as they are
 void feature_tap::copy_input() {
     const int64_t n_inp = llama_model_n_embd_inp(llama_get_model(ctx));
-    for (size_t k = 0; embd && k < bounds.size(); ++k) {
+    for (size_t k = 0; k < bounds.size(); ++k) {
         for (int32_t i = 0; bounds[k] == 0 && i < n_tokens; ++i) {
             memcpy(buf.get() + i * n_row_floats() + k * n_embd_row, embd + i * n_inp, n_embd_row * sizeof(float));
         }

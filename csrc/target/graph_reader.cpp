@@ -44,6 +44,7 @@ void graph_reader::begin(const llama_batch & batch, const ubatch_order & order, 
     n_done      = 0;
     i_ubatch    = 0;
     started     = false;
+    lacks_input = false;
     problem.clear();
     begin_ubatch();
 }
@@ -71,8 +72,9 @@ void graph_reader::begin_ubatch() {
 void graph_reader::end_ubatch() {
     const int32_t n_ubatch = i_ubatch < order->sizes.size() ? order->sizes[i_ubatch] : 0;
     for (size_t i = 0; i < bounds.size(); ++i) {
-        const bool is_input = bounds[i] == 0 && has_embd; // which no node of the graph computes
-        if (n_rows[i] != n_ubatch && !is_input && problem.empty()) {
+        if (bounds[i] == 0 && has_embd && n_rows[i] == 0) {
+            lacks_input = true;
+        } else if (n_rows[i] != n_ubatch && problem.empty()) {
             problem = format("%d of %d rows of boundary %d (tensor %s) were seen", n_rows[i], n_ubatch, bounds[i],
                              slot_name(i).c_str());
         }
@@ -107,7 +109,7 @@ int32_t graph_reader::boundary_of(const char * name) const {
     if (graph.last_out && strcmp(name, graph.last_out) == 0) {
         return n_layer;
     }
-    const int32_t il_out = layer_in_name(name, graph.layer_out);
+    const int32_t il_out = std::max(layer_in_name(name, graph.layer_out), layer_in_name(name, graph.deepstack_out));
     const int32_t b      = il_out >= 0 ? il_out + 1 : layer_in_name(name, graph.layer_in);
     return b <= n_layer ? b : -1;
 }

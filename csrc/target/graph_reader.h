@@ -28,6 +28,9 @@ class graph_reader {
     void end();
     void abort() { dst = nullptr; }
 
+    // rows came as embeddings, and no node of the graph made the first layer's input out of them: it is what came
+    bool input_is_embd() const { return lacks_input; }
+
   private:
     bool    ask(const ggml_tensor * t);
     int32_t boundary_of(const char * name) const;
@@ -48,13 +51,14 @@ class graph_reader {
     std::vector<int32_t> slot_of; // boundary -> index in bounds, or -1
 
     // this decode
-    float *              dst      = nullptr; // null: not ours to read
-    const llama_token *  token    = nullptr; // set when the order of evaluation is not that of the batch
-    const ubatch_order * order    = nullptr;
-    bool                 has_embd = false; // rows came as embeddings: no node computes the first layer's input
-    int32_t              n_tokens = 0;
-    int32_t              n_done   = 0; // rows of finished ubatches
-    size_t               i_ubatch = 0;
+    float *              dst         = nullptr; // null: not ours to read
+    const llama_token *  token       = nullptr; // set when the order of evaluation is not that of the batch
+    const ubatch_order * order       = nullptr;
+    bool                 has_embd    = false; // rows came as embeddings
+    bool                 lacks_input = false;
+    int32_t              n_tokens    = 0;
+    int32_t              n_done      = 0; // rows of finished ubatches
+    size_t               i_ubatch    = 0;
     std::string          problem;
 
     // this ubatch

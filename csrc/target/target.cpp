@@ -11,8 +11,8 @@
 
 namespace eagle3 {
 
-target::target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq) :
-    ctx(ctx), tap_ptr(tap), n_seq(n_seq) {
+target::target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
+    ctx(ctx), tap_ptr(tap), n_seq(n_seq), n_guards(n_guards) {
     if (!ctx || !model) {
         throw std::invalid_argument("context and model must not be null");
     }
@@ -34,6 +34,10 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     if (n_seq == 0) {
         this->n_seq = n_seq_max;
     }
+    if (n_guards != 0 && (n_guards != this->n_seq || n_guards > n_seq_max - this->n_seq)) {
+        throw std::invalid_argument(
+            format("n_guards = %d: expected 0 or n_seq = %d, of n_seq_max = %d", n_guards, this->n_seq, n_seq_max));
+    }
 
     unified                    = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
     // images take fewer positions than tokens there, and more than cells
@@ -47,6 +51,12 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     positions.resize(n_seq_max);
     drafts.resize(n_seq_max);
     loans.resize(n_seq_max);
+    if (n_guards > 0 && !can_share) {
+        throw std::invalid_argument("n_guards are for a pool of cells, without recurrent states");
+    }
+    for (llama_seq_id s = 0; s < n_guards; ++s) {
+        loans[this->n_seq + s].owner = s;
+    }
     if (tap) {
         tap->attach(ctx);
     }
@@ -416,6 +426,7 @@ void target::run() {
         batch_seq.push_back(batch_seq_ids.data() + n_seq);
     }
 
+    guard_windows();
     const int64_t t_start = ggml_time_us();
     try {
         argmax_used = argmax_.is_attached();

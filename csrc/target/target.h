@@ -53,7 +53,7 @@ class target {
   public:
     // tap: may be null, else it is attached here. n_seq: sequences 0..n_seq - 1 are the caller's, the other ids of the
     // context are for leaves; 0 = all are the caller's
-    target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq = 0);
+    target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq = 0, int32_t n_guards = 0);
 
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
@@ -141,7 +141,7 @@ class target {
     void settle();
 
     // leaves that a tree may have if no other sequence drafts one; 1 where only chains can be verified
-    int32_t n_leaves_max() const { return can_share ? 1 + n_seq_max - n_seq : 1; }
+    int32_t n_leaves_max() const { return can_share ? 1 + n_seq_max - n_seq - n_guards : 1; }
 
     int32_t n_seqs() const { return n_seq; }
     int32_t n_ctx_seq() const { return n_ctx; }
@@ -194,6 +194,7 @@ class target {
     void        run();
     void        take_back_batch();
     void        drop_leaves(llama_seq_id owner, llama_pos end);
+    void        guard_windows();
     void        add_media(const batch_part & part);
     void        add_pads(const std::vector<batch_part> & parts, int32_t n_pad);
     void        drop_pads();
@@ -209,6 +210,7 @@ class target {
     int32_t         n_ubatch_ctx;
     int32_t         n_seq_max;
     int32_t         n_seq;
+    int32_t         n_guards; // ids behind those, one for each, then come leaves
     bool            unified;
     bool            can_share;      // cells
     bool            may_leave_gaps; // between positions

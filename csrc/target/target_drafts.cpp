@@ -11,7 +11,7 @@ namespace eagle3 {
 // an id of the pool that holds the owner's prefix up to a position; there is a free one
 llama_seq_id target::take_leaf(llama_seq_id owner, llama_pos end) {
     llama_seq_id best = -1;
-    for (llama_seq_id s = n_seq; s < n_seq_max; ++s) {
+    for (llama_seq_id s = n_seq + n_guards; s < n_seq_max; ++s) {
         if (!loans[s].busy &&
             (best < 0 || loans[s].owner == owner || (loans[s].owner < 0 && loans[best].owner != owner))) {
             best = s;
@@ -110,6 +110,19 @@ void target::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
         llama_memory_seq_cp(mem, leaf, seq_id, first, end);
     }
     drop_leaves(seq_id, draft.pos);
+}
+
+// In a pool llama.cpp takes cells that have left their sequence's window for others, even while there are empty ones,
+// unless two sequences have them: what could be gone back to was lost to other texts
+void target::guard_windows() {
+    for (llama_seq_id s = 0; s < n_guards; ++s) {
+        leaf_loan &     loan = loans[n_seq + s];
+        const llama_pos end  = rounds[s].n_past();
+        if (drafts[s].n_tokens == 0 && loan.n_lent < end) {
+            llama_memory_seq_cp(llama_get_memory(ctx), s, n_seq + s, loan.n_lent, end);
+            loan.n_lent = end;
+        }
+    }
 }
 
 // the leaves of a sequence keep what they borrow before a position

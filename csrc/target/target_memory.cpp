@@ -32,7 +32,11 @@ int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
     const llama_pos   end   = known.at(known.floor(n_past));
     drafts[seq_id].n_tokens = 0;
     drop_leaves(seq_id, end);
-    n_past = known.count(rounds[seq_id].truncate(end));
+    const llama_pos found = rounds[seq_id].truncate(end);
+    if (found < end) {
+        drop_leaves(seq_id, 0); // a saved state has cells of its own
+    }
+    n_past = known.count(found);
     known.cut(n_past);
     return n_past;
 }

@@ -325,6 +325,10 @@ class Memory:
     def _emptiest(self, free: SequenceOf[Place]) -> Place:
         return min(free, key=lambda p: (bool(p.tokens), p.used_at))
 
+    def emptiest(self, seq_ids: SequenceOf[int]) -> int:
+        """The one of these free places that has the least to lose."""
+        return self._emptiest([self.places[i] for i in seq_ids]).seq_id
+
     def _occupy(self, place: Place, sequence: Sequence, n_past: int) -> None:
         place.user, place.kept = sequence, []
         place.used_at = self._tick()

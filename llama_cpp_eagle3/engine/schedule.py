@@ -75,10 +75,13 @@ class Schedule:
         """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
         if self.memory.target.is_pooled:
             return
-        while max([s.seq_id for s in self.running], default=-1) >= len(self.running):
+        while True:
+            taken = sorted(s.seq_id for s in self.running)
+            holes = [i for i in range(taken[0], taken[-1]) if i not in taken] if taken else []
+            if not holes:
+                return
             last = max(self.running, key=lambda s: s.seq_id)
-            taken = {s.seq_id for s in self.running}
-            hole = next(i for i in range(last.seq_id) if i not in taken)
+            hole = self.memory.emptiest(holes)
             n_left = last.max_tokens - last.n_generated
             if n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
                 return

@@ -98,6 +98,8 @@ _GAP = [N_HEAD, 0, N_HEAD]
 _GAP_KV: Keys = {"attention.head_count_kv": _GAP}
 _GAP_HEADS: Keys = {"attention.head_count": _GAP, "attention.head_count_kv": _GAP}
 _ALTERNATE: Keys = {"attention.sliding_window_pattern": [0, 1, 0]}
+# which of an image's further rows are added before a layer
+_DEEPSTACK: Keys = {"deepstack_mapping": [-1, 2, 1]}
 # gated delta nets: heads of the state's size
 _DELTA: Keys = {"ssm.inner_size": 16 * N_HEAD}
 _RWKV: Keys = {"attention.head_count": 0, "attention.head_count_kv": 0}
@@ -209,7 +211,7 @@ TARGETS: dict[str, Arch] = {
     "gpt2": Arch(embd="positions"),
     "gptneox": Arch({"use_parallel_residual": False}),
     "granite": Arch(),
-    "granite_swa": Arch(_ALTERNATE),
+    "granite_swa": Arch({"attention.sliding_window_pattern": [0, 1, 1]} | _DEEPSTACK),
     "granitehybrid": Arch(_GAP_KV),
     "granitemoe": Arch(_MOE),
     "graniteswitch": Arch(
@@ -290,8 +292,8 @@ TARGETS: dict[str, Arch] = {
     "qwen35moe": Arch(_MOE | _DELTA),
     "qwen3moe": Arch(_MOE),
     "qwen3next": Arch(_MOE | _DELTA),
-    "qwen3vl": Arch(),
-    "qwen3vlmoe": Arch(_MOE),
+    "qwen3vl": Arch({"n_deepstack_layers": 2}),
+    "qwen3vlmoe": Arch(_MOE | {"n_deepstack_layers": 2}),
     "refact": Arch(),
     "rwkv6": Arch(_RWKV),
     "rwkv6qwen2": Arch(_RWKV | {"token_shift_count": 1}, without=("time_mix_first.weight",)),
@@ -321,6 +323,8 @@ OTHERS = (
 VARIANTS: dict[str, Arch] = {
     "deepseek2-lite": Arch(_MOE | _MLA | {"attention.q_lora_rank": 0}, arch="deepseek2"),
     "gemma4-a4b": Arch(_MOE | TARGETS["gemma4"].keys | {"embedding_length_per_layer_input": 0}, arch="gemma4"),
+    "granite-scaled": Arch({"embedding_scale": 3.0}, arch="granite"),
+    "granite-vision": Arch(_DEEPSTACK | {"embedding_scale": 3.0}, arch="granite"),
     "granite-4-moe": Arch(_MOE | _GAP_KV, arch="granitehybrid"),
     "jamba-moe": Arch(_MOE | _GAP_KV, arch="jamba"),
     "llama-gqa": Arch({"attention.head_count": 4, "attention.head_count_kv": 2}, arch="llama"),

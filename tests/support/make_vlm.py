@@ -127,6 +127,46 @@ def qwen25vl() -> Case:
     )  # fmt: skip
 
 
+def qwen3vl() -> Case:
+    """Its first two layers add rows of the picture's own (deepstack)."""
+    specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    ids = {s: N_BYTES + i for i, s in enumerate(specials)}
+    config = transformers.Qwen3VLConfig(
+        text_config=text_config(
+            num_attention_heads=2, num_key_value_heads=1,
+            rope_parameters={
+                "rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True, "rope_theta": 10000.0
+            },
+        ),
+        vision_config={
+            "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
+            "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1], "hidden_act": "gelu_pytorch_tanh",
+        },
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    picture = image(160, 128)
+
+    def inputs(ids: np.ndarray) -> dict[str, Any]:
+        x, p, m = pixels(picture), 16, 2
+        gh, gw = x.shape[1] // p, x.shape[2] // p
+        x = x[None].repeat(2, 1, 1, 1)  # two frames
+        x = x.reshape(1, 2, 3, gh // m, m, p, gw // m, m, p)
+        x = x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(gh * gw, -1)
+        types = torch.from_numpy((ids == config.image_token_id).astype(np.int64))[None]
+        return {"pixel_values": x, "image_grid_thw": torch.tensor([[1, gh, gw]]), "mm_token_type_ids": types}
+
+    return Case(
+        transformers.Qwen3VLForConditionalGeneration(config), "<|image_pad|>", specials, 20,
+        {"size": {"shortest_edge": 32 * 32, "longest_edge": 1 << 20}, "image_mean": MEAN, "image_std": STD},
+        inputs, picture, ["<|vision_start|>"], ["<|vision_end|>"],
+    )  # fmt: skip
+
+
 def gemma3() -> Case:
     specials = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
     ids = {s: N_BYTES + i for i, s in enumerate(specials)}
@@ -237,7 +277,7 @@ def qwen2audio() -> Case:
     )  # fmt: skip
 
 
-CASES = {f.__name__: f for f in (qwen25vl, gemma3, pixtral, llama4, qwen2audio)}
+CASES = {f.__name__: f for f in (qwen25vl, qwen3vl, gemma3, pixtral, llama4, qwen2audio)}
 
 
 def randomize(model: torch.nn.Module) -> None:
@@ -309,24 +349,36 @@ def convert(source: Path, case: Case, folder: Path, out: Path, mmproj: bool) -> 
         model.write()
 
 
-def reference(case: Case, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Boundaries (n_tokens, n_layer + 1, n_embd) and logits (n_tokens, n_vocab)."""
+def reference(case: Case, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Boundaries (n_tokens, n_layer + 1, n_embd), logits (n_tokens, n_vocab), further rows of the image."""
     model = case.model.eval()
     text = model.get_submodule("model.language_model") if hasattr(model, "model") else model.language_model
     text = getattr(text, "model", text)
-    last: list[torch.Tensor] = []
-    handle = text.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
+    inputs: list[torch.Tensor] = []  # what each layer and the final norm get
+
+    def keep(_: torch.nn.Module, args: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
+        inputs.append(args[0] if args else named["hidden_states"])
+
+    handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for m in (*text.layers, text.norm)]
+    further: list[torch.Tensor] = []
+    if hasattr(getattr(model.config, "vision_config", None), "deepstack_visual_indexes"):
+        handles.append(
+            model.model.visual.register_forward_hook(lambda _, args, out: further.extend(out.deepstack_features))
+        )
     with torch.no_grad():
         found = model(
             input_ids=torch.from_numpy(ids)[None],
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-            output_hidden_states=True,
             use_cache=False,
             **case.inputs(ids),
         )
-    handle.remove()
-    states = torch.stack([*found.hidden_states[:-1], last[0]], dim=2)[0]
-    return states.float().numpy(), found.logits[0].float().numpy()
+    for handle in handles:
+        handle.remove()
+    states = torch.stack(inputs, dim=2)[0]
+    made = {"states": states.half().numpy(), "logits": found.logits[0, -9:].float().numpy()}
+    if further:
+        made["further"] = torch.cat(further, 1).half().numpy()
+    return made
 
 
 def make(name: str, source: Path) -> None:
@@ -347,16 +399,15 @@ def make(name: str, source: Path) -> None:
         rows = [special["[IMG]" if i % 6 < 5 else "[IMG_BREAK]"] for i in range(case.rows)]
     ids += rows + [special[s] for s in case.end] + [byte_ids[b] for b in after]
     ids = np.array(ids, dtype=np.int64)
-    states, logits = reference(case, ids)
+    made = reference(case, ids)
     with tempfile.TemporaryDirectory() as folder:
         save(case, Path(folder))
         convert(source, case, Path(folder), OUT / f"{name}.gguf", False)
         convert(source, case, Path(folder), OUT / f"{name}-mmproj.gguf", True)
     np.savez_compressed(
-        OUT / f"{name}.npz", ids=ids.astype(np.int32), first=first, media=case.media,
-        states=states.astype(np.float16), logits=logits[-9:].astype(np.float32),
+        OUT / f"{name}.npz", ids=ids.astype(np.int32), first=first, media=case.media, **made,
     )  # fmt: skip
-    print(name, "rows", case.rows, "states", states.shape, [p.stat().st_size for p in OUT.glob(f"{name}*")])
+    print(name, "rows", case.rows, "states", made["states"].shape, [p.stat().st_size for p in OUT.glob(f"{name}*")])
 
 
 if __name__ == "__main__":

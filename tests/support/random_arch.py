@@ -15,11 +15,19 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from arch_keys import N_VOCAB, ROWS, arch_of, keys_of
+from arch_keys import N_VOCAB, ROWS, Keys, arch_of, keys_of
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 
-__all__ = ["N_VOCAB", "all_archs", "load_random_arch", "make_tensors", "write_random_arch", "written_shape"]
+__all__ = [
+    "N_VOCAB",
+    "all_archs",
+    "load_random_arch",
+    "make_tensors",
+    "write_arch",
+    "write_random_arch",
+    "written_shape",
+]
 
 _N_MAX = 1 << 22  # values of a tensor
 _LIB_DIR = Path(llama_cpp.llama_cpp._lib._name).parent
@@ -34,9 +42,8 @@ def all_archs() -> list[str]:
     return names[: names.index("(unknown)")]
 
 
-def _open(path: Path, row: str) -> gguf.GGUFWriter:
+def _open(path: Path, arch: str, keys: Keys) -> gguf.GGUFWriter:
     """Begin a file with all metadata."""
-    arch, keys = arch_of(row), keys_of(row)
     writer = gguf.GGUFWriter(path, arch)
     for key, value in keys.items():
         name = key[1:] if key.startswith("/") else f"{arch}.{key}"
@@ -125,15 +132,21 @@ def write_random_arch(folder: Path, row: str) -> Path:
     if path.exists():
         return path
     metadata = folder / f"{row}-keys.gguf"
-    writer = _open(metadata, row)
+    writer = _open(metadata, arch_of(row), keys_of(row))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
 
-    writer = _open(path, row)
-    for name, data in make_tensors(metadata).items():
-        if not name.endswith(ROWS[row].without):
-            writer.add_tensor(name, data.reshape(written_shape(data)))
+    tensors = {n: data.reshape(written_shape(data)) for n, data in make_tensors(metadata).items()}
+    without = ROWS[row].without
+    return write_arch(path, arch_of(row), keys_of(row), {n: t for n, t in tensors.items() if not n.endswith(without)})
+
+
+def write_arch(path: Path, arch: str, keys: Keys, tensors: dict[str, np.ndarray]) -> Path:
+    """Write a model of such metadata and tensors."""
+    writer = _open(path, arch, keys)
+    for name, data in tensors.items():
+        writer.add_tensor(name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -32,6 +32,8 @@ class Vlm:
     """(n_tokens, n_layer + 1, n_embd), boundaries 0 to n_layer."""
     logits: np.ndarray
     """Of the last tokens."""
+    further: np.ndarray | None = None
+    """What the media's rows have beyond the input of the first layer (deepstack), side by side."""
 
     @property
     def path(self) -> str:
@@ -44,6 +46,11 @@ class Vlm:
     @property
     def n_embd(self) -> int:
         return self.states.shape[2]
+
+    def rows(self, end: int) -> np.ndarray:
+        """The media's rows as the encoder gives them, if the text goes on at `end`."""
+        rows = self.states[self.first : end, 0]
+        return rows if self.further is None else np.hstack([rows, self.further])
 
     @property
     def file(self) -> bytes:
@@ -71,7 +78,8 @@ def load_vlm(name: str) -> Vlm:
     """Open one of make_vlm's models."""
     data = np.load(FOLDER / f"{name}.npz")
     states = data["states"].astype(np.float32)
-    return Vlm(name, data["ids"], int(data["first"]), data["media"], states, data["logits"])
+    further = data["further"].astype(np.float32) if "further" in data.files else None
+    return Vlm(name, data["ids"], int(data["first"]), data["media"], states, data["logits"], further)
 
 
 def png(picture: np.ndarray) -> bytes:
