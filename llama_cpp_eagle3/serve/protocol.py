@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with limits of time and size for what comes before a body."""
+"""HTTP as uvicorn speaks it, with limits of what comes beside a body, and for clients that only listen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_SECONDS = 20.0
 _N_HEADER_MAX = 64 << 10  # bytes of a request line and its headers
+_PROBE_SECONDS = (0.02, 0.2, 1.0, 3.0)  # from one to the next, while a client that sends nothing more waits
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
@@ -59,6 +60,23 @@ class Protocol(HttpToolsProtocol):
         self._stop_timer()
         self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
         super().on_message_begin()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client will send nothing more. It may have left, or be waiting for its answer: writing tells which."""
+        cycle = self.cycle
+        is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if not is_waiting or self.pipeline or self.scheme == "https" or self.scope["http_version"] != "1.1":
+            return False  # the transport is closed
+        cycle.keep_alive = False
+        self._probe(_PROBE_SECONDS)
+        return True
+
+    def _probe(self, seconds: tuple[float, ...]) -> None:
+        """Write what a client passes over; what it sends back if it has left makes the next writing fail."""
+        if not self.transport.is_closing() and not self.cycle.response_started:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if seconds:
+                self.loop.call_later(seconds[0], self._probe, seconds[1:])
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""

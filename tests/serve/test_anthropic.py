@@ -196,6 +196,7 @@ def test_the_same_as_a_chat(client: anthropic.Anthropic, running: Running) -> No
     (block,) = message.content
     assert block.type == "text"
     assert block.text == expected["choices"][0]["message"]["content"]
+    assert client.beta.messages.create(**called(system="be")).content[0].to_dict()["text"] == block.text
     assert (message.type, message.role, message.model) == ("message", "assistant", "tiny")
     assert message.id.startswith("msg_")
     assert (message.stop_reason, message.stop_sequence) == ("max_tokens", None)

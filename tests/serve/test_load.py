@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -107,6 +108,32 @@ def send(running: Running, body: dict[str, Any]) -> socket.socket:
     head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     opened.sendall(head + data)
     return opened
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_closes_its_sending_half(small: Running, stream: bool) -> None:
+    """It gets its answer; a full close is leaving all the same."""
+    jobs, n_before = small.server.worker.jobs, n_cancelled(small)
+    body = {"prompt": "the self", "n_predict": 8, "temperature": 0.0}
+    expected = small.ask("/completion", body)["content"]
+    with Slow(small, 0.05), send(small, {**body, "stream": stream}) as opened:
+        opened.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: opened.recv(65536), b""))
+    head, _, text = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    if stream:
+        events = [json.loads(line[6:]) for line in text.split(b"\n") if line.startswith(b"data: ")]
+        assert "".join(event["content"] for event in events) == expected
+    else:
+        assert b"connection: close" in head
+        assert json.loads(text)["content"] == expected
+    assert n_cancelled(small) == n_before
+    with Slow(small, 0.1):
+        with send(small, {**LONG, "stream": stream}) as opened:
+            wait_for(lambda: len(jobs) == 1)
+            opened.shutdown(socket.SHUT_WR)
+        wait_for(lambda: not jobs)
+    wait_for(lambda: n_cancelled(small) == n_before + 1)
 
 
 @pytest.mark.parametrize("stream", [True, False])
