@@ -9,6 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_SECONDS = 20.0
 _N_HEADER_MAX = 64 << 10  # bytes of a request line and its headers
+_PROBE_SECONDS = (0.1, 1.0)  # between the first two, and then
+_PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
@@ -21,6 +23,7 @@ class Protocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _is_in_headers = True
     _n_header = 0
+    _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """A client has come."""
@@ -48,9 +51,29 @@ class Protocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
         super().on_message_begin()
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Nothing more will be sent; True if the client may wait for an answer, else the connection is closed.
+
+        One that has left looks the same until something is written to it: interim responses, which clients skip.
+        """
+        cycle = self.cycle
+        waits = cycle is not None and not cycle.more_body and not cycle.response_started and not self.pipeline
+        if not waits or self.scheme != "http" or self.scope["http_version"] != "1.1":
+            return None
+        cycle.keep_alive = False
+        self._probe(_PROBE_SECONDS[0])
+        return True
+
+    def _probe(self, seconds: float) -> None:
+        if not self.cycle.response_started and not self.transport.is_closing():
+            self.transport.write(_PROBE)
+            self._probe_timer = self.loop.call_later(seconds, self._probe, _PROBE_SECONDS[1])
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""
         self._stop_timer()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         super().connection_lost(exc)
 
     def _stop_timer(self) -> None:
