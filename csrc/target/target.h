@@ -194,6 +194,7 @@ class target {
     void        run();
     void        take_back_batch();
     void        drop_leaves(llama_seq_id owner, llama_pos end);
+    void        lend(llama_seq_id id, llama_pos end);
     void        guard_windows();
     void        add_media(const batch_part & part);
     void        add_pads(const std::vector<batch_part> & parts, int32_t n_pad);

@@ -26,12 +26,24 @@ llama_seq_id target::take_leaf(llama_seq_id owner, llama_pos end) {
         llama_memory_seq_rm(mem, best, 0, -1);
         loan = { owner, 0, false };
     }
-    if (loan.n_lent < end) {
-        llama_memory_seq_cp(mem, owner, best, loan.n_lent, end);
-        loan.n_lent = end;
-    }
+    lend(best, end);
     loan.busy = true;
     return best;
+}
+
+// have an id borrow its owner's prefix up to a position
+void target::lend(llama_seq_id id, llama_pos end) {
+    leaf_loan &    loan = loans[id];
+    llama_memory_t mem  = llama_get_memory(ctx);
+    if (loan.n_lent < end) {
+        llama_memory_seq_cp(mem, loan.owner, id, loan.n_lent, end);
+        loan.n_lent = end;
+    }
+    // llama.cpp wants both to begin alike; cells of the pass that has just been may be gone from the owner's window
+    if (end > 0 && llama_memory_seq_pos_min(mem, id) != llama_memory_seq_pos_min(mem, loan.owner)) {
+        llama_memory_seq_rm(mem, id, 0, -1);
+        llama_memory_seq_cp(mem, loan.owner, id, 0, end);
+    }
 }
 
 void target::add_tree(const batch_part & part) {
@@ -116,11 +128,8 @@ void target::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
 // unless two sequences have them: what could be gone back to was lost to other texts
 void target::guard_windows() {
     for (llama_seq_id s = 0; s < n_guards; ++s) {
-        leaf_loan &     loan = loans[n_seq + s];
-        const llama_pos end  = rounds[s].n_past();
-        if (drafts[s].n_tokens == 0 && loan.n_lent < end) {
-            llama_memory_seq_cp(llama_get_memory(ctx), s, n_seq + s, loan.n_lent, end);
-            loan.n_lent = end;
+        if (drafts[s].n_tokens == 0) {
+            lend(n_seq + s, rounds[s].n_past());
         }
     }
 }

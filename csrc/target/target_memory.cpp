@@ -31,12 +31,9 @@ int32_t target::truncate(int32_t n_past, llama_seq_id seq_id) {
     token_positions & known = positions[seq_id];
     const llama_pos   end   = known.at(known.floor(n_past));
     drafts[seq_id].n_tokens = 0;
-    drop_leaves(seq_id, end);
-    const llama_pos found = rounds[seq_id].truncate(end);
-    if (found < end) {
-        drop_leaves(seq_id, 0); // a saved state has cells of its own
-    }
-    n_past = known.count(found);
+    // a saved state that comes back has cells of its own
+    drop_leaves(seq_id, end >= rounds[seq_id].n_past() || rounds[seq_id].can_trim(end) ? end : 0);
+    n_past = known.count(rounds[seq_id].truncate(end));
     known.cut(n_past);
     return n_past;
 }

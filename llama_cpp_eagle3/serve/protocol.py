@@ -9,7 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_SECONDS = 20.0
 _N_HEADER_MAX = 64 << 10  # bytes of a request line and its headers
-_PROBE_SECONDS = (0.02, 0.2, 1.0, 3.0)  # from one to the next, while a client that sends nothing more waits
+_PROBE_SECONDS = (0.1, 1.0)  # between the first two, and then
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # http.client of Python passes over no other one
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
@@ -23,6 +24,7 @@ class Protocol(HttpToolsProtocol):
     _is_in_body = False
     _n_waste = 0
     """Bytes since a request or a part of its body was last there: of headers, of trailers, of what is neither."""
+    _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """A client has come."""
@@ -61,26 +63,29 @@ class Protocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
         super().on_message_begin()
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """The client will send nothing more. It may have left, or be waiting for its answer: writing tells which."""
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Nothing more will be sent; True if the client may wait for an answer, else the connection is closed.
+
+        One that has left looks the same until something is written to it: interim responses, which clients skip.
+        """
         cycle = self.cycle
-        is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
-        if not is_waiting or self.pipeline or self.scheme == "https" or self.scope["http_version"] != "1.1":
-            return False  # the transport is closed
+        waits = cycle is not None and not cycle.more_body and not cycle.response_complete and not self.pipeline
+        if not waits or self.scheme != "http" or self.scope["http_version"] != "1.1":
+            return None
         cycle.keep_alive = False
-        self._probe(_PROBE_SECONDS)
+        self._probe(_PROBE_SECONDS[0])
         return True
 
-    def _probe(self, seconds: tuple[float, ...]) -> None:
-        """Write what a client passes over; what it sends back if it has left makes the next writing fail."""
-        if not self.transport.is_closing() and not self.cycle.response_started:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if seconds:
-                self.loop.call_later(seconds[0], self._probe, seconds[1:])
+    def _probe(self, seconds: float) -> None:
+        if not self.cycle.response_started and not self.transport.is_closing():
+            self.transport.write(_PROBE)
+            self._probe_timer = self.loop.call_later(seconds, self._probe, _PROBE_SECONDS[1])
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""
         self._stop_timer()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         super().connection_lost(exc)
 
     def _stop_timer(self) -> None:

@@ -126,6 +126,9 @@ class Worker:
         self._inbox: queue.SimpleQueue[Job | _Call | None] = queue.SimpleQueue()
         self._deferred: list[_Call] = []
         self._stopping = False
+        self._has_ended = False
+        """Nobody reads the inbox any more."""
+        self._gate = threading.Lock()
         self._n_failures = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -140,12 +143,18 @@ class Worker:
         self._inbox.put(None)
         if self._thread.ident is not None:
             self._thread.join(seconds)
+        else:
+            self._end_all()  # it was never started
         return not self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Have a job done."""
-        self.jobs.add(job)
-        self._inbox.put(job)
+        """Have a job done; after the end its listener is told so."""
+        with self._gate:
+            if not self._has_ended:
+                self.jobs.add(job)
+                self._inbox.put(job)
+                return
+        self._tell({job: [End("error", error=_shut_down())]})
 
     def cancel(self, job: Job) -> None:
         """End a job with the next step, wherever it is."""
@@ -153,25 +162,37 @@ class Worker:
         self._inbox.put(None)
 
     def call(self, function: Callable[[], T], seq_id: int | None = None) -> Future[T]:
-        """Call a function between two steps; seq_id: when nobody uses this place any more."""
+        """Call a function between two steps; seq_id: when nobody uses this place any more. After the end it fails."""
         future: Future[T] = Future()
-        self._inbox.put(_Call(seq_id, function, future))
+        with self._gate:
+            if not self._has_ended:
+                self._inbox.put(_Call(seq_id, function, future))
+                return future
+        future.set_exception(_shut_down())
         return future
 
     # in the thread
 
     def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self._call_deferred()  # those who waited for a place: nothing may come in any more that would wake us
-                self._take_in()
-                self._call_deferred()
-                if self.engine.has_work and not self._stopping:
-                    self._step()
-            except Exception as e:
-                _log.exception("the worker failed")
-                self._give_up(e)
-        self._give_up(RuntimeError("the server is shutting down"))
+        try:
+            while not self._stopping:
+                try:
+                    self._call_deferred()  # who waited for a place: nothing may come in any more that would wake us
+                    self._take_in()
+                    self._call_deferred()
+                    if self.engine.has_work and not self._stopping:
+                        self._step()
+                except Exception as e:
+                    _log.exception("the worker failed")
+                    self._give_up(e)
+        finally:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Answer all that came in, and have what comes from now on refused."""
+        with self._gate:
+            self._has_ended = True
+        self._give_up(_shut_down())
 
     def _step(self) -> None:
         start = perf_counter()
@@ -334,6 +355,10 @@ class Worker:
         self.jobs -= jobs
         self._n_failures = 0
         self._tell(events)
+
+
+def _shut_down() -> RuntimeError:
+    return RuntimeError("the server is shutting down")
 
 
 def _hear(events: list[tuple[Job, list[Event]]]) -> None:

@@ -120,3 +120,26 @@ def test_errors(tmp_path: Path) -> None:
     with context(tmp_path, "qwen35") as low:
         assert low.target.n_leaves_max == 1
         assert low.target.rollback_kind == "checkpoint"
+
+
+def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
+    """Leaves borrow cells, and a saved window that comes back has cells of its own."""
+    rng = np.random.default_rng(6)
+    text = rng.integers(0, N_VOCAB, 60).tolist()
+    tokens, parents = [5, 6, 7], [-1, 0, 0]
+    with context(tmp_path, "gemma3") as low, context(tmp_path, "gemma3", 1) as fresh:
+        low.target.decode(text[:30], 0)
+        low.target.save(0)
+        low.target.decode(text[30:], 30)
+        state = low.target.state_get(0)
+        low.target.truncate(0)
+        low.target.state_set(0, state)  # with what is in the window only: it can go back to the saved state alone
+        low.decode_tree(tokens, parents, 60)
+        low.target.keep(0, [0])
+        assert low.target.truncate(30) == 30
+        low.decode_tree(tokens, parents, 30)
+        logits = low.target.logits_all(3)
+        fresh.target.decode(text[:30], 0)
+        for path in ([0, 1], [0, 2]):
+            fresh.target.decode([tokens[i] for i in path], 30)
+            np.testing.assert_allclose(logits[path], fresh.target.logits_all(2), atol=1e-3)

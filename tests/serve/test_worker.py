@@ -1,0 +1,104 @@
+"""The engine's thread: whoever asks is answered, also when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3.serve.worker import End, Job, Worker
+
+
+class Idle:
+    """An engine without work, or with a kind of work that ends its thread."""
+
+    def __init__(self, ends_thread: bool = False):
+        self.has_work, self.n_dropped = ends_thread, 0
+
+    def step(self) -> Any:
+        raise SystemExit
+
+    def drop(self, sequences: list[Any]) -> None:
+        self.n_dropped += 1
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def hear(self, job: Any, events: list[Any]) -> None:
+        self.heard += events
+
+
+def make(engine: Any) -> Worker:
+    observer: Any = None
+    return Worker(engine, observer)
+
+
+async def check_answered(worker: Worker) -> None:
+    with pytest.raises(RuntimeError, match="shutting down"):
+        await asyncio.wait_for(asyncio.wrap_future(worker.call(lambda: 1)), 5)
+    listener, nothing = Listener(), Listener()
+    job: Any = Job(0, object(), listener, nothing)  # type: ignore[arg-type]
+    worker.submit(job)
+    await asyncio.sleep(0.05)
+    assert [(type(e), e.reason, str(e.error)) for e in listener.heard] == [
+        (End, "error", "the server is shutting down")
+    ]
+    assert not worker.jobs
+
+
+def test_after_the_end() -> None:
+    async def main() -> None:
+        worker = make(Idle())
+        worker.start(asyncio.get_running_loop())
+        assert await asyncio.wrap_future(worker.call(lambda: 7)) == 7
+        assert worker.stop()
+        await check_answered(worker)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_after_a_thread_that_was_ended() -> None:
+    async def main() -> None:
+        worker = make(Idle(ends_thread=True))
+        early = worker.call(lambda: 7)
+        worker.start(asyncio.get_running_loop())
+        assert await asyncio.wait_for(asyncio.wrap_future(early), 5) == 7
+        while any(t.name == "engine" for t in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        await check_answered(worker)
+        assert worker.failure
+
+    asyncio.run(main())
+
+
+def test_never_started() -> None:
+    worker = make(Idle())
+    early = worker.call(lambda: 1)
+    assert worker.stop()
+    for future in (early, worker.call(lambda: 1)):
+        assert "shutting down" in str(future.exception(5))
+
+
+def test_calls_while_it_ends() -> None:
+    """None of them is lost between the last look at the inbox and the end."""
+    for _ in range(20):
+        worker = make(Idle())
+        loop = asyncio.new_event_loop()
+        worker.start(loop)
+        futures: list[Any] = []
+
+        def ask(worker: Worker = worker, futures: list[Any] = futures) -> None:
+            futures.extend(worker.call(lambda: 7) for _ in range(300))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        worker.stop()
+        asking.join()
+        for future in futures:
+            assert future.exception(5) is not None or future.result() == 7
+        loop.close()
