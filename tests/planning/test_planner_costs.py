@@ -118,7 +118,10 @@ def test_only_an_empty_context(llm: Eagle3Llama) -> None:
 
 def test_without_a_head(tiny_target: Any) -> None:
     with closing(load(tiny_target)) as llm:
-        costs = costs_of(llm, 0.1)
+        for seconds in (0.1, 1.0, 3.0):  # doubtful values of a busy machine are measured again
+            costs = costs_of(llm, seconds)
+            if load_costs(llm.costs_key()) is not None:
+                break
         assert costs.draft_begin == costs.draft_step == {}
         assert costs_of(llm) == costs
         assert len(make_planner(llm.engine, costs).propose(1, 10)) == 0
