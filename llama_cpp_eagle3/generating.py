@@ -115,12 +115,15 @@ class GeneratingLlama(EngineLlama):
         if type(self.tokenizer_) is LlamaTokenizer:
             self.engine.vocab.check_length(text, self.engine.n_ctx)
 
-    def _create_completion(self, prompt: str | list[int], *args: Any, **options: Any) -> Iterator[dict[str, Any]]:
+    def _create_completion(
+        self, prompt: str | list[int], suffix: str | None = None, *args: Any, **options: Any
+    ) -> Iterator[dict[str, Any]]:
         """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
-        if isinstance(prompt, str):
-            self._check_length(prompt)
+        for text in (prompt, suffix):
+            if isinstance(text, str):
+                self._check_length(text)
         try:
-            yield from super()._create_completion(prompt, *args, **options)
+            yield from super()._create_completion(prompt, suffix, *args, **options)
         except ValueError as e:
             if not str(e).startswith(_NO_ROOM):
                 raise

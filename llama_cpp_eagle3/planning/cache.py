@@ -37,7 +37,21 @@ def costs_path(key: dict[str, Any]) -> Path:
 
 
 def load_costs(key: dict[str, Any]) -> Costs | None:
-    """What was measured with these settings; None if nothing was, or the file is not what it should be."""
+    """What was measured with these settings; None if that was not enough, or the file is not what it should be."""
+    costs = _load(key)
+    has_head = key["draft"] is not None
+    if costs is None or not costs.is_whole or costs.doubt:  # the last: kept by a version that believed everything
+        return None
+    return costs if costs.target and bool(costs.draft_begin) == bool(costs.draft_step) == has_head else None
+
+
+def load_part(key: dict[str, Any]) -> Costs | None:
+    """What an earlier run measured before its time was over; None if there is nothing of that kind."""
+    costs = _load(key)
+    return None if costs is None or costs.is_whole else costs.part()
+
+
+def _load(key: dict[str, Any]) -> Costs | None:
     try:
         document = json.loads(costs_path(key).read_text(encoding="utf-8"))
         # through JSON, which makes lists of tuples
@@ -47,13 +61,9 @@ def load_costs(key: dict[str, Any]) -> Costs | None:
         draft_type = document["draft_type"]
         if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
             return None
-        costs = Costs(**curves, draft_type=draft_type)
+        return Costs(**curves, draft_type=draft_type, is_whole=bool(document.get("whole", True)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    has_head = key["draft"] is not None
-    if costs.doubt:  # it was kept by a version that believed everything
-        return None
-    return costs if costs.target and bool(costs.draft_begin) == bool(costs.draft_step) == has_head else None
 
 
 def _curve(entries: Any) -> dict[int, float]:
@@ -73,6 +83,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "draft_begin": costs.draft_begin,
         "draft_step": costs.draft_step,
         "draft_type": costs.draft_type,
+        "whole": costs.is_whole,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Costs:
     target's."""
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
+    is_whole: bool = True
+    """Whether they say enough to plan with: the time was over before that, else."""
 
     @property
     def doubt(self) -> str:
@@ -52,7 +54,14 @@ class Costs:
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
         )
-        return Costs(target, begin, step, self.draft_type)
+        return replace(self, target=target, draft_begin=begin, draft_step=step)
+
+    def part(self) -> Costs:
+        """What needs no measuring again, if they are not whole or there is a doubt: that makes no sense alone."""
+        target = {n: t for n, t in self.target.items() if n not in implausible(self.target)}
+        is_good = not implausible(self.draft_begin) and not implausible(self.draft_step)
+        begin, step = (self.draft_begin, self.draft_step) if is_good else ({}, {})
+        return Costs(target, begin, step, self.draft_type, is_whole=False)
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
         """What drafting a chain of n tokens takes. is_parallel: of the head."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .._core import CostCurve, Planner
 from ..engine import DraftSettings, Engine
 from ..head import Head
-from .cache import load_costs, save_costs
+from .cache import load_costs, load_part, save_costs
 from .costs import GGML_TYPE_NARROW, Costs
 from .outlook import outlook
-from .timing import is_idle, measure, measure_draft
+from .timing import Limit, is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
 # (docs/checkpoints.md, Types), and times are not exact.
@@ -24,6 +26,8 @@ _N_NODES = 32  # drafted tokens of a round
 _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
 _N_TOLD = 4
+_LIMIT_SECONDS = 20.0
+"""What measuring may take where nobody asked for it, behind the first pass, which reads the weights."""
 
 
 def have_planner(
@@ -45,7 +49,7 @@ def have_planner(
     if engine.planner is not None:
         return
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
-    if costs is None or (head is not None and costs.draft_type != head.type):
+    if costs is None or not costs.is_whole or (head is not None and costs.draft_type != head.type):
         return
     n_leaves = engine.target.n_leaves_max
     engine.planner = make_planner(
@@ -65,6 +69,7 @@ def costs_of(
 ) -> Costs:
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
+    Where passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call.
     Leaves the head loaded in the type that they are of. key: what they depend on. log: told what was found.
 
     Raises:
@@ -72,12 +77,17 @@ def costs_of(
     """
     costs = load_costs(key)
     if costs is None:
-        log(f"measuring what passes cost on this machine, which takes about {seconds:g} s, once")
-        costs = measure_types(engine, head, seconds, log)
+        known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
+        what = "measuring what passes cost on this machine" if known is None else "measuring further what passes cost"
+        log(f"{what}: about {seconds:g} s, at most {limit:g} s behind the first pass")
+        costs = measure_types(engine, head, seconds, log, limit, known)
         if costs.doubt:
-            log(f"the machine was busy meanwhile ({costs.doubt}): this is not kept, and measured again the next time")
+            log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
+            save_costs(key, costs.part())
             costs = costs.bounded()
         else:
+            if not costs.is_whole:
+                log("passes take so long here that it is not finished: it goes on the next time")
             save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
         head.convert(costs.draft_type, engine.set_drafter)
@@ -107,7 +117,10 @@ def why_not(planner: Planner | None, settings: DraftSettings) -> str:
             f"draft_n_min={settings.n_min}, draft_p_min={settings.p_min:g}"
         )
     if planner is None:
-        return "what passes cost here was not measured yet, since something else ran: call calibrate() before"
+        return (
+            "what passes cost here was not measured yet, since something else ran or it took too long: call "
+            "calibrate() before"
+        )
     if not planner.can_pay():
         target = planner.costs[0]
         one, n = target.at(1), _N_TOLD
@@ -122,22 +135,40 @@ def why_not(planner: Planner | None, settings: DraftSettings) -> str:
     return "no draft was expected to be worth its time"
 
 
-def measure_types(engine: Engine, head: Head | None, seconds: float = 2.0, log: Callable[[str], None] = print) -> Costs:
+def measure_types(
+    engine: Engine,
+    head: Head | None,
+    seconds: float = 2.0,
+    log: Callable[[str], None] = print,
+    limit_seconds: float = math.inf,
+    known: Costs | None = None,
+) -> Costs:
     """Measure a loaded pair, also with its head in Q4_0 if no type was asked for; the better one stays loaded.
+
+    limit_seconds: to end after, behind the first pass; what is then missing makes the costs not whole. known: a part.
 
     Raises:
         Eagle3Error: the context is not empty.
     """
+    limit = Limit(limit_seconds)
     if head is None:
-        return measure(engine, None, seconds)
-    if head.type_asked is not None or head.drafter.n_bytes_own < _N_BYTES_MIN:
-        return measure(engine, head.type, seconds)
+        return measure(engine, None, seconds, limit, known)
+    has_choice = head.type_asked is None and head.drafter.n_bytes_own >= _N_BYTES_MIN
+    if known is not None and known.draft_type != (None if has_choice else head.type):  # of the head in another type
+        known = replace(known, draft_begin={}, draft_step={})
+    if not has_choice:
+        return measure(engine, head.type, seconds, limit, known)
     head.convert(None, engine.set_drafter)
-    as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds)
+    as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds, limit, known)
+    if not as_is.is_whole:
+        return as_is
     n_bytes = head.drafter.n_bytes_own
     head.convert(GGML_TYPE_NARROW, engine.set_drafter)
     if head.drafter.n_bytes_own < n_bytes:
-        begin, step = measure_draft(engine, _NARROW_SHARE * seconds)
+        begin, step = measure_draft(engine, _NARROW_SHARE * seconds, limit)
+        if not step:
+            head.convert(None, engine.set_drafter)
+            return replace(as_is, is_whole=False)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
         is_parallel = head.drafter.is_parallel
         gain = outlook(narrow, _ACCEPTANCE, is_parallel).speed / outlook(as_is, _ACCEPTANCE, is_parallel).speed

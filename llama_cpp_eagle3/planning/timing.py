@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,16 +27,44 @@ _N_AGAIN = 5
 _CALM = 0.87  # of what one row took: if it takes less afterwards, something else ran at first
 
 
+class Limit:
+    """When measuring must be over, from the first pass on, which reads the weights from disk."""
+
+    def __init__(self, seconds: float = math.inf):
+        self._seconds, self._end = seconds, math.inf
+        self._n_done = 0
+
+    def start(self) -> None:
+        """The first pass is done."""
+        if self._end == math.inf:
+            self._end = perf_counter() + self._seconds
+
+    def allows(self, seconds: float) -> bool:
+        """Whether something that takes so long may begin: if it ends in time, or nothing was found out before it."""
+        return self._n_done == 0 or perf_counter() + seconds <= self._end
+
+    def done(self) -> None:
+        """Something was found out that was not known."""
+        self._n_done += 1
+
+
 def is_idle(engine: Engine) -> bool:
     """Whether nothing runs and no context is held, so that passes can be timed."""
     return not engine.has_work and all(place.user is None or not place.tokens for place in engine.memory.places)
 
 
-def measure(engine: Engine, draft_type: int | None = None, seconds: float = 2.0) -> Costs:
+def measure(
+    engine: Engine,
+    draft_type: int | None = None,
+    seconds: float = 2.0,
+    limit: Limit | None = None,
+    known: Costs | None = None,
+) -> Costs:
     """Measure a loaded pair within `seconds`, apart from the first pass, which reads the weights from disk.
 
     Of every number of rows the fastest of a few passes counts: whatever else the machine does only adds to it. The
-    context is empty before and after. draft_type: what the head is loaded as.
+    context is empty before and after. draft_type: what the head is loaded as. limit: for what must be measured, too,
+    whatever it takes. known: what was measured before.
 
     Raises:
         Eagle3Error: the context is not empty.
@@ -46,18 +76,31 @@ def measure(engine: Engine, draft_type: int | None = None, seconds: float = 2.0)
         )
     engine.clear()
     verify, n_max = _pass(engine)
+    sizes = [n for n in N_ROWS if n <= n_max]
+    limit = limit or Limit()
+    known = known or Costs({}, {}, {})
     try:
-        verify(1)
+        t_row = verify(1)
+        limit.start()
         end = perf_counter() + seconds
-        begin, step = measure_draft(engine, _DRAFT_SHARE * seconds)
-        target = _calmly(verify, [n for n in N_ROWS if n <= n_max], _N_NEEDED, end)
-        return Costs(target, begin, step, draft_type)
+        begin, step = known.draft_begin, known.draft_step
+        if not step:
+            begin, step = measure_draft(engine, _DRAFT_SHARE * seconds, limit)
+        target = known.target
+        if limit.allows(t_row):
+            target = _calmly(verify, sizes, _N_NEEDED, end, limit, target)
+        is_whole = all(n in target for n in sizes[:_N_NEEDED]) and (bool(step) or engine.drafter is None)
+        return Costs(target, begin, step, draft_type, is_whole)
     finally:
         engine.clear()
 
 
-def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dict[int, float]]:
+def measure_draft(
+    engine: Engine, seconds: float, limit: Limit | None = None
+) -> tuple[dict[int, float], dict[int, float]]:
     """Microseconds of the head's first and later graphs, as in `Costs`, within `seconds`, on an empty context.
+
+    Empty if the limit leaves no time for it.
 
     In a round the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
@@ -65,8 +108,9 @@ def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dic
     drafter, tap = engine.drafter, engine.memory.tap
     if drafter is None or tap is None:
         return {}, {}
+    limit = limit or Limit()
     if drafter.is_parallel:
-        return _measure_parallel(engine, drafter, tap, seconds)
+        return _measure_parallel(engine, drafter, tap, seconds, limit)
     verify, n_max = _pass(engine)
     token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
@@ -92,24 +136,33 @@ def measure_draft(engine: Engine, seconds: float) -> tuple[dict[int, float], dic
         return catch_up(1) + expand(1)
 
     try:
-        verify(1)
+        t_row = verify(1)
+        if not limit.allows(t_row):
+            return {}, {}
         catch_up(1)
         n_nodes = min(n_top, len(drafter.nodes))
         start = perf_counter()
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
         begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_max], 1, start + 0.5 * seconds)
         alone = min(chain(False) for _ in range(_N_CHAINS))
-        in_round = [chain(True) for _ in range(_N_CHAINS_MIN)]
-        while len(in_round) < _N_CHAINS and perf_counter() < start + seconds:
-            in_round.append(chain(True))
+        in_round = _in_rounds(lambda: chain(True), start + seconds, t_row, limit)
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(in_round) - alone) / 2)  # of each of two graphs
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()}
 
 
+def _in_rounds(run: Callable[[], float], end: float, t_row: float, limit: Limit) -> list[float]:
+    """A few times of something that a pass of t_row seconds goes before."""
+    times = [run()]
+    limit.done()
+    while len(times) < _N_CHAINS and limit.allows(t_row) and (len(times) < _N_CHAINS_MIN or perf_counter() < end):
+        times.append(run())
+    return times
+
+
 def _measure_parallel(
-    engine: Engine, drafter: Drafter, tap: FeatureTap, seconds: float
+    engine: Engine, drafter: Drafter, tap: FeatureTap, seconds: float, limit: Limit
 ) -> tuple[dict[int, float], dict[int, float]]:
     """The same for a head that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)
@@ -127,15 +180,15 @@ def _measure_parallel(
         return draft(1, 4)
 
     try:
-        verify(1)
+        t_row = verify(1)
+        if not limit.allows(t_row):
+            return {}, {}
         draft(1, 4)
         start = perf_counter()
         ahead = _fastest(lambda n: draft(1, n + 1), _N_AHEAD, 1, start + 0.4 * seconds)
         begin = _fastest(lambda n: draft(n, 1), [n for n in _N_WAITING if n <= n_max], 1, start + 0.7 * seconds)
         alone = min(draft(1, 4) for _ in range(_N_CHAINS))
-        rounds = [in_round() for _ in range(_N_CHAINS_MIN)]
-        while len(rounds) < _N_CHAINS and perf_counter() < start + seconds:
-            rounds.append(in_round())
+        rounds = _in_rounds(in_round, start + seconds, t_row, limit)
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(rounds) - alone))
@@ -155,32 +208,56 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
     return verify, min(engine.n_batch, engine.n_ctx - 1)
 
 
-def _calmly(run: Callable[[int], float], sizes: Iterable[int], n_needed: int, end: float) -> dict[int, float]:
+def _calmly(
+    run: Callable[[int], float],
+    sizes: Iterable[int],
+    n_needed: int,
+    end: float,
+    limit: Limit | None = None,
+    known: Mapping[int, float] = MappingProxyType({}),
+) -> dict[int, float]:
     """`_fastest`, and all sizes once more if the machine became faster meanwhile: slow passes are timed but once."""
-    times = _fastest(run, sizes, n_needed, end)
-    if 1e6 * run(1) >= _CALM * times[1]:
+    limit = limit or Limit()
+    times = _fastest(run, sizes, n_needed, end, limit, known)
+    if not limit.allows(1e-6 * times.get(1, math.inf)) or 1e6 * run(1) >= _CALM * times[1]:
+        return times
+    if not limit.allows(1e-6 * sum(times.values())):
         return times
     again = _fastest(run, times, len(times), perf_counter())
     return {n: min(t, again[n]) for n, t in times.items()}
 
 
-def _fastest(run: Callable[[int], float], sizes: Iterable[int], n_needed: int, end: float) -> dict[int, float]:
-    """Microseconds of every size, in rounds through them, for as long as the next run is likely done in time."""
-    times: dict[int, float] = {}
+def _fastest(
+    run: Callable[[int], float],
+    sizes: Iterable[int],
+    n_needed: int,
+    end: float,
+    limit: Limit | None = None,
+    known: Mapping[int, float] = MappingProxyType({}),
+) -> dict[int, float]:
+    """Microseconds of every size, in rounds through them, for as long as the next run is likely done in time.
+
+    What is needed is measured whatever it takes, as far as the limit allows. known: microseconds of sizes.
+    """
+    limit = limit or Limit()
+    times = {n: 1e-6 * t for n, t in known.items()}
     short = (end - perf_counter()) / 20.0  # of others the graph is no part that matters: first see all sizes
     for i in range(_N_TIMES):
         for k, n in enumerate(sizes):
-            needed = i == 0 and k < n_needed
+            needed = i == 0 and k < n_needed and n not in times
             below = max((m for m in times if m <= n), default=0)
             expected = times[below] * n / below if below else 0.0
             for again in (False, True):  # the second time in a row llama.cpp has its graph already
                 if again and i == 0 and expected > short:
                     break
-                if needed or perf_counter() + expected < end:
-                    times[n] = min(run(n), times.get(n, float("inf")))
+                if (needed or perf_counter() + expected < end) and limit.allows(expected):
+                    times[n] = min(run(n), times.get(n, math.inf))
+                    if needed:
+                        limit.done()
                     expected, needed = times[n], False
     for _ in range(_N_AGAIN):  # something else ran meanwhile: wait until it lets us through
         for n in implausible(times):
             for m in (n, 1):
-                times[m] = min(run(m), times[m])
+                if limit.allows(times[m]):
+                    times[m] = min(run(m), times[m])
     return {n: 1e6 * t for n, t in sorted(times.items())}

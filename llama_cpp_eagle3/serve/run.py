@@ -77,7 +77,7 @@ def load(args: argparse.Namespace, options: ServeOptions) -> Server:
     )
     try:
         if llm.draft == "auto":
-            llm.calibrate()
+            llm.calibrate(log=_log.info)
         server = Server(llm, options)
     except BaseException:
         llm.close()

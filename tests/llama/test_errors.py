@@ -161,6 +161,7 @@ def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: 
         text = "a" * (len(longest) * n_ctx * 4)
         for call in (
             lambda: llm(text),
+            lambda: llm("a", suffix=text),
             lambda: llm.generate_batch([text]),
             lambda: llm.create_chat_completion([{"role": "user", "content": text}]),
         ):

@@ -16,7 +16,7 @@ import pytest
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve
 from llama_cpp_eagle3.planning import Costs, load_costs, timing
-from llama_cpp_eagle3.planning.cache import save_costs
+from llama_cpp_eagle3.planning.cache import load_part, save_costs
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_planner, run_auto, us
 from planner_sim import Costs as RealCosts
@@ -86,13 +86,14 @@ def test_what_was_timed_beside_something_else_is_timed_again(n_slow: int, n_call
     assert len(calls) == n_calls
 
 
-def test_a_busy_machine_is_told_and_nothing_kept(
+def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
     auto: Callable[..., Any], cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", lambda *_: BUSY)
     with auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
         llm.calibrate()
-        assert not list(cache.rglob("*.json"))
+        assert load_costs(llm.costs_key()) is None
+        assert 4 not in load_part(llm.costs_key()).target
         assert "the machine was busy meanwhile (4 rows of the target took" in caplog.text
         assert llm.planner.costs[0].measured[4] == 2200.0
     # what was kept by an older version is not believed

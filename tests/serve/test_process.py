@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import ssl
@@ -57,9 +58,13 @@ def test_errors_before_the_port_opens(pair: Any, tmp_path: Path, capsys: pytest.
 def test_a_process(pair: Any, tmp_path: Path) -> None:
     """JSON lines in the log, an answer, and an end within five seconds while somebody listens to a stream."""
     port = free_port()
-    command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags(pair, "--port", port, "--log-format", "json")]
+    args = [
+        arg for arg in flags(pair, "--port", port, "--log-format", "json") if arg not in ("--spec-draft-n-max", "3")
+    ]
+    command = [sys.executable, "-m", "llama_cpp_eagle3", "serve", *args]
+    env = {**os.environ, "LLAMA_CPP_EAGLE3_CACHE": str(tmp_path / "cache")}
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*command, "--api-key", "sk-secret"], stderr=log)
+        process = subprocess.Popen([*command, "--api-key", "sk-secret"], stderr=log, env=env)
     try:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, headers={"Authorization": "Bearer sk-secret"}, trust_env=False) as client:
@@ -78,7 +83,9 @@ def test_a_process(pair: Any, tmp_path: Path) -> None:
         process.kill()
     lines = (tmp_path / "log").read_text().splitlines()
     found = [json.loads(line) for line in lines if line.startswith("{")]
-    assert any(line["message"] == f"listening on {url}" for line in found)
+    messages = [line["message"] for line in found]
+    assert f"listening on {url}" in messages
+    assert "measuring what passes cost" in messages[0]  # before it begins
     assert any(line.get("path") == "/completion" and line["n_tokens"] == 4 for line in found)
     assert "sk-secret" not in "".join(lines)
 
