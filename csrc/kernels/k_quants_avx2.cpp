@@ -409,17 +409,16 @@ AVX2 inline __attribute__((always_inline)) void add_quarter(const Quad & w, cons
     }
 }
 
-// A quad times n_rows rows, of which there are N if that is known. A block's sums are exact integers; they are added up
-// block after block as floats.
-template <int N, class Quad>
-AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n_rows, __m128 * out) {
+// A quad times n rows, ROWS_MAX at most. A block's sums are exact integers; they are added up block after block as
+// floats.
+template <class Quad>
+AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m128 * out) {
     constexpr int SUB = Quad::SUB;
     using block       = block_q8<SUB>;
 
-    const int64_t n         = N ? N : n_rows;
     const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
-    __m256        acc[N ? N : ROWS_MAX];
-    __m256i       sums[N ? N : ROWS_MAX];
+    __m256        acc[ROWS_MAX];
+    __m256i       sums[ROWS_MAX];
     for (int64_t r = 0; r < n; ++r) {
         acc[r] = _mm256_setzero_ps();
     }
@@ -457,11 +456,7 @@ AVX2 void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t
     __m128 results[ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
         const int64_t n = std::min(n_rows - r, ROWS_MAX);
-        if (n == 1) {
-            compute_quad<1>(w, nb, rows, n, results);
-        } else {
-            compute_quad<0>(w, nb, rows, n, results);
-        }
+        compute_quad(w, nb, rows, n, results);
         for (int64_t i = 0; i < n; ++i) {
             std::memcpy(out + (r + i) * ldo, results + i, n_channels * sizeof(float));
         }

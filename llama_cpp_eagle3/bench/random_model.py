@@ -3,7 +3,7 @@
     python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it; blocks of Q4_K and Q6_K are random bytes with scales that fit. Q4_K_M deals both out as llama.cpp's does.
+disk takes it; blocks of K-quants are random bytes with scales that fit. Q4_K_M and Q5_K_M are mixes as llama.cpp's.
 The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
 """
 
@@ -20,8 +20,17 @@ import numpy.typing as npt
 
 from llama_cpp_eagle3.whole_file import whole_file
 
-_Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
-TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q4_K_M": _Q4_K}
+_Q4_K, _Q5_K, _Q6_K = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q5_K", "Q6_K"))
+_Q2_K, _Q3_K = gguf.GGMLQuantizationType.Q2_K, gguf.GGMLQuantizationType.Q3_K
+TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+TYPES |= {"Q2_K": _Q2_K, "Q3_K": _Q3_K, "Q4_K_M": _Q4_K, "Q5_K_M": _Q5_K, "Q6_K": _Q6_K}
+# where a block has its d (scale of scales) and dmin, and their sizes for values whose root mean square is about 1
+_SCALES = {
+    _Q2_K: (80, [1 / 12, 1 / 8]),  # a value is d sc q - dmin m with 4 bits of sc and m, 2 of q
+    _Q3_K: (108, [1 / 43]),  # d (sc - 32) (q - 4), with 6 bits and 3
+    _Q4_K: (0, [1 / 240, 7.5 / 240]),  # as Q2_K, with 6 bits and 4
+    _Q5_K: (0, [1 / 480, 15.5 / 480]),
+}
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix
 _N_CTX = 8192
@@ -109,14 +118,14 @@ class _File:
         self.tensors.append((name, shape, value))
 
     def kind_of(self, name: str) -> gguf.GGMLQuantizationType:
-        """Type of a matrix: Q4_K_M has Q6_K for the output and for half of what matters most, as llama.cpp's."""
-        if self.ftype != _Q4_K:
+        """Type of a matrix: Q4_K_M and Q5_K_M have Q6_K for the output and half of what matters most."""
+        if self.ftype not in (_Q4_K, _Q5_K):
             return self.ftype
         if name == "output.weight" or (name == "token_embd.weight" and self.arch == "qwen35"):
             return _Q6_K
         il, n = int(name.split(".")[1]) if name.startswith("blk.") else 0, self.shape.n_layer
         more = il < n // 8 or il >= 7 * n // 8 or (il - n // 8) % 3 == 2
-        return _Q6_K if more and ("attn_v" in name or "ffn_down" in name) else _Q4_K
+        return _Q6_K if more and ("attn_v" in name or "ffn_down" in name) else self.ftype
 
     def attention(self, il: int, n_inp: int, n_q: int = 1) -> None:
         """Plan a layer's attention, with inputs of width n_inp and n_q times the width of the queries."""
@@ -175,14 +184,14 @@ class _File:
 
     def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
         """Blocks whose values have about this root mean square."""
-        if kind not in (_Q4_K, _Q6_K):
+        if kind != _Q6_K and kind not in _SCALES:
             values = self.rng.normal(0.0, scale, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
             quantized: npt.NDArray[np.generic] = gguf.quants.quantize(values, kind)
             return quantized
         blocks = self.rng.integers(0, 256, (_N_BLOCKS, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
-        if kind == _Q4_K:  # d (scale of scales), dmin; a value is d sc q - dmin m with 6 bits of sc and m, 4 of q
-            d = np.array([scale / 240.0, 7.5 * scale / 240.0], np.float16)
-            blocks[:, :4] = d.view(np.uint8)
+        if kind in _SCALES:
+            at, d = _SCALES[kind]
+            blocks[:, at : at + 2 * len(d)] = (scale * np.array(d)).astype(np.float16).view(np.uint8)
         else:  # 16 scales of 8 bits, d; a value is d sc (q - 32)
             blocks[:, -18:-2] = self.rng.integers(-16, 16, (_N_BLOCKS, 16)).astype(np.int8).view(np.uint8)
             blocks[:, -2:] = np.array([scale / 170.0], np.float16).view(np.uint8)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import gguf
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Error, _core
+from llama_cpp_eagle3.bench import random_model
 
 QK = 256
 Blocks = npt.NDArray[np.uint8]  # (n, n_blocks, bytes of a block)
@@ -180,3 +184,37 @@ def test_wrong_sizes_are_errors(kernel: str, fmt: Format) -> None:
         _core.cpu_kernel_mul_mat(kernel, bytes(size), np.zeros((1, 288), np.float32))
     with pytest.raises(Eagle3Error, match="no multiple"):
         _core.cpu_kernel_mul_mat(kernel, bytes(size + 1), np.zeros((1, 256), np.float32))
+
+
+USED = {
+    "Q4_K_M": {"q4_K/avx2", "q4_Kx8/avx2", "q6_K/avx2"},  # mapped: the embedding
+    "Q5_K_M": {"q5_K/avx2", "q6_K/avx2"},
+    "Q6_K": {"q6_K/avx2"},
+    "Q3_K": {"q3_K/avx2"},
+    "Q2_K": {"q2_K/avx2"},
+}
+
+
+def first_logits(llm: llama_cpp.Llama, n_rows: int) -> npt.NDArray[np.float32]:
+    """Logits of the first row of a pass over n_rows tokens."""
+    llm.reset()
+    llm.eval(list(range(10, 10 + n_rows)))
+    return np.array(llm.scores[0])
+
+
+@pytest.mark.parametrize("ftype", USED)
+def test_logits_are_those_of_ggml(tmp_path: Path, ftype: str) -> None:
+    path = tmp_path / "target.gguf"
+    random_model.write_target(path, random_model.SHAPES["tiny"], ftype)
+    with closing(llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)) as llm:
+        ggml = first_logits(llm, 1)
+        kernels = _core.CpuKernels(int(llm._model.model))
+        try:
+            assert set(kernels.n_weights) == USED[ftype]
+            ours = first_logits(llm, 1)
+            # a sum that differs in its last bit may round an activation of the next layer to the other side
+            assert np.abs(ours - ggml).max() <= 0.01 * np.abs(ggml).max()
+            for n_rows in (2, 3, 4, 7, 16):
+                assert (first_logits(llm, n_rows) == ours).all()
+        finally:
+            kernels.close()
