@@ -3,7 +3,8 @@
     python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it; blocks of Q4_K and Q6_K are random bytes with scales that fit. Q4_K_M deals both out as llama.cpp's does.
+disk takes it; blocks that gguf cannot quantize (Q4_K, Q6_K, IQ4_NL, IQ4_XS) are random bytes with scales that fit.
+Q4_K_M deals Q4_K and Q6_K out as llama.cpp's does.
 The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
 """
 
@@ -21,7 +22,9 @@ import numpy.typing as npt
 from llama_cpp_eagle3.whole_file import whole_file
 
 _Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
-TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q4_K_M": _Q4_K}
+_IQ4_NL, _IQ4_XS = gguf.GGMLQuantizationType.IQ4_NL, gguf.GGMLQuantizationType.IQ4_XS
+_NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "MXFP4"]
+TYPES = {name: gguf.GGMLQuantizationType[name] for name in _NAMES} | {"Q4_K_M": _Q4_K}
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix
 _N_CTX = 8192
@@ -175,7 +178,7 @@ class _File:
 
     def _blocks(self, scale: float, kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.generic]:
         """Blocks whose values have about this root mean square."""
-        if kind not in (_Q4_K, _Q6_K):
+        if kind not in (_Q4_K, _Q6_K, _IQ4_NL, _IQ4_XS):
             values = self.rng.normal(0.0, scale, (_N_BLOCKS, _N_BLOCK)).astype(np.float32)
             quantized: npt.NDArray[np.generic] = gguf.quants.quantize(values, kind)
             return quantized
@@ -183,6 +186,10 @@ class _File:
         if kind == _Q4_K:  # d (scale of scales), dmin; a value is d sc q - dmin m with 6 bits of sc and m, 4 of q
             d = np.array([scale / 240.0, 7.5 * scale / 240.0], np.float16)
             blocks[:, :4] = d.view(np.uint8)
+        elif kind == _IQ4_NL:  # d; a value is d times one of a table whose root mean square is 68
+            blocks[:, :2] = np.array([scale / 68.0], np.float16).view(np.uint8)
+        elif kind == _IQ4_XS:  # d, 8 scales of 6 bits; a value is d (sc - 32) times one of that table
+            blocks[:, :2] = np.array([scale / 68.0 / 18.5], np.float16).view(np.uint8)
         else:  # 16 scales of 8 bits, d; a value is d sc (q - 32)
             blocks[:, -18:-2] = self.rng.integers(-16, 16, (_N_BLOCKS, 16)).astype(np.int8).view(np.uint8)
             blocks[:, -2:] = np.array([scale / 170.0], np.float16).view(np.uint8)
