@@ -78,10 +78,15 @@ template <class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
                                                   const uint8_t * rows, int64_t n_rows, __m256 * sums) {
     const size_t row_bytes = q8_row_size(k);
+    const auto * next      = reinterpret_cast<const char *>(weights) + k / QK * 8 * format::block_bytes;
     for (int64_t r = 0; r < n_rows; ++r) {
         sums[r] = _mm256_setzero_ps();
     }
     for (int64_t b = 0; b < k / QK; ++b) {
+        // eight short streams are more than the processor foresees by itself; behind the last weights nothing is read
+        for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
+            _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
+        }
         unpacked w;
         format::unpack(weights + b * format::block_bytes * (format::octets ? 8 : 1), stride, w);
         const __m256 scales = in_order<format>(w.d);

@@ -3,7 +3,8 @@
     python -m llama_cpp_eagle3.bench.random_model --shape Llama-3.1-8B --type Q4_0 --head-type Q8_0 FOLDER
 
 A few random blocks of 32 values are quantized and dealt out at random, so that a file is written about as fast as the
-disk takes it; blocks of K-quants are random bytes with scales that fit. Q4_K_M and Q5_K_M are mixes as llama.cpp's.
+disk takes it; blocks of K-quants, IQ4_NL and IQ4_XS are random bytes with scales that fit. Q4_K_M and Q5_K_M are mixes
+as llama.cpp's.
 The heads are in llama.cpp's dialect: its own tools load the same files. Runs as a file too, without us installed.
 """
 
@@ -22,7 +23,9 @@ from llama_cpp_eagle3.whole_file import whole_file
 
 _Q4_K, _Q5_K, _Q6_K = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q5_K", "Q6_K"))
 _Q2_K, _Q3_K = gguf.GGMLQuantizationType.Q2_K, gguf.GGMLQuantizationType.Q3_K
-TYPES = {name: gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")}
+_IQ4_NL, _IQ4_XS = gguf.GGMLQuantizationType.IQ4_NL, gguf.GGMLQuantizationType.IQ4_XS
+_NAMES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "MXFP4"]
+TYPES = {name: gguf.GGMLQuantizationType[name] for name in _NAMES}
 TYPES |= {"Q2_K": _Q2_K, "Q3_K": _Q3_K, "Q4_K_M": _Q4_K, "Q5_K_M": _Q5_K, "Q6_K": _Q6_K}
 # where a block has its d (scale of scales) and dmin, and their sizes for values whose root mean square is about 1
 _SCALES = {
@@ -30,6 +33,8 @@ _SCALES = {
     _Q3_K: (108, [1 / 43]),  # d (sc - 32) (q - 4), with 6 bits and 3
     _Q4_K: (0, [1 / 240, 7.5 / 240]),  # as Q2_K, with 6 bits and 4
     _Q5_K: (0, [1 / 480, 15.5 / 480]),
+    _IQ4_NL: (0, [1 / 68]),  # d times one of a table whose root mean square is 68
+    _IQ4_XS: (0, [1 / 68 / 18.5]),  # d (sc - 32) times one of that table, with 6 bits of sc
 }
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix

@@ -1,5 +1,9 @@
 """Kernels for types with blocks of 32, F16 and BF16 against float64, and that a row does not depend on its company."""
 
+import ctypes
+from pathlib import Path
+
+import llama_cpp
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
@@ -62,6 +66,24 @@ class TestKernel:
     def test_zeros(self, f):
         rng = np.random.default_rng(3)
         assert (mul_mat(f, f.random(rng, 8, 64), np.zeros((2, 64), np.float32)) == 0).all()
+
+
+@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", [f for f in FORMATS if f.n_head], ids=lambda f: f.kernel)
+def test_agrees_with_ggml(f):
+    """ggml's own product of two rows, with the activations as ggml quantizes them."""
+    ggml = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-cpu.so"))
+    ggml.ggml_cpu_init()
+    rng = np.random.default_rng(4)
+    k, weights = 2048, f.random(rng, 16, 2048)
+    x = rng.standard_normal((1, k), dtype=np.float32)
+    kind = "q8_1" if f.scales == 2 else "q8_0"
+    row, dots = np.empty(k // 32 * 36, np.uint8), np.zeros(16, np.float32)
+    getattr(ggml, f"quantize_row_{kind}")(x.ctypes, row.ctypes, ctypes.c_int64(k))
+    dot, none = getattr(ggml, f"ggml_vec_dot_{f.type.name.lower()}_{kind}"), ctypes.c_size_t(0)
+    for i in range(16):
+        dot(k, dots[i:].ctypes, none, weights[i].ctypes, none, row.ctypes, none, 1)
+    np.testing.assert_allclose(mul_mat(f, weights, x)[0], dots, rtol=0, atol=2e-6 * np.abs(dots).max())
 
 
 @pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
