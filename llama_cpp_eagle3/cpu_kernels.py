@@ -69,7 +69,7 @@ class KernelChoice:
         keys = {}
         for name, shapes in cpu_kernel_shapes(matrices, self._limits).items():
             if name not in self.times and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
-                largest = max(set(shapes), key=lambda shape: shape[0] * shape[1] * shape[2] * shapes.count(shape))
+                largest = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2] * shapes.count(shape))
                 keys[name] = _key(name, largest, n_threads)
         found = {name: times for name, key in keys.items() if (times := _load(key)) is not None}
         missing = {name: N_ROWS_MAX for name in keys if name not in found}
