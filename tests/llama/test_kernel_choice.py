@@ -100,6 +100,25 @@ def test_what_is_faster_is_used_kept_and_said(
 
 
 @needs_kernel
+@pytest.mark.parametrize(
+    "times",
+    [
+        dict.fromkeys(SIZES, (1.0, 0.5)) | {1: (10.0, 0.5)},  # one row of ours takes ten times as long as two
+        dict.fromkeys(SIZES, (1.0, 0.5)) | {8: (1.0, 9.0)},  # eight of ggml's eighteen times as long as one
+        dict.fromkeys(SIZES[:4], (1.0, 0.5)),
+    ],
+    ids=["one row", "eight rows", "too few"],
+)
+def test_what_a_busy_machine_says_is_not_kept(
+    target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, times: dict[int, tuple[float, float]]
+) -> None:
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: times})
+    with closing(load(target)) as llm:
+        assert f"matrices by {KERNEL} (not measured, since the machine was busy)" in llm.where
+    assert not folder.exists()
+
+
+@needs_kernel
 def test_a_damaged_file_is_measured_again(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_asked = 0
 
