@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
@@ -111,6 +113,17 @@ class KernelChoice:
         return [name for name, limit in self._limits.items() if not limit]
 
 
+def forget() -> None:
+    """Have kernels measured again."""
+    for path in _folder().glob("*.json"):
+        with suppress(OSError):  # a folder that cannot be written, which doctor says
+            path.unlink()
+
+
+def _folder() -> Path:
+    return cache_dir() / "kernels"
+
+
 def _key(name: str, shape: Sequence[int], n_threads: int) -> dict[str, Any]:
     return {
         "kernel": name,
@@ -121,9 +134,9 @@ def _key(name: str, shape: Sequence[int], n_threads: int) -> dict[str, Any]:
     }
 
 
-def _path(key: Mapping[str, Any]) -> Any:
+def _path(key: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return cache_dir() / "kernels" / f"{digest[:24]}.json"
+    return _folder() / f"{digest[:24]}.json"
 
 
 def _load(key: Mapping[str, Any]) -> Times | None:
@@ -140,9 +153,7 @@ def _load(key: Mapping[str, Any]) -> Times | None:
 
 def _save(key: Mapping[str, Any], times: Times) -> None:
     path = _path(key)
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             part.write_text(json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1), encoding="utf-8")
-    except OSError:
-        pass  # the cache folder cannot be written, which doctor says

@@ -11,6 +11,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama, _core, cpu_kernels
 from llama_cpp_eagle3.bench.random_model import Shape, write_target
+from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.cpu_kernels import KernelChoice, decide
 from llama_cpp_eagle3.planning import cache_dir
 
@@ -77,7 +78,12 @@ def test_measured_times(target: str) -> None:
     ],
 )
 def test_what_is_faster_is_used_kept_and_said(
-    target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, ours: float, said: str
+    target: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ours: float,
+    said: str,
 ) -> None:
     asked = []
 
@@ -97,6 +103,11 @@ def test_what_is_faster_is_used_kept_and_said(
     with closing(load(target, cpu_kernels="off")) as llm:
         assert "cpu_kernels is off" in llm.where
     assert asked.count([KERNEL]) == 1
+    main(["calibrate", target, "--seconds", "0.1", "-t", "2", "-c", "64"])
+    out = capsys.readouterr().out
+    assert "CPU kernels: " in out
+    assert said in out
+    assert asked.count([KERNEL]) == 2
 
 
 @needs_kernel
