@@ -73,7 +73,7 @@ class CpuKernels:
 def model_matrices(model: int) -> list[int]:
     """Addresses of the ggml tensors that a llama_model multiplies by."""
 
-def cpu_kernel_shapes(matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> dict[str, list[tuple[int, int, int]]]:
+def cpu_kernel_shapes(matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> dict[str, list[list[int]]]:
     """[name of a kernel]: shapes (k, n, experts) of those of the weights that it would compute."""
 
 def time_cpu_kernels(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
-from .planning import cache_dir, machine
+from .planning import cache_dir, implausible, machine
 from .whole_file import whole_file
 
 MODES = ("auto", "on", "off")
@@ -45,6 +47,15 @@ def decide(times: Times) -> int:
     return _N_ROWS_ANY
 
 
+def is_doubtful(times: Times) -> bool:
+    """Whether something else ran meanwhile: more rows took much less than one, or much longer than in several parts.
+
+    Or the time did not suffice for all numbers of rows that count, which take a fraction of it on a machine of its own.
+    """
+    sides = [{n: pair[i] for n, pair in times.items()} for i in (0, 1)]
+    return not _WEIGHTS.keys() <= times.keys() or any(implausible(side) for side in sides)
+
+
 def gain(times: Times) -> float:
     """How many times as fast as ggml's our kernel is, by the same mean."""
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
@@ -61,6 +72,7 @@ class KernelChoice:
         """Of the kernels that were measured, now or before."""
         self._limits = dict.fromkeys(cpu_kernel_names(), N_ROWS_MAX) if mode != "off" else {}
         self._seconds = seconds
+        self._doubtful: set[str] = set()
 
     def limits(self, matrices: Sequence[int], n_threads: int, log: Callable[[str], None]) -> dict[str, int]:
         """[name of a kernel]: rows of an operation, at most, for these weights; measured where that is not known."""
@@ -68,8 +80,9 @@ class KernelChoice:
             return dict(self._limits)
         keys = {}
         for name, shapes in cpu_kernel_shapes(matrices, self._limits).items():
-            if name not in self.times and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
-                largest = max(set(shapes), key=lambda shape: shape[0] * shape[1] * shape[2] * shapes.count(shape))
+            is_known = name in self.times or name in self._doubtful
+            if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
+                largest = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2] * shapes.count(shape))
                 keys[name] = _key(name, largest, n_threads)
         found = {name: times for name, key in keys.items() if (times := _load(key)) is not None}
         missing = {name: N_ROWS_MAX for name in keys if name not in found}
@@ -77,8 +90,12 @@ class KernelChoice:
             log(f"measuring CPU kernels, once: {', '.join(missing)}")
             sizes = [*_WEIGHTS, *_MORE_ROWS]
             for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
-                found[name] = times
-                _save(keys[name], times)
+                if is_doubtful(times):
+                    log(f"the machine was busy meanwhile: {name} is used, and measured the next time")
+                    self._doubtful.add(name)
+                else:
+                    found[name] = times
+                    _save(keys[name], times)
         self.times |= found
         for name, times in found.items():
             self._limits[name] = decide(times)
@@ -86,12 +103,25 @@ class KernelChoice:
 
     def describe(self, name: str) -> str:
         """What was measured of a kernel, to be told."""
+        if name in self._doubtful:
+            return " (not measured, since the machine was busy)"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
 
     @property
     def refused(self) -> list[str]:
         """Kernels that would serve, but ggml's own were faster."""
         return [name for name, limit in self._limits.items() if not limit]
+
+
+def forget() -> None:
+    """Have kernels measured again."""
+    for path in _folder().glob("*.json"):
+        with suppress(OSError):  # a folder that cannot be written, which doctor says
+            path.unlink()
+
+
+def _folder() -> Path:
+    return cache_dir() / "kernels"
 
 
 def _key(name: str, shape: Sequence[int], n_threads: int) -> dict[str, Any]:
@@ -104,9 +134,9 @@ def _key(name: str, shape: Sequence[int], n_threads: int) -> dict[str, Any]:
     }
 
 
-def _path(key: Mapping[str, Any]) -> Any:
+def _path(key: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return cache_dir() / "kernels" / f"{digest[:24]}.json"
+    return _folder() / f"{digest[:24]}.json"
 
 
 def _load(key: Mapping[str, Any]) -> Times | None:
@@ -117,15 +147,13 @@ def _load(key: Mapping[str, Any]) -> Times | None:
         times = {int(n): (float(ours), float(ggml)) for n, (ours, ggml) in document["times"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    believed = 1 in times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
-    return times if believed else None
+    is_sane = all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
+    return times if is_sane and not is_doubtful(times) else None
 
 
 def _save(key: Mapping[str, Any], times: Times) -> None:
     path = _path(key)
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             part.write_text(json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1), encoding="utf-8")
-    except OSError:
-        pass  # the cache folder cannot be written, which doctor says

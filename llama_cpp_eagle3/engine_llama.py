@@ -164,6 +164,11 @@ class EngineLlama(Llama):  # type: ignore[misc]
         return self._loading.where(self.model_params, model, self.drafter, self.n_threads, self.n_threads_batch)
 
     @property
+    def cpu_kernels_used(self) -> str:
+        """Which of our kernels multiply which weights on a CPU, or why none do."""
+        return self._loading.kernels_used(self.drafter)
+
+    @property
     def n_state_bytes(self) -> int:
         """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
         return self._n_state_bytes

@@ -146,9 +146,9 @@ class Eagle3Llama(GeneratingLlama):
             lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
-            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves (Q4_0 and K-quants
-                with AVX2); "off": ggml's alone; "auto": ours where they are known to be faster. Other models of the
-                process are computed as before.
+            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves; "off": ggml's
+                alone; "auto": for each format of weights whichever is measured to be faster, once, when a model of it
+                is loaded. Other models of the process are computed as before.
             progress: told how far loading the target is, 0 to 1.
             mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.

@@ -230,18 +230,19 @@ class Loading:
         if n_threads_batch != n_threads:
             threads += f", {n_threads_batch} for batches"
         head = "" if drafter is None else f"; head on {drafter.device}"
-        return f"target {layers}{head}; {threads}{self._kernels(drafter)}"
+        return f"target {layers}{head}; {threads}; {self.kernels_used(drafter)}"
 
-    def _kernels(self, drafter: Drafter | None) -> str:
+    def kernels_used(self, drafter: Drafter | None) -> str:
+        """Which of our kernels multiply which weights, or why none do."""
         choice = self.kernel_choice
         if self.kernels is None:
-            return "; ggml's own kernels alone: cpu_kernels is off"
+            return "ggml's own kernels alone: cpu_kernels is off"
         used = self.kernels.n_weights
-        text = "".join(f"; {n} matrices by {name}{choice.describe(name)}" for name, n in used.items())
+        parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in used.items()]
         if drafter is not None:
-            text += "".join(f"; {n} of the head by {name}" for name, n in drafter.cpu_kernels.items())
-        text += "".join(f"; ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused)
-        return text or f"; ggml's own kernels alone: {self.kernels.why_not}"
+            parts += [f"{n} of the head by {name}" for name, n in drafter.cpu_kernels.items()]
+        parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
+        return "; ".join(parts) or f"ggml's own kernels alone: {self.kernels.why_not}"
 
     def costs_key(
         self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any

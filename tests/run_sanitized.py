@@ -31,6 +31,8 @@ DEFAULT_TESTS = [
     "tests/core/test_drafter_tree.py",
     "tests/core/test_drafter_unroll.py",
     "tests/core/test_drafter_variants.py",
+    "tests/core/test_kernel_products.py",
+    "tests/core/test_kernels.py",
     "tests/planning/test_planner_pair.py",
     "tests/core/test_recurrent_round.py",
     "tests/engine/test_sampling.py",

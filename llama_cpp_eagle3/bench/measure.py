@@ -35,6 +35,8 @@ class Config:
     n_threads: int = field(default_factory=machine.n_cores)
     n_gpu_layers: int = 0
     n_ctx: int = N_CTX
+    cpu_kernels: str = "auto"
+    """As of `Eagle3Llama`."""
     tools: str | None = None
     """Folder of llama.cpp's programs."""
     synthetic: list[float] | None = None
@@ -99,6 +101,8 @@ class Result:
     """The ggml type to which our sides converted the head's matrices; None = as in the file."""
     is_replay: bool = False
     """Whether the target said recorded texts."""
+    cpu_kernels: str = ""
+    """Which of our kernels multiplied which weights, or why none did."""
 
     def side(self, name: str) -> Side:
         """By the name of its setting."""
@@ -118,6 +122,7 @@ class Result:
             "n_different": self.n_different,
             "replay": self.is_replay,
             "draft_type": self.draft_type,
+            "cpu_kernels": self.cpu_kernels,
             "sides": [side.as_dict() for side in self.sides],
         }
 
@@ -133,6 +138,7 @@ class Result:
             data["synthetic_acceptance"],
             data["draft_type"],
             data.get("replay", False),
+            data.get("cpu_kernels", ""),
         )
 
 
@@ -161,7 +167,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     with ExitStack() as stack:
         progress("loading")
         drafted = _load_drafted(config, stack)
-        runners = _runners(config, drafted, stack, progress)
+        runners, kernels = _runners(config, drafted, stack, progress)
         for j in range(n_prompts):
             if j == 0:
                 for s in config.settings:  # to warm up
@@ -183,13 +189,14 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
     draft_type = None if drafted is None else drafted.draft_type
     is_replay = bool(config.replay)
-    return Result(sides, n_prompts, config.n_predict, len(different), config.synthetic, draft_type, is_replay)
+    n_different = len(different)
+    return Result(sides, n_prompts, config.n_predict, n_different, config.synthetic, draft_type, is_replay, kernels)
 
 
 def _runners(
     config: Config, drafted: Eagle3Llama | None, stack: ExitStack, progress: Callable[[str], None]
-) -> dict[Setting, Runner]:
-    """How to run each side. Engines and servers are closed with `stack`."""
+) -> tuple[dict[Setting, Runner], str]:
+    """How to run each side, and by which of our CPU kernels. Engines and servers are closed with `stack`."""
     runners: dict[Setting, Runner] = {}
     plain = None
     if drafted is None or any(s.kind == "plain" for s in config.settings):
@@ -219,7 +226,7 @@ def _runners(
             if s.kind in ("head", "text"):  # a planner that learns from nothing else
                 alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options())))
             runners[s] = _own(config, alone, s, prompts)
-    return runners
+    return runners, engines[-1].cpu_kernels_used
 
 
 def _load(config: Config, head: str | None, **options: Any) -> Eagle3Llama:
@@ -231,6 +238,7 @@ def _load(config: Config, head: str | None, **options: Any) -> Eagle3Llama:
         config.n_gpu_layers,
         config.n_ctx,
         synthetic=synthetic,
+        cpu_kernels=config.cpu_kernels,
         **options,
     )
 

@@ -56,6 +56,7 @@ def markdown(result: Result, bandwidth: float = 0.0) -> str:
         "(lowest - highest). "
         + ("" if result.synthetic else f"Prompts to which our sides wrote different texts: {result.n_different}. ")
         + _conversion(result)
+        + (f"CPU kernels of our sides: {result.cpu_kernels}. " if result.cpu_kernels else "")
         + (f"Memory is read at {bandwidth * 1e-9:.1f} GB/s here." if bandwidth else ""),
     ]
     return "\n\n".join(part.strip() for part in text if part)

@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     from ..bench import settings, synthetic
 
     pair = changed(
-        pick("model", "model_draft", "ctx_size", "threads", "gpu_layers"),
+        pick("model", "model_draft", "ctx_size", "threads", "gpu_layers", "cpu_kernels"),
         "ctx_size",
         default=_N_CTX,
         help=f"(default: {_N_CTX})",
@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         n_threads=args.threads,
         n_gpu_layers=args.gpu_layers,
         n_ctx=args.ctx_size,
+        cpu_kernels=args.cpu_kernels,
         tools=args.tools,
         synthetic=args.synthetic_acceptance,
     )

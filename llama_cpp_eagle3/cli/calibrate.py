@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from .. import cpu_kernels
 from .._core import CostCurve
 from ..ggml_types import type_name
 from ..planning import Costs, measure_types, save_costs
@@ -38,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
     resolve_pair(args)
+    cpu_kernels.forget()
     llm = load_model(args, args.model_draft)
     try:
-        key = llm.costs_key()
+        key, kernels = llm.costs_key(), llm.cpu_kernels_used
         costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)
     finally:
         llm.close()
@@ -49,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(costs)))
         return 0
     print(table(costs))
+    print(f"\nCPU kernels: {kernels}")
     if costs.draft_type is not None:
         print(f"\nhead: converted to {type_name(costs.draft_type)}")
     if costs.doubt:

@@ -137,6 +137,7 @@ def _placement(args: argparse.Namespace) -> dict[str, Any]:
         "offload_kqv": args.kv_offload,
         "op_offload": args.op_offload,
         "model_params": params,
+        "cpu_kernels": args.cpu_kernels,
         "n_threads": args.threads,
         "n_threads_batch": args.threads_batch or args.threads,
     }

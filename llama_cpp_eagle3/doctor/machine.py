@@ -14,7 +14,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from .._core import local_accelerators
+from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..options import default_threads
@@ -62,7 +62,15 @@ def software() -> list[Finding]:
         found.append(
             Finding("note", f"extras that are not installed: {names}", f"pip install 'llama-cpp-eagle3[{names}]'")
         )
-    return [*found, *compiler(), *cache_folder(cache_dir())]
+    return [*found, *compiler(), *kernels(), *cache_folder(cache_dir())]
+
+
+def kernels() -> list[Finding]:
+    """Which of our CPU kernels can run here; what they bring is measured where a model is loaded."""
+    names = cpu_kernel_names()
+    if not names:
+        return [Finding("note", "there are no CPU kernels of ours for this processor: ggml's own multiply all weights")]
+    return [Finding("ok", f"CPU kernels for this processor: {', '.join(names)}")]
 
 
 def compiler() -> list[Finding]:

@@ -5,7 +5,7 @@
 """
 
 from .cache import cache_dir, load_costs, save_costs
-from .costs import Costs, machine
+from .costs import Costs, implausible, machine
 from .outlook import Outlook, outlook
 from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
 from .timing import is_idle, measure
@@ -16,6 +16,7 @@ __all__ = [
     "cache_dir",
     "costs_of",
     "have_planner",
+    "implausible",
     "is_idle",
     "keep_corrections",
     "load_costs",

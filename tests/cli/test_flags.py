@@ -168,12 +168,13 @@ def test_environment(monkeypatch: Any, capsys: Any) -> None:
         "LLAMA_ARG_NO_REPACK": "1",
         "LLAMA_ARG_PERF": "0",
         "LLAMA_ARG_TOP_K": "3",
+        "LLAMA_ARG_CPU_KERNELS": "off",
         "LLAMA_ARG_HOST": "of another command",
     }.items():
         monkeypatch.setenv(name, value)
     args = parse("--top-k", 5)
     assert (args.ctx_size, args.flash_attn, args.cpu_moe, args.no_host) == (77, "on", True, False)
-    assert (args.kv_offload, args.repack, args.top_k) == (False, False, 5)
+    assert (args.kv_offload, args.repack, args.cpu_kernels, args.top_k) == (False, False, "off", 5)
     assert "LLAMA_ARG_TOP_K is set, the flag on the command line goes before it" in capsys.readouterr().err
     monkeypatch.setenv("LLAMA_ARG_PERF", "1")
     assert "--perf is not possible here" in fails(capsys)
@@ -237,6 +238,13 @@ def test_placement_leaves_the_text(tiny_target: Any, tiny_head: Any) -> None:
     }
     assert text_of(*pair, "--rope-freq-base", 10)[0] != plain
     assert text_of(*pair, "--override-kv", "llama.rope.freq_base=float:10")[0] != plain
+
+
+def test_cpu_kernels(tiny_target: Any, capsys: Any) -> None:
+    for flags, expected in (((), False), (("--cpu-kernels", "off"), True)):
+        with closing(load_model(parse("-t", 1, "-c", 64, "-m", path_of(tiny_target), *flags), None)) as llm:
+            assert ("cpu_kernels is off" in llm.where) == expected
+    assert "--cpu-kernels: expected one of auto, on, off, found 'maybe'" in fails(capsys, "--cpu-kernels", "maybe")
 
 
 @pytest.mark.parametrize(

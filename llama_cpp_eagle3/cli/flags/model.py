@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...cpu_kernels import MODES as KERNEL_MODES
 from ...ggml_types import CACHE_TYPES
 from ...options import default_threads
 from .flag import (
@@ -205,6 +206,15 @@ MACHINE = (
         help="lay weights out anew where that is faster (default: on)",
         default=True,
         env="LLAMA_ARG_REPACK",
+    ),
+    flag(
+        "--cpu-kernels",
+        "MODE",
+        "our kernels for few rows on a CPU: auto (where they are measured to be faster), on, off (default: auto)",
+        one_of(KERNEL_MODES),
+        default="auto",
+        env="LLAMA_ARG_CPU_KERNELS",
+        is_ours=True,
     ),
     flag("--no-host", help="bypass the host buffers", env="LLAMA_ARG_NO_HOST"),
     flag(

@@ -1,0 +1,168 @@
+"""Which kernels are used with cpu_kernels="auto": decided by times, measured once, kept, and said."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, _core, cpu_kernels
+from llama_cpp_eagle3.bench.random_model import Shape, write_target
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.cpu_kernels import KernelChoice, decide
+from llama_cpp_eagle3.planning import cache_dir
+
+KERNEL = "q4_0x8/avx2"
+needs_kernel = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
+SIZES = (1, 2, 4, 8, 16, 32, 128)
+
+
+@pytest.mark.parametrize(
+    ("times", "n_rows_max"),
+    [
+        (dict.fromkeys(SIZES, (1.0, 2.0)), 1 << 30),
+        (dict.fromkeys(SIZES, (2.0, 1.0)), 0),
+        # slower at one row, far faster at all others, and the other way round
+        ({n: (1.1, 1.0) if n == 1 else (1.0, 3.0) for n in SIZES}, 1 << 30),
+        ({n: (3.0, 1.0) if n == 1 else (0.9, 1.0) for n in SIZES}, 0),
+        # prompts are ggml's from where it is faster
+        ({n: (1.0, 2.0) if n <= 16 else (2.0, 1.0) for n in SIZES}, 16),
+        ({n: (1.0, 2.0) if n <= 32 else (2.0, 1.0) for n in SIZES}, 32),
+        ({n: (1.0, 2.0) if n != 32 else (2.0, 1.0) for n in SIZES}, 16),
+        # there was no time for more
+        ({1: (1.0, 2.0), 2: (1.0, 2.0)}, 16),
+    ],
+)
+def test_one_side_for_all_passes_of_up_to_16_rows(times: dict[int, tuple[float, float]], n_rows_max: int) -> None:
+    assert decide(times) == n_rows_max
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: Any) -> str:
+    path = tmp_path_factory.mktemp("choice") / "q4_0.gguf"
+    write_target(path, Shape(4, 512, 1536, 8, 4, 4000, 512, 512), "Q4_0")
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    return cache_dir() / "kernels"
+
+
+def load(target: str, **options: Any) -> Eagle3Llama:
+    return Eagle3Llama(target, n_ctx=64, n_threads=2, verbose=False, **options)
+
+
+@needs_kernel
+def test_measured_times(target: str) -> None:
+    with closing(load(target, cpu_kernels="off")) as llm:
+        matrices = _core.model_matrices(llm.model_address)
+        times = _core.time_cpu_kernels(matrices, {KERNEL: 16}, 2, SIZES, 0.2)[KERNEL]
+        assert list(times)[:2] == [1, 2]
+        assert all(0 < t < 1e7 for pair in times.values() for t in pair)
+        assert _core.time_cpu_kernels(matrices, {}, 2, SIZES, 0.2) == {}
+        with pytest.raises(ValueError, match="positive number of threads"):
+            _core.time_cpu_kernels(matrices, {KERNEL: 16}, 0, SIZES, 0.2)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (1.0, f"matrices by {KERNEL} (2.00 times as fast as ggml's)"),
+        (4.0, f"ggml's own instead of {KERNEL} (0.50 times as fast as ggml's)"),
+    ],
+)
+def test_what_is_faster_is_used_kept_and_said(
+    target: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ours: float,
+    said: str,
+) -> None:
+    asked = []
+
+    def time(matrices: list[int], names: dict[str, int], *_: Any) -> dict[str, dict[int, tuple[float, float]]]:
+        asked.append(list(names))
+        return {name: dict.fromkeys(SIZES, (ours, 2.0)) for name in names}
+
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
+    for _ in range(2):
+        with closing(load(target)) as llm:
+            assert said in llm.where
+            assert said in llm.cpu_kernels_used
+    assert asked.count([KERNEL]) == 1  # the second time it was known
+    assert [path.suffix for path in folder.iterdir()].count(".json") >= 1
+    with closing(load(target, cpu_kernels="on")) as llm:
+        assert f"matrices by {KERNEL};" in llm.where + ";"
+    with closing(load(target, cpu_kernels="off")) as llm:
+        assert "cpu_kernels is off" in llm.where
+    assert asked.count([KERNEL]) == 1
+    main(["calibrate", target, "--seconds", "0.1", "-t", "2", "-c", "64"])
+    out = capsys.readouterr().out
+    assert "CPU kernels: " in out
+    assert said in out
+    assert asked.count([KERNEL]) == 2
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "times",
+    [
+        dict.fromkeys(SIZES, (1.0, 0.5)) | {1: (10.0, 0.5)},  # one row of ours takes ten times as long as two
+        dict.fromkeys(SIZES, (1.0, 0.5)) | {8: (1.0, 9.0)},  # eight of ggml's eighteen times as long as one
+        dict.fromkeys(SIZES[:4], (1.0, 0.5)),
+    ],
+    ids=["one row", "eight rows", "too few"],
+)
+def test_what_a_busy_machine_says_is_not_kept(
+    target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, times: dict[int, tuple[float, float]]
+) -> None:
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: times})
+    with closing(load(target)) as llm:
+        assert f"matrices by {KERNEL} (not measured, since the machine was busy)" in llm.where
+    assert not folder.exists()
+
+
+@needs_kernel
+def test_a_damaged_file_is_measured_again(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_asked = 0
+
+    def time(matrices: list[int], names: dict[str, int], *_: Any) -> dict[str, dict[int, tuple[float, float]]]:
+        nonlocal n_asked
+        n_asked += 1
+        return {name: dict.fromkeys(SIZES, (1.0, 2.0)) for name in names}
+
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
+    load(target).close()
+    (path,) = folder.glob("*.json")
+    document = json.loads(path.read_text())
+    spoilt = [
+        "{",
+        "[]",
+        json.dumps(document | {"format": 0}),
+        json.dumps(document | {"key": {}}),
+        json.dumps(document | {"times": {"1": [0.0, 1.0]}}),
+        json.dumps(document | {"times": {}}),
+    ]
+    for text in spoilt:
+        path.write_text(text)
+        load(target).close()
+    assert n_asked == 1 + len(spoilt)
+
+
+@needs_kernel
+def test_small_models_are_not_measured(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: pytest.fail("measured"))
+    write_target(tmp_path / "small.gguf", Shape(3, 64, 128, 2, 2, 300, 64, 64), "Q4_0")
+    with closing(load(str(tmp_path / "small.gguf"))) as llm:
+        assert f"matrices by {KERNEL}" in llm.where
+
+
+def test_off_limits_nothing() -> None:
+    assert KernelChoice("off").limits([], 1, lambda text: None) == {}
