@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from . import chat, completions, embeddings, info, page, responses, slots
-from .errors import ApiError, failed, not_found
+from .errors import ApiError, failed, not_found, out_of_memory
 from .http import error_response
 from .middleware import Gate
 from .server import Server
@@ -64,7 +64,12 @@ def make_app(server: Server) -> ASGIApp:
     app = Starlette(
         routes=_routes(),
         lifespan=lifespan,
-        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_error},
+        exception_handlers={
+            ApiError: _on_api_error,
+            HTTPException: _on_http_error,
+            MemoryError: _on_memory_error,
+            Exception: _on_error,
+        },
     )
     app.state.server = server
     return Gate(app, server.options)
@@ -80,6 +85,11 @@ async def _on_http_error(request: Request, e: Exception) -> Response:
     if e.status_code == 404:
         return error_response(not_found())
     return error_response(ApiError(e.status_code, "invalid_request_error", e.detail))
+
+
+async def _on_memory_error(request: Request, e: Exception) -> Response:
+    _log.error("%s %s: the memory does not suffice", request.method, request.url.path)
+    return error_response(out_of_memory())
 
 
 async def _on_error(request: Request, e: Exception) -> Response:

@@ -15,6 +15,8 @@ N_EMBEDDINGS_MAX = 2048
 """Texts of a request for embeddings: OpenAI's limit."""
 N_FLOATS_MAX = 1 << 24
 """Numbers of an answer with embeddings."""
+N_LOGPROBS_MAX = 1 << 22
+"""Of all tokens of a request that may come: each takes some 100 bytes until its end."""
 PREPARE_SECONDS = 60.0
 """For what comes before a request can wait for its turn: templates, tokens, grammars, images."""
 _N_ITEMS_MAX = 100_000
@@ -86,6 +88,19 @@ def check_body(body: Any) -> None:
         for field, limit in LIMITS.items():
             if body.get(field) is not None:
                 _check(field, body[field], limit)
+
+
+def check_logprobs(n_probs: int, n_tokens: int) -> None:
+    """Refuse a request for more log-probabilities than are kept until its texts end.
+
+    Raises:
+        ApiError: so many of so many tokens are too many.
+    """
+    if n_probs * n_tokens > N_LOGPROBS_MAX:
+        raise invalid(
+            f"Field 'n_probs' (logprobs): expected at most {N_LOGPROBS_MAX} in all texts together, found {n_probs} for "
+            f"each of {n_tokens} tokens: send a smaller max_tokens"
+        )
 
 
 def check_text(text: bytes) -> None:

@@ -168,6 +168,9 @@ class Worker:
                 self._call_deferred()
                 if self.engine.has_work and not self._stopping:
                     self._step()
+            except MemoryError as e:  # another try would meet the same, unless those who run give theirs back
+                _log.error("the memory does not suffice: all requests end")
+                self._end_all(e)
             except Exception as e:
                 _log.exception("the worker failed")
                 self._give_up(e)
@@ -177,6 +180,8 @@ class Worker:
         start = perf_counter()
         try:
             outputs = self.engine.step()
+        except MemoryError:
+            raise
         except Exception as e:  # a pass failed: the sequences go on from where they are
             self._n_failures += 1
             _log.error("a step failed: %s", e)
@@ -323,6 +328,9 @@ class Worker:
             if call.future.set_running_or_notify_cancel():
                 call.future.set_exception(error)
         self._deferred = []
+        self._end_all(error)
+
+    def _end_all(self, error: BaseException) -> None:
         left = list(self._by_sequence)
         try:
             self.engine.drop(left)
