@@ -72,7 +72,7 @@ LIMITS: dict[str, Limit] = {
     "input_prefix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_suffix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_extra": Limit(n_entries=1024, n_bytes=16 << 20),
-    "content": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "content": Limit(n_bytes=4 << 20, n_values=1 << 20),
     "tokens": Limit(n_entries=1 << 20),
 }
 """Field -> limit. Other fields are numbers with bounds in `schema`, or are not looked at."""
@@ -87,7 +87,31 @@ def check_body(body: Any) -> None:
     if isinstance(body, Mapping):
         for field, limit in LIMITS.items():
             if body.get(field) is not None:
-                _check(field, body[field], limit)
+                check_field(field, body[field], limit)
+
+
+def check_field(field: str, value: Any, limit: Limit) -> None:
+    """Look at one field.
+
+    Raises:
+        ApiError: it is beyond its limit.
+    """
+    if limit.largest is not None and isinstance(value, (int, float)) and value > limit.largest:
+        raise invalid(f"Field '{field}': expected at most {limit.largest}, found {value}")
+    if limit.n_entries is not None and isinstance(value, (list, dict)) and len(value) > limit.n_entries:
+        raise exceeds(field, limit.n_entries, "entries", len(value))
+    if limit.n_bytes is None and limit.n_values is None:
+        return
+    n_bytes = n_values = 0
+    for part in _parts(value):
+        if isinstance(part, str):
+            n_bytes += _n_bytes(part)
+        else:
+            n_values += len(part)
+    if limit.n_values is not None and n_values > limit.n_values:
+        raise exceeds(field, limit.n_values, "values", n_values)
+    if limit.n_bytes is not None and n_bytes > limit.n_bytes:
+        raise exceeds(field, limit.n_bytes, "bytes of text", n_bytes)
 
 
 def check_logprobs(n_probs: int, n_tokens: int) -> None:
@@ -117,25 +141,6 @@ def check_text(text: bytes) -> None:
 def exceeds(field: str, n_max: int, what: str, n: int) -> Exception:
     """The error for a field that holds too much."""
     return invalid(f"Field '{field}': expected at most {n_max}{what and ' ' + what}, found {n}")
-
-
-def _check(field: str, value: Any, limit: Limit) -> None:
-    if limit.largest is not None and isinstance(value, (int, float)) and value > limit.largest:
-        raise invalid(f"Field '{field}': expected at most {limit.largest}, found {value}")
-    if limit.n_entries is not None and isinstance(value, (list, dict)) and len(value) > limit.n_entries:
-        raise exceeds(field, limit.n_entries, "entries", len(value))
-    if limit.n_bytes is None and limit.n_values is None:
-        return
-    n_bytes = n_values = 0
-    for part in _parts(value):
-        if isinstance(part, str):
-            n_bytes += _n_bytes(part)
-        else:
-            n_values += len(part)
-    if limit.n_values is not None and n_values > limit.n_values:
-        raise exceeds(field, limit.n_values, "values", n_values)
-    if limit.n_bytes is not None and n_bytes > limit.n_bytes:
-        raise exceeds(field, limit.n_bytes, "bytes of text", n_bytes)
 
 
 def _n_bytes(text: str) -> int:

@@ -29,7 +29,7 @@ def large() -> Iterator[tuple[str, bytes]]:
     words = b"a b " * (15 * MIB // 4)
     yield "/completion", b'{"prompt":"' + b"x" * (60 * MIB) + b'"}'
     yield "/completion", b'{"prompt":"a","x":[' + b"{}," * (4 * MIB - 10) + b"1]}"
-    yield "/tokenize", b'{"content":"' + words + b'","with_pieces":true}'
+    yield "/tokenize", b'{"content":"' + words[: 4 * MIB] + b'","with_pieces":true}'
     yield "/v1/chat/completions", b'{"messages":[{"role":"user","content":"' + words + b'"}]}'
     yield "/apply-template", b'{"messages":[{"role":"user","content":"' + words + b'"}]}'
 
