@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <set>
 
 namespace eagle3 {
@@ -462,7 +463,7 @@ void target::run() {
             tap_ptr->abort();
         }
         take_back_batch();
-        if (dynamic_cast<const error *>(&e)) {
+        if (dynamic_cast<const error *>(&e) || dynamic_cast<const std::bad_alloc *>(&e)) {
             throw;
         }
         throw error(format("llama_decode failed: %s", e.what()));

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from ..cli.flags import ABSENT
 from . import anthropic, chat, completions, embeddings, info, page, responses, slots
-from .errors import ApiError, failed, not_found
+from .errors import ApiError, failed, not_found, out_of_memory
 from .http import ANTHROPIC, error_response
 from .middleware import Gate
 from .server import Server
@@ -69,7 +69,12 @@ def make_app(server: Server) -> ASGIApp:
     app = Starlette(
         routes=_routes(),
         lifespan=lifespan,
-        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_error},
+        exception_handlers={
+            ApiError: _on_api_error,
+            HTTPException: _on_http_error,
+            MemoryError: _on_memory_error,
+            Exception: _on_error,
+        },
     )
     app.state.server = server
     return Gate(app, server.options)
@@ -85,6 +90,11 @@ async def _on_http_error(request: Request, e: Exception) -> Response:
     if e.status_code == 404:
         return error_response(not_found(), request.url.path)
     return error_response(ApiError(e.status_code, "invalid_request_error", e.detail), request.url.path)
+
+
+async def _on_memory_error(request: Request, e: Exception) -> Response:
+    _log.error("%s %s: the memory does not suffice", request.method, request.url.path)
+    return error_response(out_of_memory(), request.url.path)
 
 
 async def _on_error(request: Request, e: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_ru
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
 from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
-from .errors import failed, invalid
+from .errors import invalid
 from .figures import usage
 from .generation import Answer, Generation
 from .http import DONE, Json, event, read_json, until_gone
@@ -24,6 +25,7 @@ from .worker import End, Event, Progress, Token
 _OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
 _N_PROBS = 20
+_log = logging.getLogger(__name__)
 
 
 async def chat_completion(request: Request) -> Response:
@@ -186,23 +188,32 @@ class Conversation:
     def __init__(self, params: ChatParams):
         self.parser: ChatParser = params.new_parser()
         self.text = ""
+        self._unparsed: dict[str, Any] | None = None
+        """The message once the model has written what the format does not allow."""
 
     def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
         """More text came; returns OpenAI's deltas.
 
-        Raises:
-            ApiError: the model has written what its format does not allow.
+        A text that does not have the format of the chat template is content as it is, from where it was told to be
+        anything: a model can write what it likes, and may be cut off anywhere.
         """
         self.text += text
-        try:
-            return self.parser.update(text, is_partial)
-        except ValueError as e:
-            raise failed(f"The model's answer does not have the format of its chat template: {e}") from None
+        if self._unparsed is None:
+            try:
+                return self.parser.update(text, is_partial)
+            except ValueError as e:
+                _log.warning("an answer does not have the format of its chat template: %s", str(e)[:200])
+                self._unparsed = dict(self.parser.message)
+        told = self._unparsed.get("content") or ""
+        if self._unparsed.get("tool_calls") or not self.text.startswith(told):
+            return []  # it cannot be taken back
+        self._unparsed["content"] = self.text
+        return [{"content": self.text[len(told) :]}] if len(self.text) > len(told) else []
 
     @property
     def message(self) -> dict[str, Any]:
         """All of it."""
-        message = dict(self.parser.message)
+        message = dict(self.parser.message if self._unparsed is None else self._unparsed)
         if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
             message["content"] = message.get("content") or ""
         return {"role": "assistant", **message}

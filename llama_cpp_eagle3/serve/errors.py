@@ -68,6 +68,11 @@ def too_busy(n_queued: int, retry_after: int) -> ApiError:
     return ApiError(429, "rate_limit_error", message, headers={"Retry-After": str(retry_after)})
 
 
+def out_of_memory() -> ApiError:
+    """The machine cannot hold what the request needs."""
+    return ApiError(503, "unavailable_error", "this machine has too little memory left for the request: send less")
+
+
 def failed(message: str) -> ApiError:
     """Something went wrong here."""
     return ApiError(500, "server_error", message)

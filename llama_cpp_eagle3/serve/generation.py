@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import DraftSettings, Sampling, TokenLogprob
 from ..errors import ContextFullError
-from .errors import ApiError, failed, invalid, too_long
+from .errors import ApiError, failed, invalid, out_of_memory, too_long
 from .figures import Figures
 from .schema import Completion
 from .worker import End, Event, Job, Token, Worker
@@ -166,4 +166,6 @@ def _error_of(error: BaseException | None, answer: Answer) -> ApiError:
         return too_long(len(answer.prompt), answer.n_ctx)
     if isinstance(error, ValueError):  # a grammar that is too ambiguous
         return invalid(str(error))
+    if isinstance(error, MemoryError):
+        return out_of_memory()
     return failed(str(error))

@@ -15,6 +15,7 @@ from ..engine import DraftSettings
 from .completions import FINGERPRINT
 from .errors import ApiError, invalid, not_found, unsupported
 from .http import Json, read_json
+from .limits import LIMITS, check_field
 from .params import generation_settings
 from .schema import Completion, parse
 from .server import Server
@@ -181,14 +182,18 @@ async def metrics(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     """POST /tokenize, with llama-server's `content` or vLLM's `prompt`."""
     server: Server = request.app.state.server
-    body = await _object(request)
-    tokenizer = server.tokenizer
+    return await server.prepare(_tokenized, server, await _object(request))  # type: ignore[no-any-return]
+
+
+def _tokenized(server: Server, body: dict[str, Any]) -> Response:
     is_vllm = "content" not in body and "prompt" in body
-    content = body.get("prompt" if is_vllm else "content")
+    field = "prompt" if is_vllm else "content"
+    content = body.get(field)
     add_special = bool(body.get("add_special_tokens" if is_vllm else "add_special", is_vllm))
     tokens: list[int] = []
     if content is not None:
-        tokens = await server.prepare(tokenizer.mixed, content, add_special, bool(body.get("parse_special", True)))
+        check_field(field, content, LIMITS["content"])
+        tokens = server.tokenizer.mixed(content, add_special, bool(body.get("parse_special", True)))
     found: list[Any] = tokens
     if body.get("with_pieces"):
         found = [{"id": token, "piece": _piece(server, token)} for token in tokens]
@@ -213,7 +218,11 @@ async def detokenize(request: Request) -> Response:
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")
-    text: str = await server.aside(lambda: server.tokenizer.detokenize(list(map(server.tokenizer.check, tokens))))
+    return await server.prepare(_detokenized, server, tokens)  # type: ignore[no-any-return]
+
+
+def _detokenized(server: Server, tokens: list[Any]) -> Response:
+    text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
     return Json({"content": text, "prompt": text})
 
 

@@ -15,6 +15,8 @@ N_EMBEDDINGS_MAX = 2048
 """Texts of a request for embeddings: OpenAI's limit."""
 N_FLOATS_MAX = 1 << 24
 """Numbers of an answer with embeddings."""
+N_LOGPROBS_MAX = 1 << 22
+"""Of all tokens of a request that may come: each takes some 100 bytes until its end."""
 PREPARE_SECONDS = 60.0
 """For what comes before a request can wait for its turn: templates, tokens, grammars, images."""
 _N_ITEMS_MAX = 100_000
@@ -70,7 +72,7 @@ LIMITS: dict[str, Limit] = {
     "input_prefix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_suffix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_extra": Limit(n_entries=1024, n_bytes=16 << 20),
-    "content": Limit(n_bytes=16 << 20, n_values=1 << 20),
+    "content": Limit(n_bytes=4 << 20, n_values=1 << 20),
     "tokens": Limit(n_entries=1 << 20),
 }
 """Field -> limit. Other fields are numbers with bounds in `schema`, or are not looked at."""
@@ -85,26 +87,15 @@ def check_body(body: Any) -> None:
     if isinstance(body, Mapping):
         for field, limit in LIMITS.items():
             if body.get(field) is not None:
-                _check(field, body[field], limit)
+                check_field(field, body[field], limit)
 
 
-def check_text(text: bytes) -> None:
-    """Refuse a body whose values would take many times its own size, before it is parsed.
+def check_field(field: str, value: Any, limit: Limit) -> None:
+    """Look at one field.
 
     Raises:
-        ApiError: it has too many.
+        ApiError: it is beyond its limit.
     """
-    n = sum(map(text.count, (b",", b"[", b"{")))
-    if n > N_VALUES_MAX:
-        raise invalid(f"the body: expected at most {N_VALUES_MAX} commas and opening brackets, found {n}")
-
-
-def exceeds(field: str, n_max: int, what: str, n: int) -> Exception:
-    """The error for a field that holds too much."""
-    return invalid(f"Field '{field}': expected at most {n_max}{what and ' ' + what}, found {n}")
-
-
-def _check(field: str, value: Any, limit: Limit) -> None:
     if limit.largest is not None and isinstance(value, (int, float)) and value > limit.largest:
         raise invalid(f"Field '{field}': expected at most {limit.largest}, found {value}")
     if limit.n_entries is not None and isinstance(value, (list, dict)) and len(value) > limit.n_entries:
@@ -121,6 +112,35 @@ def _check(field: str, value: Any, limit: Limit) -> None:
         raise exceeds(field, limit.n_values, "values", n_values)
     if limit.n_bytes is not None and n_bytes > limit.n_bytes:
         raise exceeds(field, limit.n_bytes, "bytes of text", n_bytes)
+
+
+def check_logprobs(n_probs: int, n_tokens: int) -> None:
+    """Refuse a request for more log-probabilities than are kept until its texts end.
+
+    Raises:
+        ApiError: so many of so many tokens are too many.
+    """
+    if n_probs * n_tokens > N_LOGPROBS_MAX:
+        raise invalid(
+            f"Field 'n_probs' (logprobs): expected at most {N_LOGPROBS_MAX} in all texts together, found {n_probs} for "
+            f"each of {n_tokens} tokens: send a smaller max_tokens"
+        )
+
+
+def check_text(text: bytes) -> None:
+    """Refuse a body whose values would take many times its own size, before it is parsed.
+
+    Raises:
+        ApiError: it has too many.
+    """
+    n = sum(map(text.count, (b",", b"[", b"{")))
+    if n > N_VALUES_MAX:
+        raise invalid(f"the body: expected at most {N_VALUES_MAX} commas and opening brackets, found {n}")
+
+
+def exceeds(field: str, n_max: int, what: str, n: int) -> Exception:
+    """The error for a field that holds too much."""
+    return invalid(f"Field '{field}': expected at most {n_max}{what and ' ' + what}, found {n}")
 
 
 def _n_bytes(text: str) -> int:

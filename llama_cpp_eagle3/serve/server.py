@@ -21,6 +21,7 @@ from .errors import failed, invalid, too_busy, too_long
 from .figures import Figures
 from .generation import Answer, Generation
 from .infill import Infill
+from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
 from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
@@ -181,6 +182,8 @@ class Server:
             if n_left <= 0:
                 raise too_long(len(tokens), engine.n_ctx)
             n_max = _N_UNLIMITED if self.options.context_shift else n_left
+            n_tokens = max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max))
+            check_logprobs(c.n_probs, c.n * n_tokens * len(prompts) + len(tokens) * c.echo)
             parent: Job | None = None
             for i in range(c.n):
                 own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
@@ -188,7 +191,7 @@ class Server:
                     sequence = engine.prepare(
                         tokens,
                         own,
-                        max_tokens=max(1, min(n_max, c.n_predict if c.n_predict >= 0 else n_max)),
+                        max_tokens=n_tokens,
                         stop=stops_of(c),
                         draft=draft,
                         logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,

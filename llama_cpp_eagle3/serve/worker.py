@@ -144,7 +144,7 @@ class Worker:
         if self._thread.ident is not None:
             self._thread.join(seconds)
         else:
-            self._end_all()  # it was never started
+            self._finish()  # it was never started
         return not self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
@@ -182,13 +182,16 @@ class Worker:
                     self._call_deferred()
                     if self.engine.has_work and not self._stopping:
                         self._step()
+                except MemoryError as e:  # another try would meet the same, unless those who run give theirs back
+                    _log.error("the memory does not suffice: all requests end")
+                    self._end_all(e)
                 except Exception as e:
                     _log.exception("the worker failed")
                     self._give_up(e)
         finally:
-            self._end_all()
+            self._finish()
 
-    def _end_all(self) -> None:
+    def _finish(self) -> None:
         """Answer all that came in, and have what comes from now on refused."""
         with self._gate:
             self._has_ended = True
@@ -198,6 +201,8 @@ class Worker:
         start = perf_counter()
         try:
             outputs = self.engine.step()
+        except MemoryError:
+            raise
         except Exception as e:  # a pass failed: the sequences go on from where they are
             self._n_failures += 1
             _log.error("a step failed: %s", e)
@@ -344,6 +349,9 @@ class Worker:
             if call.future.set_running_or_notify_cancel():
                 call.future.set_exception(error)
         self._deferred = []
+        self._end_all(error)
+
+    def _end_all(self, error: BaseException) -> None:
         left = list(self._by_sequence)
         try:
             self.engine.drop(left)

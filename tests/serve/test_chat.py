@@ -25,6 +25,7 @@ TOOL = {
         },
     },
 }
+RESPONSES_TOOL = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
 
 
 def body(**more: Any) -> dict[str, Any]:
@@ -155,6 +156,21 @@ def test_a_call_that_is_cut_off(tools: Running, says: Callable[[str], None]) -> 
     request = body(max_tokens=45, tools=[TOOL])
     assert tools.ask("/v1/chat/completions", request)["choices"][0]["finish_reason"] == "length"
     assert tools.stream("/v1/chat/completions", request)[-2]["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("before", ["", "the self "])
+def test_what_is_no_call_is_content(tools: Running, says: Callable[[str], None], before: str) -> None:
+    """Cut off or not, whatever the model wrote is told, once."""
+    text = before + "<tool_call>\n{{{{"
+    says(text)
+    for n in (400, len(tools.ask("/tokenize", {"content": text})["tokens"])):
+        request = body(max_tokens=n, tools=[TOOL])
+        answer = tools.ask("/v1/chat/completions", request)["choices"][0]["message"]
+        assert answer["content"] == text
+        assert not answer.get("tool_calls")
+        assert joined(tools.stream("/v1/chat/completions", request)[:-1]) == text
+        output = tools.ask("/v1/responses", {"input": "a", "max_output_tokens": n, "tools": [RESPONSES_TOOL]})["output"]
+        assert "".join(part["text"] for item in output for part in item["content"]) == text
 
 
 def test_tools_that_are_not_called(tools: Running) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.errors import ApiError
-from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_VALUES_MAX, check_body
+from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
 from llama_cpp_eagle3.serve.schema import Completion
 from serving import Running
 
@@ -132,6 +132,30 @@ def test_breakers_are_looked_for_once(running: Running, monkeypatch: pytest.Monk
     assert len(made) == 1
     running.ask("/completion", {**body, "dry_sequence_breakers": ["b"]})
     assert len(made) == 2
+
+
+def test_log_probabilities_of_all_tokens_together(running: Running) -> None:
+    body = {"prompt": TEXT, "n_predict": 400, "n": 128, "n_probs": 320}
+    response = running.post("/completion", body)
+    assert response.status_code == 400
+    assert "'n_probs'" in response.text
+    assert f"{N_LOGPROBS_MAX}" in response.text
+    assert "content" in running.ask("/completion", {**body, "n": 1, "n_predict": 2})
+
+
+def test_memory_that_ends_in_a_pass(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often: those who run are told so, and the server goes on."""
+
+    def step() -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.server.engine, "step", step)
+        for _ in range(5):
+            response = running.post("/completion", {"prompt": TEXT})
+            assert response.status_code == 503
+            assert "memory" in response.json()["error"]["message"]
+    assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
 
 
 class Held:
