@@ -68,7 +68,7 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
 
     line()
     if stats.calibrate_seconds >= 0.1:
-        line(f"measured for {stats.calibrate_seconds:.3f} seconds what passes cost on this machine, once")
+        line(f"measured for {stats.calibrate_seconds:.3f} seconds what passes cost on this machine")
     for what, n, seconds in (
         ("encoded", figures.n_prompt, stats.prefill_seconds),
         ("decoded", stats.tokens, figures.decode_seconds),

@@ -295,6 +295,12 @@ def test_measuring_is_told_beforehand(
     assert told not in err
     assert "measured for" not in err
     assert not list(tmp_path.rglob("*.*"))
+    with monkeypatch.context() as patch:
+        patch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "other"))
+        assert run(*flags, "-p", "the self", "-n", 1) == 0
+    err = capsys.readouterr().err
+    assert "measured for" in err
+    assert "once" not in err  # it may happen again
     monkeypatch.setattr(Eagle3Llama, "generate", lambda *_, **__: pytest.fail("it generates before it is told"))
     with pytest.raises(pytest.fail.Exception, match="before it is told"):
         run(*flags, "-p", "the self", "-n", 1)
