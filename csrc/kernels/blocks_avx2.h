@@ -25,7 +25,7 @@ struct unpacked {
 //   is_signed        are the values int8, or uint8?
 //   largest          magnitude of a value
 //   sums             what rows keep of their blocks' sums
-//   unpack(p, stride, w)   the blocks of eight channels, `stride` bytes from each other
+//   unpack(p, b, stride, w)   block b of eight channels, `stride` bytes from each other
 
 // Sums of n vectors of values times the row's values, as int32. Products of two inputs are added in 16 bits, as many
 // as never overflow.
@@ -88,7 +88,7 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
         unpacked w;
-        format::unpack(weights + b * format::block_bytes * (format::octets ? 8 : 1), stride, w);
+        format::unpack(weights, b, stride, w);
         const __m256 scales = in_order<format>(w.d);
         for (int64_t r = 0; r < n_rows; ++r) {
             const uint8_t * row  = rows + r * row_bytes;
@@ -226,15 +226,17 @@ AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked &
 
 // a kernel of a format
 template <class format>
-constexpr kernel blocks_kernel(const char * name, ggml_type type) {
+constexpr kernel blocks_kernel(const char * name, ggml_type type, int64_t n_inputs = QK,
+                               void (*quantize)(const float *, int64_t,
+                                                uint8_t *) = quantize_q8<typename format::sums>) {
     return { name,
              type,
              format::octets ? layout::repacked : layout::mapped,
              format::octets ? 8 : 1,
-             QK,
+             n_inputs,
              is_supported,
              q8_row_size,
-             quantize_q8<typename format::sums>,
+             quantize,
              compute_blocks<format> };
 }
 
