@@ -16,8 +16,21 @@ namespace eagle3::kernels {
 const std::vector<const kernel *> & all() {
     static const std::vector<const kernel *> kernels = {
 #if defined(__x86_64__)
-        &q4_0x8_avx2,   &q4_0_avx2,   &q4_1_avx2,    &q5_0_avx2,  &q5_1_avx2, &q8_0_avx2,
-        &iq4_nlx8_avx2, &iq4_nl_avx2, &mxfp4x8_avx2, &mxfp4_avx2, &f16_avx2,  &bf16_avx2,
+        // clang-format off: one a line
+        &q4_0x8_avx2,
+        &q4_0_avx2,
+        &q4_1_avx2,
+        &q5_0_avx2,
+        &q5_1_avx2,
+        &q8_0_avx2,
+        &iq4_nlx8_avx2,
+        &iq4_nl_avx2,
+        &iq4_xs_avx2,
+        &mxfp4x8_avx2,
+        &mxfp4_avx2,
+        &f16_avx2,
+        &bf16_avx2,
+    // clang-format on
 #endif
     };
     return kernels;
