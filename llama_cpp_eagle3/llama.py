@@ -139,7 +139,7 @@ class Eagle3Llama(GeneratingLlama):
             lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
-            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves (Q4_0 with AVX2);
+            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves (docs/api.md);
                 "off": ggml's alone; "auto": ours where they are known to be faster. Other models of the process are
                 computed as before.
             progress: told how far loading the target is, 0 to 1.

@@ -17,6 +17,10 @@ struct unpacked {
     __m256i q[8];
     __m256  d; // scales of the channels, in order
     __m256  m; // what is added to each of a channel's weights, if the format has such
+
+    // what a format keeps for the following blocks
+    __m256  super_d         = {};
+    __m256i super_scales[2] = {};
 };
 
 // A format:
@@ -82,12 +86,12 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
     for (int64_t r = 0; r < n_rows; ++r) {
         sums[r] = _mm256_setzero_ps();
     }
+    unpacked w;
     for (int64_t b = 0; b < k / QK; ++b) {
         // eight short streams are more than the processor foresees by itself; behind the last weights nothing is read
         for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
-        unpacked w;
         format::unpack(weights, b, stride, w);
         const __m256 scales = in_order<format>(w.d);
         for (int64_t r = 0; r < n_rows; ++r) {

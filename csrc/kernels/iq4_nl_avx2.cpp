@@ -50,12 +50,17 @@ struct iq4_xs : iq4_nl {
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         const int i = static_cast<int>(b % 8);
         p += b / 8 * 8 * block_bytes;
-        const __m256i head  = load_dwords(p, stride);
-        const __m256i low   = _mm256_srl_epi32(load_dwords(p + 4, stride), _mm_cvtsi32_si128(4 * i));
-        const __m256i high  = _mm256_srl_epi32(head, _mm_cvtsi32_si128(16 + 2 * i));
-        const __m256i scale = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
-                                              _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
-        w.d = _mm256_mul_ps(load_halves(p, stride), _mm256_cvtepi32_ps(_mm256_sub_epi32(scale, _mm256_set1_epi32(32))));
+        if (i == 0) {
+            w.super_d         = load_halves(p, stride);
+            w.super_scales[0] = load_dwords(p + 4, stride);
+            w.super_scales[1] = _mm256_srli_epi32(load_dwords(p, stride), 16);
+        }
+        const __m256i low   = _mm256_and_si256(w.super_scales[0], _mm256_set1_epi32(15));
+        const __m256i high  = _mm256_and_si256(w.super_scales[1], _mm256_set1_epi32(3));
+        const __m256i scale = _mm256_or_si256(low, _mm256_slli_epi32(high, 4));
+        w.d = _mm256_mul_ps(w.super_d, _mm256_cvtepi32_ps(_mm256_sub_epi32(scale, _mm256_set1_epi32(32))));
+        w.super_scales[0] = _mm256_srli_epi32(w.super_scales[0], 4);
+        w.super_scales[1] = _mm256_srli_epi32(w.super_scales[1], 2);
         load_nibbles(p + 8 + 16 * i, stride, w.q);
         look_up(table(), w.q);
     }
