@@ -17,6 +17,10 @@ struct unpacked {
     __m256i q[8];
     __m256  d; // scales of the channels, in order
     __m256  m; // what is added to each of a channel's weights, if the format has such
+
+    // what a format keeps for the following blocks
+    __m256  super_d         = {};
+    __m256i super_scales[2] = {};
 };
 
 // A format:
@@ -25,7 +29,7 @@ struct unpacked {
 //   is_signed        are the values int8, or uint8?
 //   largest          magnitude of a value
 //   sums             what rows keep of their blocks' sums
-//   unpack(p, stride, w)   the blocks of eight channels, `stride` bytes from each other
+//   unpack(p, b, stride, w)   block b of eight channels, `stride` bytes from each other
 
 // Sums of n vectors of values times the row's values, as int32. Products of two inputs are added in 16 bits, as many
 // as never overflow.
@@ -82,13 +86,13 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
     for (int64_t r = 0; r < n_rows; ++r) {
         sums[r] = _mm256_setzero_ps();
     }
+    unpacked w;
     for (int64_t b = 0; b < k / QK; ++b) {
         // eight short streams are more than the processor foresees by itself; behind the last weights nothing is read
         for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
-        unpacked w;
-        format::unpack(weights + b * format::block_bytes * (format::octets ? 8 : 1), stride, w);
+        format::unpack(weights, b, stride, w);
         const __m256 scales = in_order<format>(w.d);
         for (int64_t r = 0; r < n_rows; ++r) {
             const uint8_t * row  = rows + r * row_bytes;
@@ -226,15 +230,17 @@ AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked &
 
 // a kernel of a format
 template <class format>
-constexpr kernel blocks_kernel(const char * name, ggml_type type) {
+constexpr kernel blocks_kernel(const char * name, ggml_type type, int64_t n_inputs = QK,
+                               void (*quantize)(const float *, int64_t,
+                                                uint8_t *) = quantize_q8<typename format::sums>) {
     return { name,
              type,
              format::octets ? layout::repacked : layout::mapped,
              format::octets ? 8 : 1,
-             QK,
+             n_inputs,
              is_supported,
              q8_row_size,
-             quantize_q8<typename format::sums>,
+             quantize,
              compute_blocks<format> };
 }
 

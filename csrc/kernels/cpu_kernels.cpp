@@ -29,6 +29,7 @@ const std::vector<const kernel *> & all() {
         &q2_K_avx2,
         &iq4_nlx8_avx2,
         &iq4_nl_avx2,
+        &iq4_xs_avx2,
         &mxfp4x8_avx2,
         &mxfp4_avx2,
         &f16_avx2,

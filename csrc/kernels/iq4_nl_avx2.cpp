@@ -1,5 +1,5 @@
 // IQ4_NL: a scale, then 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
-// ggml/src/ggml-cpu/repack.cpp).
+// ggml/src/ggml-cpu/repack.cpp). IQ4_XS: 256 values of that table, with a scale, and one of six bits for each 32.
 #include "kernels/blocks_avx2.h"
 #include "kernels/legacy_avx2.h"
 
@@ -22,7 +22,8 @@ struct iq4_nl {
     static constexpr int     largest     = 127;
     using sums                           = offset_sums<0>;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         w.d = load_halves(p, stride);
         load_nibbles(p + 2, stride, w.q);
         look_up(table(), w.q);
@@ -32,15 +33,56 @@ struct iq4_nl {
 struct iq4_nlx8 : iq4_nl {
     static constexpr bool octets = true;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t /*stride*/, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
+        p += b * 8 * block_bytes;
         w.d = _mm256_cvtph_ps(load128(p));
         load_nibbles_octets(p + 16, _mm256_setzero_si256(), w.q);
         look_up(table(), w.q);
     }
 };
 
+constexpr int64_t QK_K =
+    256; // inputs of a block of IQ4_XS, whose bytes are a scale, the high bits of eight, the low ones, indices
+
+struct iq4_xs : iq4_nl {
+    static constexpr int64_t block_bytes = 17; // an eighth of it
+
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        const int i = static_cast<int>(b % 8);
+        p += b / 8 * 8 * block_bytes;
+        if (i == 0) {
+            w.super_d         = load_halves(p, stride);
+            w.super_scales[0] = load_dwords(p + 4, stride);
+            w.super_scales[1] = _mm256_srli_epi32(load_dwords(p, stride), 16);
+        }
+        const __m256i low   = _mm256_and_si256(w.super_scales[0], _mm256_set1_epi32(15));
+        const __m256i high  = _mm256_and_si256(w.super_scales[1], _mm256_set1_epi32(3));
+        const __m256i scale = _mm256_or_si256(low, _mm256_slli_epi32(high, 4));
+        w.d = _mm256_mul_ps(w.super_d, _mm256_cvtepi32_ps(_mm256_sub_epi32(scale, _mm256_set1_epi32(32))));
+        w.super_scales[0] = _mm256_srli_epi32(w.super_scales[0], 4);
+        w.super_scales[1] = _mm256_srli_epi32(w.super_scales[1], 2);
+        load_nibbles(p + 8 + 16 * i, stride, w.q);
+        look_up(table(), w.q);
+    }
+};
+
+// as ggml's quantize_row_q8_K: one scale for 256 values, here given to each 32 of them
+AVX2 void quantize_q8_k(const float * x, int64_t k, uint8_t * row) {
+    auto * scales = reinterpret_cast<float *>(row + k);
+    for (int64_t b = 0; b < k; b += QK_K) {
+        const auto [low, high] = std::minmax_element(x + b, x + b + QK_K);
+        const float max        = *high > -*low ? *high : *low; // the largest in magnitude
+        const float iscale     = max != 0.0f ? -127.0f / max : 0.0f;
+        for (int64_t i = b; i < b + QK_K; ++i) {
+            row[i] = static_cast<uint8_t>(std::min(_mm_cvtss_si32(_mm_set_ss(iscale * x[i])), 127));
+        }
+        std::fill_n(scales + b / QK, QK_K / QK, max != 0.0f ? 1 / iscale : 0.0f);
+    }
+}
+
 } // namespace
 
+const kernel iq4_xs_avx2   = blocks_kernel<iq4_xs>("iq4_xs/avx2", GGML_TYPE_IQ4_XS, QK_K, quantize_q8_k);
 const kernel iq4_nlx8_avx2 = blocks_kernel<iq4_nlx8>("iq4_nlx8/avx2", GGML_TYPE_IQ4_NL);
 const kernel iq4_nl_avx2   = blocks_kernel<iq4_nl>("iq4_nl/avx2", GGML_TYPE_IQ4_NL);
 

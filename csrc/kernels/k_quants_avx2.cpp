@@ -2,12 +2,10 @@
 #include "kernels/k_quants_avx2.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "kernels/avx2.h"
 
 #include <algorithm>
 #include <cstring>
-
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
 
 namespace eagle3::kernels {
 
@@ -487,19 +485,15 @@ void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, in
     }
 }
 
-bool is_supported() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
 template <class Format>
 constexpr kernel mapped(const char * name, ggml_type type) {
-    return { name,           type, layout::mapped, 1, QK, is_supported, row_size<Format::SUB>, quantize<Format::SUB>,
+    return { name,           type, layout::mapped, 1, QK, avx2::is_supported, row_size<Format::SUB>, quantize<Format::SUB>,
              compute<Format> };
 }
 
 } // namespace
 
-const kernel q4_Kx8_avx2 = { "q4_Kx8/avx2", GGML_TYPE_Q4_K, layout::repacked, 8, QK, is_supported,
+const kernel q4_Kx8_avx2 = { "q4_Kx8/avx2", GGML_TYPE_Q4_K, layout::repacked, 8, QK, avx2::is_supported,
                              row_size<32>,  quantize<32>,   compute_q4_Kx8 };
 const kernel q2_K_avx2   = mapped<q2_K>("q2_K/avx2", GGML_TYPE_Q2_K);
 const kernel q3_K_avx2   = mapped<q3_K>("q3_K/avx2", GGML_TYPE_Q3_K);

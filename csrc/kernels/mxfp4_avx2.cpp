@@ -30,7 +30,8 @@ struct mxfp4 {
     static constexpr int     largest     = 24;
     using sums                           = offset_sums<12>;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         w.d = scales(_mm256_and_si256(load_dwords(p, stride), _mm256_set1_epi32(0xff)));
         load_nibbles(p + 1, stride, w.q);
         look_up(table(), w.q);
@@ -40,7 +41,8 @@ struct mxfp4 {
 struct mxfp4x8 : mxfp4 {
     static constexpr bool octets = true;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t /*stride*/, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
+        p += b * 8 * block_bytes;
         w.d = scales(_mm256_cvtepu8_epi32(load128(p))); // the first eight
         load_nibbles_octets(p + 8, _mm256_setzero_si256(), w.q);
         look_up(table(), w.q);

@@ -18,7 +18,8 @@ struct q4_0 {
     static constexpr int     largest     = 15;
     using sums                           = offset_sums<8>;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         w.d = load_halves(p, stride);
         load_nibbles(p + 2, stride, w.q);
     }
@@ -27,7 +28,8 @@ struct q4_0 {
 struct q4_0x8 : q4_0 {
     static constexpr bool octets = true;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t /*stride*/, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
+        p += b * 8 * block_bytes;
         w.d = _mm256_cvtph_ps(load128(p));
         load_nibbles_octets(p + 16, _mm256_set1_epi8(static_cast<char>(0x88)), w.q);
     }

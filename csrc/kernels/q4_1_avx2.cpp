@@ -17,7 +17,8 @@ struct q4_1 {
     static constexpr int     largest     = 15;
     using sums                           = value_sums;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         load_scale_and_min(p, stride, w);
         load_nibbles(p + 4, stride, w.q);
     }

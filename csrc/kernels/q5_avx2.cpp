@@ -39,7 +39,8 @@ struct q5_0 : q5 {
     static constexpr int64_t block_bytes = 22;
     using sums                           = offset_sums<16>;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         w.d = load_halves(p, stride);
         load_nibbles(p + 6, stride, w.q);
         add_fifth_bits(p + 2, stride, w.q);
@@ -50,7 +51,8 @@ struct q5_1 : q5 {
     static constexpr int64_t block_bytes = 24;
     using sums                           = value_sums;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         load_scale_and_min(p, stride, w);
         load_nibbles(p + 8, stride, w.q);
         add_fifth_bits(p + 4, stride, w.q);

@@ -17,7 +17,8 @@ struct q8_0 {
     static constexpr int     largest     = 128;
     using sums                           = offset_sums<0>;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, size_t stride, unpacked & w) {
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * block_bytes;
         w.d = load_halves(p, stride);
         load_transposed(p + 2, stride, w.q);
         load_transposed(p + 18, stride, w.q + 4);

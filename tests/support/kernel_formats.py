@@ -35,6 +35,11 @@ class Format:
         """Values and bytes of a block."""
         return gguf.GGML_QUANT_SIZES[self.type]
 
+    def n_inputs(self, k: int) -> int:
+        """The next number from k on that fits the type."""
+        n = max(32, self.block[0])
+        return -(-k // n) * n
+
     @property
     def n_head(self) -> int:
         """Bytes before a block's values: scales, or an exponent."""
@@ -78,6 +83,8 @@ class Format:
         w = gguf.quants.dequantize(weights, self.type).astype(np.float64)
         if self.type in (Type.F16, Type.BF16):
             return x.astype(np.float64) @ w.T
+        if self.type == Type.IQ4_XS:
+            return super_quantized_rows(x) @ w.T
         rows, sums = quantized_rows(x)
         if self.scales < 2:
             return rows @ w.T
@@ -97,6 +104,16 @@ def quantized_rows(x: Floats) -> tuple[Doubles, Doubles]:
     return (values * d.astype(np.float16).astype(np.float64)).reshape(x.shape), sums.astype(np.float64)
 
 
+def super_quantized_rows(x: Floats) -> Doubles:
+    """Rows in Q8_K."""
+    blocks = x.reshape(*x.shape[:-1], -1, 256)
+    peak = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1)
+    scale = np.where(peak != 0, np.float32(-127) / np.where(peak != 0, peak, np.float32(1)), np.float32(0))
+    values = np.minimum(np.rint(blocks * scale.astype(np.float32)), 127)
+    d = np.where(peak != 0, np.float32(1) / np.where(peak != 0, scale, np.float32(1)), np.float32(0))
+    return (values * d.astype(np.float64)).reshape(x.shape)
+
+
 LEGACY = (
     Format("q4_0x8/avx2", Type.Q4_0, 1, 0x88),
     Format("q4_0/avx2", Type.Q4_0, 1),
@@ -106,6 +123,7 @@ LEGACY = (
     Format("q8_0/avx2", Type.Q8_0, 1),
     Format("iq4_nlx8/avx2", Type.IQ4_NL, 1, 0),
     Format("iq4_nl/avx2", Type.IQ4_NL, 1),
+    Format("iq4_xs/avx2", Type.IQ4_XS, 1),
     Format("mxfp4x8/avx2", Type.MXFP4, 0, 0),
     Format("mxfp4/avx2", Type.MXFP4),
     Format("f16/avx2", Type.F16),
