@@ -487,8 +487,10 @@ void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, in
 
 template <class Format>
 constexpr kernel mapped(const char * name, ggml_type type) {
-    return { name,           type, layout::mapped, 1, QK, avx2::is_supported, row_size<Format::SUB>, quantize<Format::SUB>,
-             compute<Format> };
+    return {
+        name,           type, layout::mapped, 1, QK, avx2::is_supported, row_size<Format::SUB>, quantize<Format::SUB>,
+        compute<Format>
+    };
 }
 
 } // namespace
