@@ -172,6 +172,17 @@ def test_numbers_that_are_infinite_in_32_bits(name: str, running: Running) -> No
             assert re.fullmatch("[a-z]+", response.json()["content"]), value
 
 
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias"])
+def test_a_grammar_that_wants_what_a_penalty_forbids(name: str, running: Running) -> None:
+    body = {"prompt": "a a a", "n_predict": 9, "grammar": 'root ::= "aaaa"', "temperature": 0}
+    for value in (3.5e38, 1e308):
+        more = {"logit_bias": [["a", -value]]} if name == "logit_bias" else {name: value}
+        assert running.ask("/completion", {**body, **more})["content"] == "aaaa"
+    response = running.post("/completion", {**body, "logit_bias": [["a", False], ["aa", False], ["aaa", False]]})
+    assert response.status_code == 400
+    assert "forbids" in response.text
+
+
 class Held:
     """A function that waits until it may go on."""
 
