@@ -108,6 +108,9 @@ llama_token target::draw(llama_sampler * smpl, llama_sampler * grammar, const fl
         llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
         llama_sampler_apply(grammar, &cur_p);
         token = select(smpl, candidates);
+        if (!is_allowed(grammar, token)) {
+            throw std::invalid_argument("the grammar allows only tokens that a bias or a penalty forbids");
+        }
     }
     if (grammar) {
         llama_sampler_accept(grammar, token);

@@ -47,11 +47,16 @@ _SAMPLER_NAMES = {
     "nucleus": "top_p",
     "temp": "temperature",
 }
+_LARGEST, _SMALLEST = 1e9, 1e-9
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 _ORDERED_ONLY = ("top_n_sigma", "xtc_probability", "dynatemp_range", "dry_multiplier", "min_keep")
 """Options that llama_cpp's order has no sampler for."""
 _F32_TINY = float(np.finfo(np.float32).tiny)  # the reciprocal of what is smaller may be infinite
 _F32_MAX = float(np.finfo(np.float32).max)
+
+
+def _finite(x: float) -> float:
+    return min(max(x, -_LARGEST), _LARGEST)
 
 
 def samplers_of(value: list[str] | str) -> list[str]:
@@ -167,10 +172,16 @@ class Sampling:
         """The same draws with every number that becomes memory or time no larger than a context and a vocabulary need.
 
         llama.cpp allocates as many tokens as the penalties may look back at, whether or not there are so many, and
-        takes the numbers as they are: 8 GiB for 2147483647, and another number for what is larger.
+        takes the numbers as they are: 8 GiB for 2147483647, and another number for what is larger. Its floats have 32
+        bits: what is infinite there makes logits that are no numbers.
         """
+        floats = {f.name: getattr(self, f.name) for f in fields(self)}
+        floats = {name: _finite(value) for name, value in floats.items() if isinstance(value, float)}
+        floats["repeat_penalty"] = max(_SMALLEST, _finite(self.repeat_penalty))
         return replace(
             self,
+            **floats,
+            logit_bias={token: bias if bias == -math.inf else _finite(bias) for token, bias in self.logit_bias.items()},
             top_k=max(0, min(self.top_k, n_vocab)),
             min_keep=max(0, min(self.min_keep, n_vocab)),
             penalty_last_n=max(0, min(self.penalty_last_n, n_ctx)),

@@ -158,6 +158,31 @@ def test_memory_that_ends_in_a_pass(running: Running, monkeypatch: pytest.Monkey
     assert "content" in running.ask("/completion", {"prompt": TEXT, "n_predict": 1})
 
 
+FLOATS = [name for name, field in Completion.model_fields.items() if field.annotation is float]
+
+
+@pytest.mark.parametrize("name", [*FLOATS, "logit_bias"])
+def test_numbers_that_are_infinite_in_32_bits(name: str, running: Running) -> None:
+    body = {"prompt": "a b a b", "n_predict": 6, "grammar": "root ::= [a-z]+", "seed": 3, "ignore_eos": True}
+    body |= {"repeat_penalty": 1.2, "dry_multiplier": 0.5, "frequency_penalty": 0.1, "dynatemp_range": 0.1}
+    for value in (3.5e38, 1e308, -3.5e38, -1e308, 1e-45, 1e-320):
+        response = running.post("/completion", {**body, name: [["b", value]] if name == "logit_bias" else value})
+        assert response.status_code in (200, 400), response.text
+        if response.status_code == 200:
+            assert re.fullmatch("[a-z]+", response.json()["content"]), value
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias"])
+def test_a_grammar_that_wants_what_a_penalty_forbids(name: str, running: Running) -> None:
+    body = {"prompt": "a a a", "n_predict": 9, "grammar": 'root ::= "aaaa"', "temperature": 0}
+    for value in (3.5e38, 1e308):
+        more = {"logit_bias": [["a", -value]]} if name == "logit_bias" else {name: value}
+        assert running.ask("/completion", {**body, **more})["content"] == "aaaa"
+    response = running.post("/completion", {**body, "logit_bias": [["a", False], ["aa", False], ["aaa", False]]})
+    assert response.status_code == 400
+    assert "forbids" in response.text
+
+
 class Held:
     """A function that waits until it may go on."""
 

@@ -316,7 +316,7 @@ class Fuzzer:
         for _ in range(self.pick((0, 1, 1, 2, 3, 5, 8))):
             field = self.pick(fields)
             body[field] = self.likely(field) if self.rng.random() < 0.75 else self.value()
-        if self.rng.random() < 0.05:
+        if self.rng.random() < 0.05 and body:
             body.pop(self.pick(list(body)), None)
         return body
 
