@@ -124,7 +124,7 @@ def test_it_goes_on_from_a_head(target: Target, prompts: Path, tmp_path: Path) -
 
 
 def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is a prompt."""
+    """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is one."""
     target = write_target(tmp_path / "ends.gguf", n_layer=7, eos_scale=1.0)
     monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this one writes no words
     output = tmp_path / "head.gguf"
