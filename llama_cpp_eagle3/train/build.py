@@ -112,11 +112,11 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
     expected = {f"{name}.weight" for name in _NAMES.values()}
     more = set(tensors) - expected - {"d2t"}
     switched = [k for k in ("norm_output", "norm_before_residual", "norm_before_fc", "fc_norm") if fields.get(k)]
-    if more or switched or not expected <= set(tensors) or "d2t" not in tensors:
-        found = ", ".join([*sorted(more), *switched, *sorted(expected - set(tensors))]) or "no d2t"
+    if more or switched or not expected <= set(tensors):
+        found = ", ".join([*sorted(more), *switched, *sorted(expected - set(tensors))])
         raise IncompatibleDraftError(
             f"the head '{path}' is built in another way than those that are trained here ({found}): only EAGLE-3 heads "
-            "with one layer, three norms, an lm_head and a draft vocabulary of their own can be trained on"
+            "with one layer, three norms and an lm_head of their own can be trained on"
         )
     n_head, n_head_kv = int(fields["attention.head_count"]), int(fields["attention.head_count_kv"])
     n_embd = int(fields["embedding_length"])

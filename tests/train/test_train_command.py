@@ -15,9 +15,10 @@ from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import data, trainer  # noqa: E402
+from llama_cpp_eagle3.train import data, rows, trainer  # noqa: E402
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.data import Store, read_prompts  # noqa: E402
+from llama_cpp_eagle3.train.learning import Rounds, play  # noqa: E402
 from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
 
 _SMALL = (
@@ -206,3 +207,31 @@ def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest
     state = _state(tmp_path / "head.gguf.work")
     assert state["step"] == 1
     assert all(bool(values.float().isfinite().all()) for values in state["head"].values())
+
+
+def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that has learned its texts by heart is accepted by the engine where the simulation says so."""
+    monkeypatch.setattr(rows, "TEMPERATURES", (0.0,))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\nthree\nfour\nfive\n")
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    more = ("--steps", "60", "--lr", "0.01", "--cache", cache, "--draft-vocab", "320")
+    more += ("--tokens", "400", "--eval-every", "60")
+    assert _train(target, output, "-f", prompts, *more) == 0
+    head = head_from_gguf(output, Path(target.path), 160, 4)
+    texts = Store(tmp_path / "head.gguf.work").texts
+    source = Source(Extractor(Path(target.path), (2, 3, 4), 160, 1), cache)
+    n_accepted = 0
+    with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, verbose=False) as llm:
+        for text in texts:
+            rounds = Rounds()
+            play(head, source.get(text), 2, rounds)
+            (result,) = llm.generate_batch([text.tokens[: text.n_prompt]], max_tokens=24, temperature=0)
+            stats = result.stats
+            assert result.tokens[: len(text.tokens) - text.n_prompt] == text.tokens[text.n_prompt :]
+            # the simulation ends where its text has no room for a whole draft any more
+            assert abs(stats.rounds - rounds.n_rounds) <= 2, (stats, rounds)
+            assert abs(stats.accepted - rounds.n_accepted) <= 2
+            n_accepted += rounds.n_accepted
+    source.extractor.close()
+    assert n_accepted > 3 * len(texts)
