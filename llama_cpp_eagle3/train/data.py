@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,8 +145,16 @@ def _parse(value: Any) -> list[dict[str, Any]] | str:
     raise ValueError("expected one of messages, body, turns, prompt and text")
 
 
-def file_prompts(llm: Eagle3Llama, paths: Iterable[Path], n_ctx: int) -> list[Prompt]:
+def file_prompts(
+    llm: Eagle3Llama, paths: Iterable[Path], n_max: int, say: Callable[[str], None] = lambda text: None
+) -> list[Prompt]:
     """The prompts of files, without duplicates.
+
+    Args:
+        llm: the target.
+        paths: the files.
+        n_max: tokens of a prompt; longer ones are left out.
+        say: told what is left out.
 
     Raises:
         ValueError: a file is not understood, has no prompts, or they are all the same.
@@ -162,16 +170,22 @@ def file_prompts(llm: Eagle3Llama, paths: Iterable[Path], n_ctx: int) -> list[Pr
                 tokens = _find_tokens(llm, text)
             else:
                 tokens = templates.tokens(value)
-            if len(tokens) >= n_ctx - 16:
+            if len(tokens) > n_max:
                 n_long += 1
             elif tokens:
                 found.append(tokens)
         if len(found) == n_before:
-            why = f", but {n_long} that are longer than the {n_ctx} tokens of a text (-c)" if n_long else ""
+            why = f" but {n_long} that are longer than {n_max} tokens: -c makes room for more" if n_long else ""
             raise ValueError(f"'{path}': found no prompts{why}")
     if len(found) > 1 and all(tokens == found[0] for tokens in found):
         raise ValueError(f"all {len(found)} prompts are the same: a head learns nothing from one text. Give others")
     unique = {tuple(tokens): tokens for tokens in found}
+    if n_long:
+        say(f"{n_long} prompts are longer than {n_max} tokens and are left out: -c makes room for more")
+    if len(unique) < len(found):
+        say(f"{len(found) - len(unique)} prompts come twice and are left out once")
+    if not templates.has_template:
+        say("the target has no chat template: prompts are texts that it goes on from")
     return [Prompt(i, tokens, "file") for i, tokens in enumerate(unique.values())]
 
 
@@ -186,6 +200,11 @@ class SelfPrompts:
         self.llm, self.n_ctx, self.seed = llm, n_ctx, seed
         self.templates = Templates(llm)
         self.before = self.templates.user_turn() if self.templates.has_template else ""
+        if not self.before and llm.token_bos() < 0:
+            raise Eagle3Error(
+                "the target has neither a chat template nor a token that begins a text, so that it cannot make up "
+                "prompts: give some with -f"
+            )
         self.seen = {tuple(prompt.tokens) for prompt in known}
 
     def block(self, first_id: int, n: int) -> list[Prompt]:
@@ -234,11 +253,8 @@ class Store:
         self.prompts_path, self.texts_path = folder / "prompts.jsonl", folder / "texts.jsonl"
         self.prompts = [Prompt(**value) for value in _read_whole_lines(self.prompts_path)]
         self.texts = [Text(**value) for value in _read_whole_lines(self.texts_path)]
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of all answers."""
-        return sum(len(text.tokens) - text.n_prompt for text in self.texts)
+        self.n_tokens = sum(len(text.tokens) - text.n_prompt for text in self.texts)
+        """Of all answers."""
 
     def add_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Keep prompts."""
@@ -249,6 +265,7 @@ class Store:
         """Keep a text."""
         _append(self.texts_path, [text])
         self.texts.append(text)
+        self.n_tokens += len(text.tokens) - text.n_prompt
 
     def unanswered(self) -> list[Prompt]:
         """Prompts without a text."""

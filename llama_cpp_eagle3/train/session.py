@@ -121,9 +121,9 @@ def tell_worth(job: Job, held: Sequence[Text]) -> None:
     prompts = [text.tokens[: text.n_prompt] for text in held[: job.n_measured]]
     options: dict[str, Any] = {"n_ctx": job.n_ctx, "max_tokens": min(128, job.max_tokens), "n_threads": job.n_threads}
     options["n_max"] = job.training.n_max
-    heads = [("without a head", None), *([("--init", job.init)] if job.init else []), ("with the new head", job.output)]
-    for name, head in heads:
-        if head is None or head.suffix == ".gguf":
+    heads = {"without a head": None, "with the head of --init": job.init and _init_gguf(job)}
+    for name, head in {**heads, "with the new head": job.output}.items():
+        if head is not None or name == "without a head":
             _say(f"{name}: {measure(job.target, head, prompts, **options)}")
 
 
@@ -155,7 +155,7 @@ def make_texts(job: Job, store: Store) -> None:
 def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prompt]]:
     """Those without an answer, then new ones."""
     if job.files and not store.prompts:
-        store.add_prompts(file_prompts(harvester.llm, job.files, job.n_prompt_max))
+        store.add_prompts(file_prompts(harvester.llm, job.files, job.n_prompt_max, _say))
     if left := store.unanswered():
         yield left
     if job.files:

@@ -234,7 +234,7 @@ class Trainer:
             "seconds": round(self.elapsed),
             "loss": round(loss.mean, 4),
             "right": loss.accuracy,
-            "length": round(rounds.mean_length, 3),
+            "length": round(rounds.mean_length, 3) if rounds.n_rounds else None,
             "accepted": rounds.conditional,
         }
         self.log.append(found)

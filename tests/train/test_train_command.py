@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.convert.gguf_file import key_values
 from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
@@ -235,3 +237,35 @@ def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatc
             n_accepted += rounds.n_accepted
     source.extractor.close()
     assert n_accepted > 3 * len(texts)
+
+
+def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without a chat template goes on from the beginning of a text."""
+    path = tmp_path / "base.gguf"
+    reader = gguf.GGUFReader(target.path)
+    writer = gguf.GGUFWriter(path, "llama")
+    for entry in key_values(target.path, reader):
+        if entry.key not in ("tokenizer.chat_template", "general.architecture"):
+            writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    output = tmp_path / "head.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "_is_clean", lambda text: True)
+        assert main(["train", "-m", str(path), "-o", str(output), *_SMALL, "--steps", "1"]) == 0
+    prompts = Store(tmp_path / "head.gguf.work").prompts
+    assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
+
+
+def test_what_is_left_out_is_said(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long prompts and duplicates among others."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("word " * 500 + "\none\none\n" + "".join(f"question {i}\n" for i in range(6)))
+    assert _train(target, tmp_path / "head.gguf", "-f", path, "--steps", "1", "--tokens", "100") == 0
+    told = capsys.readouterr().err
+    assert "1 prompts are longer than" in told
+    assert "1 prompts come twice" in told
