@@ -10,13 +10,14 @@ import argparse
 from pathlib import Path
 
 from .extra import extra
+from .flags import pick
 from .parser import Parser
 from .quantize import TYPES
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("-m", "--model", type=Path, required=True, metavar="FNAME", help="the target, a GGUF")
+    parser.add_flags({"target": pick("model", "gpu_layers", "threads")})
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="the head's GGUF to write")
     parser.add_argument(
         "--init", type=Path, metavar="HEAD", help="go on from this head: a GGUF, or a checkpoint folder"
@@ -27,7 +28,6 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--outtype", type=str.lower, choices=TYPES, default="q8_0", help="type of the matrices (default: q8_0)"
     )
-    parser.add_argument("-t", "--threads", type=int, metavar="N", help="of target and training")
     data = parser.add_argument_group("texts")
     data.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME",
@@ -46,7 +46,8 @@ def add_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument("--minutes", type=float, default=60.0, metavar="N", help="(default: 60)")
     group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps instead")
-    group.add_argument("--lr", type=float, default=1e-3, metavar="X", help="learning rate (default: 0.001)")
+    group.add_argument("--lr", type=float, metavar="X", help="learning rate (default: 0.6 / width of the target)")
+    group.add_argument("--device", metavar="NAME", help="where the head learns (default: cuda or mps if torch has it)")
     group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
     group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
     group.add_argument("--eval-every", type=int, default=100, metavar="N", help="steps (default: 100)")
@@ -58,6 +59,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.model is None:
+        raise ValueError("expected -m FNAME, the target that the head is for")
     for name in ("tokens", "predict", "ctx_size", "parallel", "draft_vocab", "batch", "ttt_steps", "eval_every"):
         if getattr(args, name) < 1:
             raise ValueError(
@@ -70,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
     layers = tuple(int(b) for b in args.layers.split(",")) if args.layers else ()
     settings = Settings(
         minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
-        eval_every=args.eval_every, patience=args.patience, seed=args.seed,
+        eval_every=args.eval_every, device=args.device, patience=args.patience, seed=args.seed,
     )  # fmt: skip
     train(
         Job(
-            args.model, args.output, tuple(args.file), args.init, args.work, args.resume, args.cache, args.export,
+            Path(args.model), args.output, tuple(args.file), args.init, args.work, args.resume, args.cache, args.export,
             args.tokens, args.predict, args.ctx_size, args.parallel, layers, args.draft_vocab, args.outtype,
-            args.threads, training=settings,
+            args.threads, args.gpu_layers, training=settings,
         )
     )  # fmt: skip
     return 0

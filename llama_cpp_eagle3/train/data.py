@@ -218,7 +218,7 @@ class SelfPrompts:
         results = self.llm.generate_batch(
             starts,
             [{"seed": self.seed + first_id + i} for i in range(n)],
-            max_tokens=n_room, temperature=1.0, top_p=0.95, top_k=100, min_p=0.0, progress=False,
+            max_tokens=n_room, temperature=1.0, top_p=0.95, top_k=100, min_p=0.0,
         )  # fmt: skip
         prompts: list[Prompt] = []
         for start, opening, result in zip(starts, openings, results, strict=True):

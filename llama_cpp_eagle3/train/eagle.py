@@ -93,10 +93,10 @@ class Head(nn.Module):
         k0, v0 = attn.repeat(k0), attn.repeat(v0)
         y = attn.out(F.scaled_dot_product_attention(q, k0, v0, is_causal=True))
         state = self.tail(state, y)
-        yield torch.arange(first + 1, n + 1), self.logits(state[:, first:])
+        yield torch.arange(first + 1, n + 1, device=tokens.device), self.logits(state[:, first:])
 
         state = state[:, anchors]
-        later = torch.arange(n)[None, :] > anchors[:, None]
+        later = torch.arange(n, device=anchors.device)[None, :] > anchors[:, None]
         keys: list[Tensor] = []
         values: list[Tensor] = []
         for i in range(1, n_steps):

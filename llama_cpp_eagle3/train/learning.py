@@ -88,7 +88,7 @@ def ttt_loss(head: Head, teacher: Teacher, sample: Sample, n_steps: int, anchors
     ids, p, weight = teacher(sample)
     loss, figures = torch.zeros((), device=rows.device), Loss()
     for i, (at, logits) in enumerate(head.steps(tokens, rows, n_steps, anchors.to(rows.device), first=sample.n_first)):
-        at = at.to(rows.device) - sample.n_first  # rows before have no probabilities
+        at = at - sample.n_first  # rows before have no probabilities
         log_q = logits[0].float().log_softmax(-1)
         each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at]
         loss = loss + STEP_WEIGHT**i * each.mean()
@@ -133,7 +133,7 @@ def play(head: Head, sample: Sample, n_max: int, rounds: Rounds) -> None:
     anchors = torch.arange(first, n, device=rows.device)
     hits = []
     for at, logits in head.steps(tokens, rows, n_max, anchors, first=first):
-        hits.append((head.d2t[logits[0].argmax(-1)] == torch.roll(tokens[0], -1)[at.to(rows.device)])[: len(anchors)])
+        hits.append((head.d2t[logits[0].argmax(-1)] == torch.roll(tokens[0], -1)[at])[: len(anchors)])
     accepted = torch.stack(hits, -1).long().cumprod(-1).sum(-1).tolist()
     rounds.seen, rounds.right = rounds.seen or [0] * n_max, rounds.right or [0] * n_max
     row = 0

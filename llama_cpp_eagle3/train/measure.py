@@ -42,8 +42,8 @@ def measure(
     max_tokens: int,
     temperature: float = 0.0,
     n_max: int = 4,
-    n_threads: int | None = None,
     seed: int = 1,
+    **loading: Any,
 ) -> Measurement:
     """Have the target go on from each prompt, one after the other, with chains of n_max tokens from a head.
 
@@ -55,15 +55,13 @@ def measure(
         max_tokens: of each answer.
         temperature: 0 = greedy.
         n_max: draft length.
-        n_threads: of target and head.
         seed: of the sampler.
+        **loading: more arguments of `Eagle3Llama`.
     """
     options: dict[str, Any] = {} if head is None else {"draft_model_path": head, "draft": "chain", "draft_n_max": n_max}
     fitting = [list(p) for p in prompts if len(p) + max_tokens <= n_ctx]
     total = Stats()
-    with Eagle3Llama(
-        target, n_ctx=n_ctx, n_threads=n_threads, n_threads_batch=n_threads, verbose=False, **options
-    ) as llm:
+    with Eagle3Llama(target, n_ctx=n_ctx, verbose=False, **options, **loading) as llm:
         for prompt in tqdm(fitting, desc="measuring", unit="prompt", mininterval=2.0):
             common: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
             (result,) = llm.generate_batch([prompt], progress=False, **common)

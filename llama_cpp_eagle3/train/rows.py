@@ -56,10 +56,11 @@ class Sample:
 class Extractor:
     """The target in llama.cpp with a tap on the head's boundaries."""
 
-    def __init__(self, path: Path, boundaries: Sequence[int], n_ctx: int, n_threads: int) -> None:
+    def __init__(self, path: Path, boundaries: Sequence[int], n_ctx: int, **loading: Any) -> None:
+        """loading: more arguments of `Eagle3Llama`."""
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, logits_all=True,
-            n_threads=n_threads, n_threads_batch=n_threads, verbose=False,
+            verbose=False, **loading,
         )  # fmt: skip
         self._lock = threading.Lock()
 
@@ -115,13 +116,13 @@ class Harvester:
     """Generates answers and keeps what the tap sees on the way: text, states and probabilities for one price."""
 
     def __init__(
-        self, path: Path, boundaries: Sequence[int], n_ctx: int, n_parallel: int, n_threads: int, n_prompt_max: int
+        self, path: Path, boundaries: Sequence[int], n_ctx: int, n_parallel: int, n_prompt_max: int, **loading: Any
     ) -> None:
+        """loading: more arguments of `Eagle3Llama`."""
         n_batch = n_parallel + n_prompt_max
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_ctx * n_parallel, n_parallel=n_parallel,
-            n_batch=n_batch, n_ubatch=n_batch, n_prompt_rows=n_batch, n_threads=n_threads, n_threads_batch=n_threads,
-            verbose=False,
+            n_batch=n_batch, n_ubatch=n_batch, n_prompt_rows=n_batch, verbose=False, **loading,
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max
 

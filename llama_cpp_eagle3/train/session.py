@@ -56,9 +56,16 @@ class Job:
     draft_vocab: int = 8192
     outtype: str = "q8_0"
     n_threads: int | None = None
+    n_gpu_layers: int = 0
     n_measured: int = 16
     """Held-out prompts for the figures at the end."""
     training: Settings = field(default_factory=Settings)
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How the target is loaded, wherever it is."""
+        n_threads = self.n_threads or torch.get_num_threads()
+        return {"n_threads": n_threads, "n_threads_batch": n_threads, "n_gpu_layers": self.n_gpu_layers}
 
     @property
     def folder(self) -> Path:
@@ -93,7 +100,7 @@ def run(job: Job) -> None:
     if job.cache is not None:
         size = cache_bytes(texts, len(head.cfg.boundaries) * head.cfg.n_embd)
         _say(f"rows are kept in '{job.cache}': {size / 1e9:.1f} GB")
-    extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, job.n_threads or torch.get_num_threads())
+    extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading)
     try:
         trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training)
         trainer.run()
@@ -119,8 +126,7 @@ def write_head(job: Job, head: Head) -> None:
 def tell_worth(job: Job, held: Sequence[Text]) -> None:
     """Speculate for real on prompts that were not trained on."""
     prompts = [text.tokens[: text.n_prompt] for text in held[: job.n_measured]]
-    options: dict[str, Any] = {"n_ctx": job.n_ctx, "max_tokens": min(128, job.max_tokens), "n_threads": job.n_threads}
-    options["n_max"] = job.training.n_max
+    options = {"n_ctx": job.n_ctx, "max_tokens": min(128, job.max_tokens), "n_max": job.training.n_max, **job.loading}
     heads = {"without a head": None, "with the head of --init": job.init and _init_gguf(job)}
     for name, head in {**heads, "with the new head": job.output}.items():
         if head is not None or name == "without a head":
@@ -132,8 +138,7 @@ def make_texts(job: Job, store: Store) -> None:
     if store.n_tokens >= job.n_tokens or (job.folder / STATE).exists():
         return
     boundaries = boundaries_of(job.target, job.layers)
-    n_threads = job.n_threads or torch.get_num_threads()
-    harvester = Harvester(job.target, boundaries, job.n_ctx, job.n_parallel, n_threads, job.n_prompt_max)
+    harvester = Harvester(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
     bar = tqdm(total=job.n_tokens, initial=store.n_tokens, unit="token", desc="answers", mininterval=2.0)
     try:
         for prompts in _prompts(job, store, harvester):

@@ -37,7 +37,10 @@ class Settings:
     minutes: float = 60.0
     """The schedule follows the time that was trained, unless `steps` is given."""
     steps: int = 0
-    lr: float = 1e-3
+    lr: float | None = None
+    """None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096, about the field's 1e-4."""
+    device: str | None = None
+    """Where the head learns, as torch names it; None = an accelerator if there is one."""
     warmup: int = 30
     batch: int = 4
     """Texts per step."""
@@ -60,6 +63,12 @@ class TrainingError(Eagle3Error):
     """The training cannot go on; what was learned is kept."""
 
 
+def _default_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
     """(texts to train on, texts that are held out). A text stays where it is when others come.
 
@@ -79,12 +88,14 @@ class Trainer:
     def __init__(self, head: Head, source: Source, texts: Sequence[Text], folder: Path, settings: Settings) -> None:
         """Begin, or go on from what lies in the folder."""
         self.head, self.source, self.folder, self.settings = head, source, folder, settings
+        self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
+        head.to(settings.device or _default_device())
         self.all_texts = list(texts)
         self.teacher = Teacher(head.d2t, len(head.tok_embd))
         decayed = [p for p in head.parameters() if p.dim() == 2]
         others = [p for p in head.parameters() if p.dim() != 2]
         groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95))
+        self.optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
         self.step = self.epoch = self.at = self.n_rows = self.n_worse = 0
         self.n_texts = len(self.all_texts)
         """Texts of the running epoch: those that come meanwhile take part in the next."""
@@ -103,7 +114,7 @@ class Trainer:
     def rate(self) -> float:
         """Learning rate: linear warm-up, then a cosine down to a fiftieth."""
         cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
-        return self.settings.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
+        return self.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
 
     def run(self, more_texts: Callable[[], Sequence[Text]] | None = None) -> None:
         """Train to the end.
@@ -203,7 +214,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
                 f"step {self.step}: the loss is {figures.mean}, its gradient {norm}. The head of the step before is "
-                f"kept in '{self.folder}': go on with --resume and a lower --lr (now {s.lr:g})"
+                f"kept in '{self.folder}': go on with --resume and a lower --lr (now {self.lr:g})"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
@@ -258,7 +269,7 @@ class Trainer:
         (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
 
     def _load(self) -> None:
-        state = torch.load(self.folder / STATE, map_location="cpu", weights_only=True)
+        state = torch.load(self.folder / STATE, map_location=self.head.d2t.device, weights_only=True)
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         for name in _KEPT:

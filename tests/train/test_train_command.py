@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_harvested_rows_are_those_of_a_pass(target: Target, prompts: Path, tmp_p
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     assert _train(target, output, "-f", prompts, "--steps", "1", "--cache", cache) == 0
     texts = Store(tmp_path / "head.gguf.work").texts
-    extractor = Extractor(Path(target.path), (2, 3, 4), 160, 1)
+    extractor = Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1)
     source = Source(extractor, cache)
     for text in texts[:8]:
         kept, passed = source.get(text), extractor(text)
@@ -222,7 +223,7 @@ def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatc
     assert _train(target, output, "-f", prompts, *more) == 0
     head = head_from_gguf(output, Path(target.path), 160, 4)
     texts = Store(tmp_path / "head.gguf.work").texts
-    source = Source(Extractor(Path(target.path), (2, 3, 4), 160, 1), cache)
+    source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
     n_accepted = 0
     with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, verbose=False) as llm:
         for text in texts:
@@ -269,3 +270,23 @@ def test_what_is_left_out_is_said(target: Target, tmp_path: Path, capsys: pytest
     told = capsys.readouterr().err
     assert "1 prompts are longer than" in told
     assert "1 prompts come twice" in told
+
+
+def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was kept before stays, and the run goes on from there when there is room again."""
+    output = tmp_path / "head.gguf"
+    save, n_saved = trainer.torch.save, []
+
+    def full(*args: object) -> None:
+        n_saved.append(args)
+        if len(n_saved) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.torch, "save", full)
+        assert _train(target, output, "-f", prompts, "--steps", "9") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.part"))
+    assert _train(target, output, "-f", prompts, "--steps", "9", "--resume") == 0
+    assert output.exists()
