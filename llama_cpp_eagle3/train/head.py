@@ -207,7 +207,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     if not (args.work / "target.gguf").exists():
         export.write_target(model, args.work / "tokenizer.json", args.work / "target.gguf")
     data, evals, d2t, info = prepare(args, model)
-    head = Head(model, torch.from_numpy(d2t), args.n_ff, N_STEPS)
+    head = Head(model.cfg, model.tok_embd.weight, torch.from_numpy(d2t), args.n_ff, N_STEPS, norm=model.norm.weight)
     teacher = Teacher(model, head.d2t)
     optimizer = target.Optimizer(head, args.lr, 0.02)
     step, epoch, elapsed, log = 0, 0, 0.0, []

@@ -25,6 +25,8 @@ class Config:
     n_ff: int = 704
     rms_eps: float = 1e-5
     rope_base: float = 10000.0
+    layers: tuple[int, ...] = ()
+    """Boundaries that a head reads; none: the usual three."""
 
     @property
     def n_embd_head(self) -> int:
@@ -32,9 +34,9 @@ class Config:
         return self.n_embd // self.n_head
 
     @property
-    def boundaries(self) -> tuple[int, int, int]:
-        """EAGLE-3's usual three boundaries."""
-        return 2, self.n_layer // 2, self.n_layer - 3
+    def boundaries(self) -> tuple[int, ...]:
+        """What a head reads: EAGLE-3's usual three boundaries, if nothing else was said."""
+        return self.layers or (2, self.n_layer // 2, self.n_layer - 3)
 
 
 def rope_table(n_ctx: int, n_rot: int, base: float) -> tuple[Tensor, Tensor]:

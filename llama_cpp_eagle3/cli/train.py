@@ -1,0 +1,85 @@
+"""Make an EAGLE-3 head for a target from its GGUF alone, or adapt a head to the file and to the prompts that you have.
+
+Without -f the target makes up its own prompts; the answers are always its own. Everything lies in a work folder beside
+the output until the head is written, so that --resume goes on after any interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .extra import extra
+from .flags import pick
+from .parser import Parser
+from .quantize import TYPES
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the command's arguments."""
+    parser.add_flags({"target": pick("model", "gpu_layers", "threads")})
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="the head's GGUF to write")
+    parser.add_argument(
+        "--init", type=Path, metavar="HEAD", help="go on from this head: a GGUF, or a checkpoint folder"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="work folder (default: OUTPUT.work)")
+    parser.add_argument("--export", type=Path, metavar="DIR", help="write a Hugging Face checkpoint too")
+    parser.add_argument(
+        "--outtype", type=str.lower, choices=TYPES, default="q8_0", help="type of the matrices (default: q8_0)"
+    )
+    data = parser.add_argument_group("texts")
+    data.add_argument(
+        "-f", "--file", action="append", type=Path, default=[], metavar="FNAME",
+        help="prompts: plain text with a question per line, or JSON Lines with messages, body, turns, prompt or text",
+    )  # fmt: skip
+    data.add_argument("--tokens", type=int, default=1_000_000, metavar="N", help="of answers (default: 1000000)")
+    data.add_argument("-n", "--predict", type=int, default=320, metavar="N", help="tokens of an answer (default: 320)")
+    data.add_argument("-c", "--ctx-size", type=int, default=768, metavar="N", help="of a text (default: 768)")
+    data.add_argument("-np", "--parallel", type=int, default=16, metavar="N", help="answers at once (default: 16)")
+    data.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep the rows on disk: needs space, saves their passes"
+    )
+    head = parser.add_argument_group("head")
+    head.add_argument("--layers", metavar="B,B,B", help="boundaries to read (default: 2, n/2, n - 3)")
+    head.add_argument("--draft-vocab", type=int, default=8192, metavar="N", help="tokens to draft (default: 8192)")
+    group = parser.add_argument_group("training")
+    group.add_argument("--minutes", type=float, default=60.0, metavar="N", help="(default: 60)")
+    group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps instead")
+    group.add_argument("--lr", type=float, metavar="X", help="learning rate (default: 0.6 / width of the target)")
+    group.add_argument("--device", metavar="NAME", help="where the head learns (default: cuda or mps if torch has it)")
+    group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
+    group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
+    group.add_argument("--eval-every", type=int, default=100, metavar="N", help="steps (default: 100)")
+    group.add_argument(
+        "--patience", type=int, default=0, metavar="N", help="stop after N evaluations without a better one (0: never)"
+    )
+    group.add_argument("--seed", type=int, default=1, metavar="N")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.model is None:
+        raise ValueError("expected -m FNAME, the target that the head is for")
+    for name in ("tokens", "predict", "ctx_size", "parallel", "draft_vocab", "batch", "ttt_steps", "eval_every"):
+        if getattr(args, name) < 1:
+            raise ValueError(
+                f"--{name.replace('_', '-')}: expected a number of at least 1, found {getattr(args, name)}"
+            )
+    with extra("train"):
+        from ..train.session import Job
+        from ..train.session import run as train
+        from ..train.trainer import Settings
+    layers = tuple(int(b) for b in args.layers.split(",")) if args.layers else ()
+    settings = Settings(
+        minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
+        eval_every=args.eval_every, device=args.device, patience=args.patience, seed=args.seed,
+    )  # fmt: skip
+    train(
+        Job(
+            Path(args.model), args.output, tuple(args.file), args.init, args.work, args.resume, args.cache, args.export,
+            args.tokens, args.predict, args.ctx_size, args.parallel, layers, args.draft_vocab, args.outtype,
+            args.threads, args.gpu_layers, training=settings,
+        )
+    )  # fmt: skip
+    return 0

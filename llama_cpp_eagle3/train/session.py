@@ -1,0 +1,252 @@
+"""`llama-cpp-eagle3 train` from start to end: texts, rows, training, the head's file, and what it is worth."""
+
+# mypy: disable-error-code="misc, untyped-decorator, no-any-return"
+# (torch is not installed where mypy runs, so that everything of it is Any)
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..convert import convert
+from ..errors import Eagle3Error
+from ..pair import fingerprint
+from ..whole_file import output_path, whole_file
+from .build import boundaries_of, fresh_head, head_from_gguf, target_config
+from .checkpoint import draft_vocabulary, export
+from .data import Prompt, SelfPrompts, Store, Text, file_prompts
+from .eagle import Head
+from .measure import measure
+from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
+from .trainer import STATE, Settings, Trainer, split
+
+_SETTINGS = "settings.json"
+_N_ANSWER_MIN = 8
+_N_SELF = 128
+"""Prompts that the model makes up at once."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do."""
+
+    target: Path
+    output: Path
+    files: Sequence[Path] = ()
+    init: Path | None = None
+    work: Path | None = None
+    resume: bool = False
+    cache: Path | None = None
+    export: Path | None = None
+    n_tokens: int = 1_000_000
+    """Of answers."""
+    max_tokens: int = 320
+    """Of each."""
+    n_ctx: int = 768
+    n_parallel: int = 16
+    layers: tuple[int, ...] = ()
+    draft_vocab: int = 8192
+    outtype: str = "q8_0"
+    n_threads: int | None = None
+    n_gpu_layers: int = 0
+    n_measured: int = 16
+    """Held-out prompts for the figures at the end."""
+    training: Settings = field(default_factory=Settings)
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How the target is loaded, wherever it is."""
+        n_threads = self.n_threads or torch.get_num_threads()
+        return {"n_threads": n_threads, "n_threads_batch": n_threads, "n_gpu_layers": self.n_gpu_layers}
+
+    @property
+    def folder(self) -> Path:
+        """Where everything lies that is needed to go on."""
+        return self.work or self.output.with_name(self.output.name + ".work")
+
+    @property
+    def n_prompt_max(self) -> int:
+        """Tokens of a prompt that leave room for an answer."""
+        return self.n_ctx - min(self.max_tokens, self.n_ctx // 2)
+
+
+def run(job: Job) -> None:
+    """Do it.
+
+    Raises:
+        ValueError: something that was given cannot work.
+        Eagle3Error: the training came to an end before its time; what was made until then is kept.
+    """
+    output_path(job.output, job.target, *job.files, job.init)
+    _check_folder(job)
+    if job.n_threads:
+        torch.set_num_threads(job.n_threads)
+    torch.manual_seed(job.training.seed)
+    head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
+    boundaries_of(job.target, job.layers)  # say no before the work begins
+    store = Store(job.folder)
+    make_texts(job, store)
+    texts = _usable(store.texts)
+    split(texts)  # are there enough?
+    head = head or make_head(job, texts)
+    if job.cache is not None:
+        size = cache_bytes(texts, len(head.cfg.boundaries) * head.cfg.n_embd)
+        _say(f"rows are kept in '{job.cache}': {size / 1e9:.1f} GB")
+    extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading)
+    try:
+        trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training)
+        trainer.run()
+    finally:
+        extractor.close()
+    best = trainer.load_best()
+    _say(f"best on held-out text: {json.dumps(best)}")
+    write_head(job, head)
+    tell_worth(job, split(texts)[1])
+
+
+def write_head(job: Job, head: Head) -> None:
+    """The GGUF, and the checkpoint that it is made of."""
+    folder = job.export or job.folder / "checkpoint"
+    export(head, folder)
+    convert(
+        folder, job.target, job.output, outtype=job.outtype, boundaries=head.cfg.boundaries, norm_output=False,
+        norm_before_residual=False, name=job.output.stem,
+    )  # fmt: skip
+    _say(f"wrote '{job.output}' ({job.output.stat().st_size / 1e6:.1f} MB)")
+
+
+def tell_worth(job: Job, held: Sequence[Text]) -> None:
+    """Speculate for real on prompts that were not trained on."""
+    prompts = [text.tokens[: text.n_prompt] for text in held[: job.n_measured]]
+    options = {"n_ctx": job.n_ctx, "max_tokens": min(128, job.max_tokens), "n_max": job.training.n_max, **job.loading}
+    heads = {"without a head": None, "with the head of --init": job.init and _init_gguf(job)}
+    for name, head in {**heads, "with the new head": job.output}.items():
+        if head is not None or name == "without a head":
+            _say(f"{name}: {measure(job.target, head, prompts, **options)}")
+
+
+def make_texts(job: Job, store: Store) -> None:
+    """Have the target answer prompts until there are enough tokens, or no more prompts."""
+    if store.n_tokens >= job.n_tokens or (job.folder / STATE).exists():
+        return
+    boundaries = boundaries_of(job.target, job.layers)
+    harvester = Harvester(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
+    bar = tqdm(total=job.n_tokens, initial=store.n_tokens, unit="token", desc="answers", mininterval=2.0)
+    try:
+        for prompts in _prompts(job, store, harvester):
+            for sample in harvester(prompts, job.max_tokens, job.training.seed):
+                tokens = sample.tokens.tolist()
+                source = store.prompts[sample.id].source
+                if job.cache is not None:
+                    sample.save(cache_path(job.cache, sample.id))
+                store.add_text(Text(sample.id, tokens, sample.n_prompt, sample.temperature, source))
+                bar.update(len(tokens) - sample.n_prompt)
+                if store.n_tokens >= job.n_tokens:
+                    return
+    finally:
+        bar.close()
+        harvester.close()
+    _say(f"{len(store.texts)} prompts gave {store.n_tokens} tokens, fewer than the {job.n_tokens} that were asked for")
+
+
+def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prompt]]:
+    """Those without an answer, then new ones."""
+    if job.files and not store.prompts:
+        store.add_prompts(file_prompts(harvester.llm, job.files, job.n_prompt_max, _say))
+    if left := store.unanswered():
+        yield left
+    if job.files:
+        return
+    own = SelfPrompts(harvester.llm, job.n_ctx, job.training.seed, store.prompts)
+    while True:
+        prompts = own.block(len(store.prompts), _N_SELF)
+        if not prompts:
+            raise Eagle3Error(
+                f"the target made up {_N_SELF} prompts of which none can be used: they are all the same, or never end. "
+                "Give prompts with -f"
+            )
+        store.add_prompts(prompts)
+        yield prompts
+
+
+def n_steps(job: Job) -> int:
+    """Draft steps that a head ever runs."""
+    return max(job.training.ttt_steps, job.training.n_max)
+
+
+def make_head(job: Job, texts: Sequence[Text]) -> Head:
+    """A fresh head; what it drafts is settled with the first run."""
+    cfg = target_config(job.target, job.n_ctx, job.layers)
+    path = job.folder / "d2t.npy"
+    if not path.exists():
+        counts = np.zeros(cfg.n_vocab, dtype=np.int64)
+        for text in texts:
+            np.add.at(counts, text.tokens[text.n_prompt :], 1)
+        d2t = draft_vocabulary(counts, min(job.draft_vocab, cfg.n_vocab)).numpy()
+        _say(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
+        with whole_file(path) as part, part.open("wb") as f:
+            np.save(f, d2t)
+    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), cfg.n_ff, n_steps(job))
+
+
+def _init_gguf(job: Job) -> Path:
+    """The head of --init as a GGUF."""
+    assert job.init is not None
+    if not job.init.is_dir():
+        return job.init
+    path = job.folder / "init.gguf"
+    if not path.exists():
+        convert(job.init, job.target, path, outtype="f32")
+    return path
+
+
+def _usable(texts: Sequence[Text]) -> list[Text]:
+    """Those with an answer that is worth a pass."""
+    return [text for text in texts if len(text.tokens) - text.n_prompt >= _N_ANSWER_MIN]
+
+
+def _check_folder(job: Job) -> None:
+    """Say no to a folder of another run; remember what this one is.
+
+    Raises:
+        ValueError: there is something to go on from and --resume was not said, or it was begun in another way.
+    """
+    path = job.folder / _SETTINGS
+    job.folder.mkdir(parents=True, exist_ok=True)
+    ours = {
+        "target": fingerprint(str(job.target)),
+        "files": [str(f) for f in job.files],
+        "init": None if job.init is None else str(job.init),
+        **{name: getattr(job, name) for name in ("n_ctx", "max_tokens", "draft_vocab")},
+        "layers": list(job.layers),
+        "seed": job.training.seed,
+        "ttt_steps": job.training.ttt_steps,
+    }
+    if path.exists():
+        if not job.resume:
+            raise ValueError(
+                f"'{job.folder}' holds a training that was begun: say --resume to go on with it, or another --work"
+            )
+        theirs = json.loads(path.read_text())
+        different = [name for name in ours if theirs.get(name) != ours[name]]
+        if different:
+            raise ValueError(
+                f"'{job.folder}' was begun with other settings: "
+                + ", ".join(f"{name} {theirs.get(name)!r} instead of {ours[name]!r}" for name in different)
+            )
+    elif job.resume:
+        raise ValueError(f"--resume: '{job.folder}' holds no training that was begun")
+    with whole_file(path) as part:
+        part.write_text(json.dumps(ours, indent=1) + "\n")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,287 @@
+"""The training loop of `llama-cpp-eagle3 train`: it can be interrupted anywhere and goes on without loss."""
+
+# mypy: disable-error-code="misc, untyped-decorator, no-any-return"
+# (torch is not installed where mypy runs, so that everything of it is Any)
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..errors import Eagle3Error
+from ..whole_file import whole_file
+from .data import Text
+from .eagle import Head
+from .learning import Loss, Rounds, Teacher, anchors_of, play, ttt_loss
+from .rows import Sample, Source
+
+STATE, BEST = "state.pt", "best.pt"
+HELD_OUT_EVERY = 32
+"""One text of so many is never trained on."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; the defaults are for a head of ten million parameters."""
+
+    minutes: float = 60.0
+    """The schedule follows the time that was trained, unless `steps` is given."""
+    steps: int = 0
+    lr: float | None = None
+    """None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096, about the field's 1e-4."""
+    device: str | None = None
+    """Where the head learns, as torch names it; None = an accelerator if there is one."""
+    warmup: int = 30
+    batch: int = 4
+    """Texts per step."""
+    ttt_steps: int = 5
+    anchors: int = 96
+    """Rows of a text that draft steps after the first start from."""
+    clip: float = 0.5
+    n_max: int = 4
+    """Draft length of the acceptance figures."""
+    eval_every: int = 100
+    n_held_out: int = 24
+    patience: int = 0
+    """Stop after so many evaluations without a better one; 0 = never."""
+    save_every: float = 120.0
+    """Seconds."""
+    seed: int = 1
+
+
+class TrainingError(Eagle3Error):
+    """The training cannot go on; what was learned is kept."""
+
+
+def _default_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
+    """(texts to train on, texts that are held out). A text stays where it is when others come.
+
+    Raises:
+        TrainingError: there are too few.
+    """
+    held = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY == 0]
+    train = [text for i, text in enumerate(texts) if i % HELD_OUT_EVERY]
+    if not train:
+        raise TrainingError(f"{len(texts)} texts are too few: at least 2 are needed, some hundred are a start")
+    return train, held
+
+
+class Trainer:
+    """A head on its way."""
+
+    def __init__(self, head: Head, source: Source, texts: Sequence[Text], folder: Path, settings: Settings) -> None:
+        """Begin, or go on from what lies in the folder."""
+        self.head, self.source, self.folder, self.settings = head, source, folder, settings
+        self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
+        head.to(settings.device or _default_device())
+        self.all_texts = list(texts)
+        self.teacher = Teacher(head.d2t, len(head.tok_embd))
+        decayed = [p for p in head.parameters() if p.dim() == 2]
+        others = [p for p in head.parameters() if p.dim() != 2]
+        groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
+        self.step = self.epoch = self.at = self.n_rows = self.n_worse = 0
+        self.n_texts = len(self.all_texts)
+        """Texts of the running epoch: those that come meanwhile take part in the next."""
+        self.elapsed = 0.0
+        self.best = math.inf
+        self.log: list[dict[str, Any]] = []
+        if (folder / STATE).exists():
+            self._load()
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        s = self.settings
+        return self.step / s.steps if s.steps else self.elapsed / (60 * s.minutes)
+
+    def rate(self) -> float:
+        """Learning rate: linear warm-up, then a cosine down to a fiftieth."""
+        cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
+        return self.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
+
+    def run(self, more_texts: Callable[[], Sequence[Text]] | None = None) -> None:
+        """Train to the end.
+
+        Args:
+            more_texts: asked before each epoch for all texts, of which the first are those that were there.
+
+        Raises:
+            TrainingError: the loss is no number any more.
+        """
+        s = self.settings
+        total = float(s.steps or 60 * s.minutes)
+        bar = tqdm(
+            total=total,
+            initial=min(total, self.step if s.steps else self.elapsed),
+            unit="step" if s.steps else "s",
+            desc="training",
+            mininterval=2.0,
+            bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]",
+        )
+        begun = self.elapsed
+        saved = last = time.monotonic()
+        try:
+            while self.progress < 1.0 and not self._is_stale():
+                for samples in self._batches():
+                    figures = self.learn(samples)
+                    self.at += len(samples)
+                    now = time.monotonic()
+                    self.elapsed, last = self.elapsed + now - last, now
+                    bar.n = min(bar.total, self.step if s.steps else self.elapsed)
+                    accuracy = figures.accuracy
+                    speed = self.n_rows / max(1e-9, self.elapsed) if begun == 0 else 0
+                    bar.set_postfix_str(
+                        f"step {self.step} epoch {self.epoch} loss {figures.mean:.3f} "
+                        f"right {accuracy[0]:.2f}..{accuracy[-1]:.2f}" + (f" {speed:.0f} rows/s" if speed else "")
+                    )
+                    if self.step % s.eval_every == 0:
+                        self.evaluate()
+                        bar.write(json.dumps(self.log[-1]), file=sys.stderr)
+                        last = time.monotonic()  # evaluations do not shorten the training
+                    if now - saved > s.save_every:
+                        self.save()
+                        saved = now
+                    if self.progress >= 1.0 or self._is_stale():
+                        break
+                else:
+                    self.epoch, self.at = self.epoch + 1, 0
+                    if more_texts is not None:
+                        self.all_texts = list(more_texts())
+                    self.n_texts = len(self.all_texts)
+            if not self.log or self.log[-1]["step"] != self.step:
+                self.evaluate()
+                bar.write(json.dumps(self.log[-1]), file=sys.stderr)
+        finally:
+            bar.close()
+            self.save()
+
+    def _is_stale(self) -> bool:
+        return 0 < self.settings.patience <= self.n_worse
+
+    def _batches(self) -> Iterator[list[Sample]]:
+        """What is left of this epoch."""
+        s = self.settings
+        texts = split(self.all_texts[: self.n_texts])[0]
+        order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
+        n_batch = min(s.batch, len(texts))
+        n_used = len(order) // n_batch * n_batch
+        batch: list[Sample] = []
+        samples = self.source.stream(texts[i] for i in order[self.at : n_used])
+        try:
+            for sample in samples:
+                batch.append(sample)
+                if len(batch) == n_batch:
+                    yield batch
+                    batch = []
+        finally:
+            samples.close()  # type: ignore[attr-defined]
+
+    def learn(self, samples: Sequence[Sample]) -> Loss:
+        """One step.
+
+        Raises:
+            TrainingError: the loss or its gradient is no number; the head is as it was before.
+        """
+        s, figures = self.settings, Loss()
+        rng = np.random.default_rng((s.seed, self.step))
+        self.head.train()
+        for sample in samples:
+            anchors = anchors_of(sample, s.ttt_steps, s.anchors, rng)
+            if not len(anchors):
+                continue
+            loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
+            (loss / len(samples)).backward()
+            figures.add(of_sample)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), s.clip))
+        if not (math.isfinite(figures.total) and math.isfinite(norm)):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(
+                f"step {self.step}: the loss is {figures.mean}, its gradient {norm}. The head of the step before is "
+                f"kept in '{self.folder}': go on with --resume and a lower --lr (now {self.lr:g})"
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.n_rows += int(figures.n_rows)
+        return figures
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, Any]:
+        """Loss and simulated acceptance on held-out text; the best head so far is kept."""
+        s, loss, rounds = self.settings, Loss(), Rounds()
+        self.head.eval()
+        held = split(self.all_texts[: self.n_texts])[1][: s.n_held_out]
+        rng = np.random.default_rng(0)
+        for sample in self.source.stream(held):
+            anchors = anchors_of(sample, s.ttt_steps, 48, rng)
+            if len(anchors):
+                loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
+            if sample.temperature == 0:
+                play(self.head, sample, s.n_max, rounds)
+        found = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "rows": self.n_rows,
+            "texts": self.n_texts,
+            "seconds": round(self.elapsed),
+            "loss": round(loss.mean, 4),
+            "right": loss.accuracy,
+            "length": round(rounds.mean_length, 3) if rounds.n_rounds else None,
+            "accepted": rounds.conditional,
+        }
+        self.log.append(found)
+        if loss.mean < self.best:
+            self.best, self.n_worse = loss.mean, 0
+            with whole_file(self.folder / BEST) as part:
+                torch.save({"head": self.head.state_dict(), "log": found}, part)
+        else:
+            self.n_worse += 1
+        return found
+
+    def save(self) -> None:
+        """Keep everything that is needed to go on."""
+        state = {
+            "head": self.head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            **{name: getattr(self, name) for name in _KEPT},
+        }
+        with whole_file(self.folder / STATE) as part:
+            torch.save(state, part)
+        (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
+
+    def _load(self) -> None:
+        state = torch.load(self.folder / STATE, map_location=self.head.d2t.device, weights_only=True)
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name in _KEPT:
+            setattr(self, name, state[name])
+
+    def load_best(self) -> dict[str, Any]:
+        """Have the head be the best that was seen; what was measured of it."""
+        if (self.folder / BEST).exists():
+            state = torch.load(self.folder / BEST, map_location="cpu", weights_only=True)
+            self.head.load_state_dict(state["head"])
+            return dict(state["log"])
+        return {}
+
+
+_KEPT = ("step", "epoch", "at", "n_rows", "n_worse", "n_texts", "elapsed", "best", "log")

@@ -1,0 +1,292 @@
+"""`llama-cpp-eagle3 train` on a tiny random target: from the GGUF alone to a head that loads."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.convert.gguf_file import key_values
+from tiny import Target, write_head, write_target
+
+torch = pytest.importorskip("torch")
+
+from llama_cpp_eagle3.train import data, rows, trainer  # noqa: E402
+from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
+from llama_cpp_eagle3.train.data import Store, read_prompts  # noqa: E402
+from llama_cpp_eagle3.train.learning import Rounds, play  # noqa: E402
+from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
+
+_SMALL = (
+    *("--tokens", "300", "-n", "24", "-c", "160", "-np", "4", "--draft-vocab", "64", "-t", "1", "--outtype", "f32"),
+    *("--batch", "2", "--ttt-steps", "2", "--eval-every", "3"),
+)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """A target with enough layers for the usual boundaries."""
+    return write_target(tmp_path_factory.mktemp("train") / "target.gguf", n_layer=7)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty questions."""
+    path = tmp_path_factory.mktemp("prompts") / "prompts.txt"
+    path.write_text("".join(f"what is {i} and {i * i % 17}?\n" for i in range(30)))
+    return path
+
+
+def _train(target: Target, output: Path, *more: str | Path) -> int:
+    return main(["train", "-m", target.path, "-o", str(output), *_SMALL, *map(str, more)])
+
+
+def _state(folder: Path) -> dict:
+    return torch.load(folder / trainer.STATE, weights_only=True)
+
+
+def test_a_head_from_prompts(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The head loads and drafts, what is generated with it is the target's, and the figures are said."""
+    output = tmp_path / "head.gguf"
+    assert _train(target, output, "-f", prompts, "--steps", "6", "--export", tmp_path / "hf") == 0
+    told = capsys.readouterr().err
+    assert "with the new head" in told
+    assert "mean acceptance length" in told
+    with Eagle3Llama(target.path, output, draft="chain", verbose=False) as llm:
+        found = llm("what is", max_tokens=20, temperature=0)["choices"][0]["text"]
+        assert llm.last_stats.drafts > 0
+    with Eagle3Llama(target.path, verbose=False) as llm:
+        assert found == llm("what is", max_tokens=20, temperature=0)["choices"][0]["text"]
+    log = json.loads((tmp_path / "head.gguf.work" / "log.json").read_text())
+    assert [entry["step"] for entry in log] == [3, 6]
+    assert log[-1]["loss"] < log[0]["loss"] * 1.2
+
+
+def test_resuming_changes_no_bit(
+    target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is interrupted in the middle of an epoch ends with the weights of one that is not."""
+    whole, broken = tmp_path / "whole.gguf", tmp_path / "broken.gguf"
+    assert _train(target, whole, "-f", prompts, "--steps", "5") == 0
+    learn = trainer.Trainer.learn
+
+    def interrupted(self: trainer.Trainer, samples: Sequence) -> object:
+        if self.step == 2:
+            raise KeyboardInterrupt
+        return learn(self, samples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "learn", interrupted)
+        assert _train(target, broken, "-f", prompts, "--steps", "5") == 130
+    assert not broken.exists()
+    assert _state(tmp_path / "broken.gguf.work")["step"] == 2
+    assert _train(target, broken, "-f", prompts, "--steps", "5", "--resume") == 0
+    a, b = (_state(tmp_path / f"{name}.gguf.work") for name in ("whole", "broken"))
+    assert a["step"] == b["step"] == 5
+    for name, values in a["head"].items():
+        assert torch.equal(values, b["head"][name]), name
+    assert whole.read_bytes()[-4096:] == broken.read_bytes()[-4096:]
+
+
+def test_harvested_rows_are_those_of_a_pass(target: Target, prompts: Path, tmp_path: Path) -> None:
+    """What was kept while answers were generated, many at once, is what one pass over each text gives."""
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    assert _train(target, output, "-f", prompts, "--steps", "1", "--cache", cache) == 0
+    texts = Store(tmp_path / "head.gguf.work").texts
+    extractor = Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1)
+    source = Source(extractor, cache)
+    for text in texts[:8]:
+        kept, passed = source.get(text), extractor(text)
+        assert kept.tokens.tolist() == text.tokens
+        np.testing.assert_allclose(kept.rows.astype(float), passed.rows.astype(float), atol=0.02)
+        np.testing.assert_allclose(kept.top_p.astype(float), passed.top_p.astype(float), atol=0.002)
+        assert kept.top_p.shape == (len(text.tokens) - text.n_first, 64)
+        if text.temperature == 0:
+            greedy = kept.top_ids[:-1, 0].tolist()
+            assert greedy == text.tokens[text.n_prompt :]
+    extractor.close()
+
+
+def test_it_goes_on_from_a_head(target: Target, prompts: Path, tmp_path: Path) -> None:
+    """--init with no learning gives the head back, from a GGUF and from the checkpoint that was exported of it."""
+    first = tmp_path / "first.gguf"
+    assert _train(target, first, "-f", prompts, "--steps", "2", "--export", tmp_path / "hf") == 0
+    for name, init in (("gguf", first), ("hf", tmp_path / "hf")):
+        again = tmp_path / f"{name}.gguf"
+        more = ("--steps", "1", "--lr", "0", "--init", init)
+        assert _train(target, again, "-f", prompts, *more, "--work", tmp_path / name) == 0
+        heads = [head_from_gguf(path, Path(target.path), 160, 2).state_dict() for path in (first, again)]
+        for key, values in heads[0].items():
+            assert torch.equal(values, heads[1][key]), (name, key)
+
+
+def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is one."""
+    target = write_target(tmp_path / "ends.gguf", n_layer=7, eos_scale=1.0)
+    monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this one writes no words
+    output = tmp_path / "head.gguf"
+    assert _train(target, output, "--steps", "1") == 0
+    store = Store(tmp_path / "head.gguf.work")
+    assert store.n_tokens >= 300
+    assert {text.source for text in store.texts} == {"model"}
+    assert len({tuple(prompt.tokens) for prompt in store.prompts}) == len(store.prompts)
+    assert {prompt.tokens[0] for prompt in store.prompts} == {target.token_bos}
+
+
+FORMATS = {
+    "a.txt": ("hello\n\nworld\n", ["hello", "world"]),
+    "b.jsonl": ('{"prompt": "x"}\n{"turns": ["y", "z"]}\n"w"\n', ["x", "y", "w"]),
+    "c.jsonl": (
+        '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
+        '{"body": {"messages": [{"role": "user", "content": "r"}]}}\n',
+        ["q", "r"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(tmp_path: Path, name: str) -> None:
+    """Each format gives its questions, and of a conversation what comes before the answer."""
+    text, expected = FORMATS[name]
+    (tmp_path / name).write_text(text)
+    assert [value[-1]["content"] for value in read_prompts(tmp_path / name)] == expected  # type: ignore[index]
+
+
+def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, exit code 2, and nothing written."""
+    output = tmp_path / "head.gguf"
+    same, bad, empty = tmp_path / "same.txt", tmp_path / "bad.jsonl", tmp_path / "empty.txt"
+    same.write_text("hello\n" * 5)
+    bad.write_text('{"prompt": "x"}\n{"question": 1}\n')
+    empty.write_text("\n")
+    long = tmp_path / "long.txt"
+    long.write_text("word " * 500 + "\n")
+    other = write_target(tmp_path / "other.gguf", n_embd=128, n_head=8)
+    head = write_head(tmp_path / "other-head.gguf", other)
+    good = tmp_path / "good.txt"
+    good.write_text("".join(f"what is {i}?\n" for i in range(8)))
+    cases: list[tuple[tuple[str | Path, ...], str]] = [
+        (("-f", same), "all 5 prompts are the same"),
+        (("-f", bad), "line 2"),
+        (("-f", empty), "found no prompts"),
+        (("-f", long), "longer than"),
+        (("-f", tmp_path / "no.txt"), "no.txt"),
+        (("-f", good, "--init", head.path), "trained for another model"),
+        (("-f", good, "--layers", "2,3,99"), "99"),
+        (("-f", good, "--resume"), "no training that was begun"),
+        (("-f", good, "--tokens", "0"), "--tokens"),
+    ]
+    for i, (more, said) in enumerate(cases):
+        assert _train(target, output, *more, "--steps", "1", "--work", tmp_path / f"work{i}") == 2, more
+        assert said in capsys.readouterr().err, more
+        assert not output.exists()
+
+
+def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss that is no number stops the training and keeps the head of the step before."""
+    output = tmp_path / "head.gguf"
+    real = trainer.ttt_loss
+
+    def loss(head: object, *args: object) -> object:
+        found, figures = real(head, *args)  # type: ignore[arg-type]
+        if torch.is_grad_enabled() and len(_broken) < 3:
+            _broken.append(1)
+        elif torch.is_grad_enabled():
+            figures.total = float("nan")
+        return found, figures
+
+    _broken: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "ttt_loss", loss)
+        assert _train(target, output, "-f", prompts, "--steps", "5") == 2
+    assert "lower --lr" in capsys.readouterr().err
+    state = _state(tmp_path / "head.gguf.work")
+    assert state["step"] == 1
+    assert all(bool(values.float().isfinite().all()) for values in state["head"].values())
+
+
+def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that has learned its texts by heart is accepted by the engine where the simulation says so."""
+    monkeypatch.setattr(rows, "TEMPERATURES", (0.0,))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\nthree\nfour\nfive\n")
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    more = ("--steps", "60", "--lr", "0.01", "--cache", cache, "--draft-vocab", "320")
+    more += ("--tokens", "400", "--eval-every", "60")
+    assert _train(target, output, "-f", prompts, *more) == 0
+    head = head_from_gguf(output, Path(target.path), 160, 4)
+    texts = Store(tmp_path / "head.gguf.work").texts
+    source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
+    n_accepted = 0
+    with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, verbose=False) as llm:
+        for text in texts:
+            rounds = Rounds()
+            play(head, source.get(text), 2, rounds)
+            (result,) = llm.generate_batch([text.tokens[: text.n_prompt]], max_tokens=24, temperature=0)
+            stats = result.stats
+            assert result.tokens[: len(text.tokens) - text.n_prompt] == text.tokens[text.n_prompt :]
+            # the simulation ends where its text has no room for a whole draft any more
+            assert abs(stats.rounds - rounds.n_rounds) <= 2, (stats, rounds)
+            assert abs(stats.accepted - rounds.n_accepted) <= 2
+            n_accepted += rounds.n_accepted
+    source.extractor.close()
+    assert n_accepted > 3 * len(texts)
+
+
+def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without a chat template goes on from the beginning of a text."""
+    path = tmp_path / "base.gguf"
+    reader = gguf.GGUFReader(target.path)
+    writer = gguf.GGUFWriter(path, "llama")
+    for entry in key_values(target.path, reader):
+        if entry.key not in ("tokenizer.chat_template", "general.architecture"):
+            writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    output = tmp_path / "head.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "_is_clean", lambda text: True)
+        assert main(["train", "-m", str(path), "-o", str(output), *_SMALL, "--steps", "1"]) == 0
+    prompts = Store(tmp_path / "head.gguf.work").prompts
+    assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
+
+
+def test_what_is_left_out_is_said(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long prompts and duplicates among others."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("word " * 500 + "\none\none\n" + "".join(f"question {i}\n" for i in range(6)))
+    assert _train(target, tmp_path / "head.gguf", "-f", path, "--steps", "1", "--tokens", "100") == 0
+    told = capsys.readouterr().err
+    assert "1 prompts are longer than" in told
+    assert "1 prompts come twice" in told
+
+
+def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was kept before stays, and the run goes on from there when there is room again."""
+    output = tmp_path / "head.gguf"
+    save, n_saved = trainer.torch.save, []
+
+    def full(*args: object) -> None:
+        n_saved.append(args)
+        if len(n_saved) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.torch, "save", full)
+        assert _train(target, output, "-f", prompts, "--steps", "9") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.part"))
+    assert _train(target, output, "-f", prompts, "--steps", "9", "--resume") == 0
+    assert output.exists()
