@@ -212,7 +212,10 @@ def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest
     assert all(bool(values.float().isfinite().all()) for values in state["head"].values())
 
 
-def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norms", [(), ("--eagle31",)], ids=str)
+def test_simulated_acceptance_is_real(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norms: tuple[str, ...]
+) -> None:
     """A head that has learned its texts by heart is accepted by the engine where the simulation says so."""
     monkeypatch.setattr(rows, "TEMPERATURES", (0.0,))
     prompts = tmp_path / "prompts.txt"
@@ -220,7 +223,7 @@ def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatc
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     more = ("--steps", "60", "--lr", "0.01", "--cache", cache, "--draft-vocab", "320")
     more += ("--tokens", "400", "--eval-every", "60")
-    assert _train(target, output, "-f", prompts, *more) == 0
+    assert _train(target, output, "-f", prompts, *more, *norms) == 0
     head = head_from_gguf(output, Path(target.path), 160, 4)
     texts = Store(tmp_path / "head.gguf.work").texts
     source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
