@@ -238,7 +238,7 @@ def _check_folder(job: Job) -> None:
         "seed": job.training.seed,
         "ttt_steps": job.training.ttt_steps,
     }
-    if path.exists():
+    if any((job.folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")) and path.exists():
         if not job.resume:
             raise ValueError(
                 f"'{job.folder}' holds a training that was begun: say --resume to go on with it, or another --work"

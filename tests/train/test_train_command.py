@@ -187,6 +187,14 @@ def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture
         assert _train(target, output, *more, "--steps", "1", "--work", tmp_path / f"work{i}") == 2, more
         assert said in capsys.readouterr().err, more
         assert not output.exists()
+    # what was refused leaves nothing that another attempt stumbles over
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 0
+    capsys.readouterr()
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 2
+    assert "say --resume" in capsys.readouterr().err
+    other_layers = ("--layers", "1,2,3", "--resume")
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0", *other_layers) == 2
+    assert "begun with other settings: layers [] instead of [1, 2, 3]" in capsys.readouterr().err
 
 
 def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
