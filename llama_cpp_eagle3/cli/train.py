@@ -42,6 +42,7 @@ def add_arguments(parser: Parser) -> None:
     )
     head = parser.add_argument_group("head")
     head.add_argument("--layers", metavar="B,B,B", help="boundaries to read (default: 2, n/2, n - 3)")
+    head.add_argument("--eagle31", action="store_true", help="with EAGLE-3.1's norms (llama.cpp's own cannot run it)")
     head.add_argument("--draft-vocab", type=int, default=8192, metavar="N", help="tokens to draft (default: 8192)")
     group = parser.add_argument_group("training")
     group.add_argument("--minutes", type=float, default=60.0, metavar="N", help="(default: 60)")
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--{name.replace('_', '-')}: expected a number of at least 1, found {getattr(args, name)}"
             )
     with extra("train"):
+        from ..train.eagle import Norms
         from ..train.session import Job
         from ..train.session import run as train
         from ..train.trainer import Settings
@@ -75,11 +77,26 @@ def run(args: argparse.Namespace) -> int:
         minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
         eval_every=args.eval_every, device=args.device, patience=args.patience, seed=args.seed,
     )  # fmt: skip
-    train(
-        Job(
-            Path(args.model), args.output, tuple(args.file), args.init, args.work, args.resume, args.cache, args.export,
-            args.tokens, args.predict, args.ctx_size, args.parallel, layers, args.draft_vocab, args.outtype,
-            args.threads, args.gpu_layers, training=settings,
-        )
-    )  # fmt: skip
+    job = Job(
+        Path(args.model),
+        args.output,
+        files=tuple(args.file),
+        init=args.init,
+        work=args.work,
+        resume=args.resume,
+        cache=args.cache,
+        export=args.export,
+        n_tokens=args.tokens,
+        max_tokens=args.predict,
+        n_ctx=args.ctx_size,
+        n_parallel=args.parallel,
+        layers=layers,
+        draft_vocab=args.draft_vocab,
+        norms=Norms(fc_norm=args.eagle31, norm_output=args.eagle31),
+        outtype=args.outtype,
+        n_threads=args.threads,
+        n_gpu_layers=args.gpu_layers,
+        training=settings,
+    )
+    train(job)
     return 0

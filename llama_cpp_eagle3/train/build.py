@@ -17,7 +17,7 @@ from .._core import read_head, read_target
 from ..convert.draft_vocab import draft_ids
 from ..convert.gguf_file import key_values, open_gguf
 from ..errors import IncompatibleDraftError, ModelFileError
-from .eagle import Head
+from .eagle import Head, Norms
 from .model import Config
 
 
@@ -71,7 +71,7 @@ def target_tensor(path: Path, name: str) -> Tensor | None:
     return None
 
 
-def fresh_head(path: Path, cfg: Config, d2t: Tensor, n_ff: int, n_steps: int) -> Head:
+def fresh_head(path: Path, cfg: Config, d2t: Tensor, n_ff: int, n_steps: int, norms: Norms) -> Head:
     """A head with random layers, which reads and writes as the target does.
 
     Raises:
@@ -81,7 +81,7 @@ def fresh_head(path: Path, cfg: Config, d2t: Tensor, n_ff: int, n_steps: int) ->
     if tok_embd is None:
         raise ModelFileError(f"'{path}': expected a tensor token_embd.weight, found none: heads for it are not trained")
     norm = target_tensor(path, "output_norm.weight")
-    return Head(cfg, tok_embd, d2t, n_ff, n_steps, norm=norm)
+    return Head(cfg, tok_embd, d2t, n_ff, n_steps, norm, norms)
 
 
 _NAMES = {
@@ -109,9 +109,12 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
             f"{tgt.n_embd}: it was trained for another model"
         )
     fields = {name.split(".", 1)[1]: field.contents() for name, field in reader.fields.items() if "." in name}
-    expected = {f"{name}.weight" for name in _NAMES.values()}
+    norms = Norms(bool(fields.get("fc_norm")), bool(fields.get("norm_output")))
+    fc_norms = {f"fc_norm.{i}": f"fc_norm.{i}" for i in range(len(info.boundaries) if norms.fc_norm else 0)}
+    names = _NAMES | fc_norms
+    expected = {f"{name}.weight" for name in names.values()}
     more = set(tensors) - expected - {"d2t"}
-    switched = [k for k in ("norm_output", "norm_before_residual", "norm_before_fc", "fc_norm") if fields.get(k)]
+    switched = [k for k in ("norm_before_residual", "norm_before_fc") if fields.get(k)]
     if more or switched or not expected <= set(tensors):
         found = ", ".join([*sorted(more), *switched, *sorted(expected - set(tensors))])
         raise IncompatibleDraftError(
@@ -130,9 +133,9 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
         float(fields["attention.layer_norm_rms_epsilon"]), float(fields["rope.freq_base"]), tuple(info.boundaries),
     )  # fmt: skip
     d2t = torch.from_numpy(np.array(draft_ids(path, reader), dtype=np.int64))
-    head = fresh_head(target, cfg, d2t, cfg.n_ff, n_steps)
+    head = fresh_head(target, cfg, d2t, cfg.n_ff, n_steps, norms)
     state = head.state_dict()
-    for name, theirs in _NAMES.items():
+    for name, theirs in names.items():
         tensor = tensors[f"{theirs}.weight"]
         values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         if name in ("attn.q", "attn.k"):

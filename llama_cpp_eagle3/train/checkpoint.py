@@ -56,6 +56,8 @@ def config_of(head: Head) -> dict[str, Any]:
         "draft_vocab_size": len(head.d2t),
         "attention_bias": False,
         "tie_word_embeddings": False,
+        "fc_norm": head.norms.fc_norm,
+        "norm_output": head.norms.norm_output,
         "torch_dtype": "float32",
         "eagle_config": {
             # SGLang and vLLM count a layer's output as the layer, we count layers before the state
@@ -68,9 +70,9 @@ def config_of(head: Head) -> dict[str, Any]:
 def export(head: Head, folder: Path) -> None:
     """Write config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    tensors: dict[str, Any] = {}
     state = head.state_dict()
-    for name, theirs in _NAMES.items():
+    for name, theirs in (_NAMES | {f"fc_norm.{i}": f"fc_norm.{i}" for i in range(len(head.fc_norm))}).items():
         tensors[f"{theirs}.weight"] = state[f"{name}.weight"].float().cpu().numpy()
     d2t = head.d2t.cpu().numpy().astype(np.int64)
     tensors["d2t"] = d2t - np.arange(len(d2t))

@@ -6,12 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .model import MLP, Attention, Config, RMSNorm, rope_table
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What EAGLE-3.1 adds; llama.cpp's own eagle3 cannot run it."""
+
+    fc_norm: bool = False
+    """Each boundary's rows are normed before they are fused."""
+    norm_output: bool = False
+    """The next step reads the state that the lm_head reads, behind the last norm."""
+
+
+_EAGLE_3 = Norms()
 
 
 class Head(nn.Module):
@@ -21,7 +35,14 @@ class Head(nn.Module):
     """
 
     def __init__(
-        self, cfg: Config, tok_embd: Tensor, d2t: Tensor, n_ff: int, n_steps: int, norm: Tensor | None = None
+        self,
+        cfg: Config,
+        tok_embd: Tensor,
+        d2t: Tensor,
+        n_ff: int,
+        n_steps: int,
+        norm: Tensor | None = None,
+        norms: Norms = _EAGLE_3,
     ) -> None:
         """Make a fresh head.
 
@@ -32,11 +53,14 @@ class Head(nn.Module):
             n_ff: feed-forward size of its layer.
             n_steps: draft steps in training.
             norm: weight of the target's final norm, to start from.
+            norms: where it has norms that EAGLE-3 has not.
         """
         super().__init__()
-        self.cfg, self.n_ff = cfg, n_ff
+        self.cfg, self.n_ff, self.norms = cfg, n_ff, norms
         self.register_buffer("tok_embd", tok_embd.detach().clone(), persistent=False)
         self.register_buffer("d2t", d2t)
+        n_fc_norm = len(cfg.boundaries) if norms.fc_norm else 0
+        self.fc_norm = nn.ModuleList(RMSNorm(cfg.n_embd, cfg.rms_eps) for _ in range(n_fc_norm))
         self.fc = nn.Linear(len(cfg.boundaries) * cfg.n_embd, cfg.n_embd, bias=False)
         self.attn_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.hidden_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
@@ -66,14 +90,19 @@ class Head(nn.Module):
         """[norm(embedding) ; norm(state)], the attention's input."""
         return torch.cat((self.attn_norm(self.tok_embd[tokens]), self.hidden_norm(state)), dim=-1)
 
-    def tail(self, state: Tensor, y: Tensor) -> Tensor:
-        """Residual and feed-forward: the next recurrent state."""
-        x = state + y
-        return x + self.ffn(self.ffn_norm(x))
+    def fuse(self, rows: Tensor) -> Tensor:
+        """The target's rows (..., n_boundaries * n_embd) as a state."""
+        if self.norms.fc_norm:
+            parts = rows.split(self.cfg.n_embd, dim=-1)
+            rows = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        return self.fc(rows)
 
-    def logits(self, state: Tensor) -> Tensor:
-        """Logits over the draft vocabulary."""
-        return self.lm_head(self.norm(state))
+    def tail(self, state: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Residual and feed-forward: (the next recurrent state, what the lm_head reads)."""
+        x = state + y
+        x = x + self.ffn(self.ffn_norm(x))
+        normed = self.norm(x)
+        return (normed if self.norms.norm_output else x), normed
 
     def steps(
         self, tokens: Tensor, rows: Tensor, n_steps: int, anchors: Tensor, first: int = 0
@@ -88,12 +117,12 @@ class Head(nn.Module):
         """
         n = tokens.shape[1] - 1
         attn = self.attn
-        state = self.fc(rows[:, :n])
+        state = self.fuse(rows[:, :n])
         q, k0, v0 = attn.qkv(self.inputs(tokens[:, 1:], state), self.cos[:n], self.sin[:n])
         k0, v0 = attn.repeat(k0), attn.repeat(v0)
         y = attn.out(F.scaled_dot_product_attention(q, k0, v0, is_causal=True))
-        state = self.tail(state, y)
-        yield torch.arange(first + 1, n + 1, device=tokens.device), self.logits(state[:, first:])
+        state, normed = self.tail(state, y)
+        yield torch.arange(first + 1, n + 1, device=tokens.device), self.lm_head(normed[:, first:])
 
         state = state[:, anchors]
         later = torch.arange(n, device=anchors.device)[None, :] > anchors[:, None]
@@ -111,5 +140,5 @@ class Head(nn.Module):
             y = weights[..., :n] @ v0
             for j, value in enumerate(values):
                 y = y + weights[..., n + j, None] * value
-            state = self.tail(state, attn.out(y))
-            yield at + 1, self.logits(state)
+            state, normed = self.tail(state, attn.out(y))
+            yield at + 1, self.lm_head(normed)

@@ -22,6 +22,9 @@ from ..llama import Eagle3Llama
 from ..whole_file import whole_file
 from .data import TEMPERATURES, Prompt, Text
 
+_N_CTX_UNIT = 256
+"""llama.cpp rounds what a sequence has to this, and says so."""
+
 TOP_K = 64
 """Probabilities kept of each row: what lies beyond is too small to be drafted."""
 
@@ -120,8 +123,9 @@ class Harvester:
     ) -> None:
         """loading: more arguments of `Eagle3Llama`."""
         n_batch = n_parallel + n_prompt_max
+        n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
-            path, draft_target_layers=list(boundaries), n_ctx=n_ctx * n_parallel, n_parallel=n_parallel,
+            path, draft_target_layers=list(boundaries), n_ctx=n_total, n_parallel=n_parallel,
             n_batch=n_batch, n_ubatch=n_batch, n_prompt_rows=n_batch, verbose=False, **loading,
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max

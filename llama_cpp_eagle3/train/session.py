@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..whole_file import output_path, whole_file
 from .build import boundaries_of, fresh_head, head_from_gguf, target_config
 from .checkpoint import draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
-from .eagle import Head
+from .eagle import Head, Norms
 from .measure import measure
 from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
 from .trainer import STATE, Settings, Trainer, split
@@ -54,6 +54,7 @@ class Job:
     n_parallel: int = 16
     layers: tuple[int, ...] = ()
     draft_vocab: int = 8192
+    norms: Norms = field(default_factory=Norms)
     outtype: str = "q8_0"
     n_threads: int | None = None
     n_gpu_layers: int = 0
@@ -117,9 +118,15 @@ def write_head(job: Job, head: Head) -> None:
     folder = job.export or job.folder / "checkpoint"
     export(head, folder)
     convert(
-        folder, job.target, job.output, outtype=job.outtype, boundaries=head.cfg.boundaries, norm_output=False,
-        norm_before_residual=False, name=job.output.stem,
-    )  # fmt: skip
+        folder,
+        job.target,
+        job.output,
+        outtype=job.outtype,
+        boundaries=head.cfg.boundaries,
+        norm_output=head.norms.norm_output,
+        norm_before_residual=False,
+        name=job.output.stem,
+    )
     _say(f"wrote '{job.output}' ({job.output.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -194,7 +201,7 @@ def make_head(job: Job, texts: Sequence[Text]) -> Head:
         _say(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
-    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), cfg.n_ff, n_steps(job))
+    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), cfg.n_ff, n_steps(job), job.norms)
 
 
 def _init_gguf(job: Job) -> Path:
@@ -227,10 +234,11 @@ def _check_folder(job: Job) -> None:
         "init": None if job.init is None else str(job.init),
         **{name: getattr(job, name) for name in ("n_ctx", "max_tokens", "draft_vocab")},
         "layers": list(job.layers),
+        "norms": asdict(job.norms),
         "seed": job.training.seed,
         "ttt_steps": job.training.ttt_steps,
     }
-    if path.exists():
+    if any((job.folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")) and path.exists():
         if not job.resume:
             raise ValueError(
                 f"'{job.folder}' holds a training that was begun: say --resume to go on with it, or another --work"

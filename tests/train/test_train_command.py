@@ -187,6 +187,14 @@ def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture
         assert _train(target, output, *more, "--steps", "1", "--work", tmp_path / f"work{i}") == 2, more
         assert said in capsys.readouterr().err, more
         assert not output.exists()
+    # what was refused leaves nothing that another attempt stumbles over
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 0
+    capsys.readouterr()
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 2
+    assert "say --resume" in capsys.readouterr().err
+    other_layers = ("--layers", "1,2,3", "--resume")
+    assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0", *other_layers) == 2
+    assert "begun with other settings: layers [] instead of [1, 2, 3]" in capsys.readouterr().err
 
 
 def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +220,10 @@ def test_no_number(target: Target, prompts: Path, tmp_path: Path, capsys: pytest
     assert all(bool(values.float().isfinite().all()) for values in state["head"].values())
 
 
-def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norms", [(), ("--eagle31",)], ids=str)
+def test_simulated_acceptance_is_real(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norms: tuple[str, ...]
+) -> None:
     """A head that has learned its texts by heart is accepted by the engine where the simulation says so."""
     monkeypatch.setattr(rows, "TEMPERATURES", (0.0,))
     prompts = tmp_path / "prompts.txt"
@@ -220,7 +231,7 @@ def test_simulated_acceptance_is_real(target: Target, tmp_path: Path, monkeypatc
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     more = ("--steps", "60", "--lr", "0.01", "--cache", cache, "--draft-vocab", "320")
     more += ("--tokens", "400", "--eval-every", "60")
-    assert _train(target, output, "-f", prompts, *more) == 0
+    assert _train(target, output, "-f", prompts, *more, *norms) == 0
     head = head_from_gguf(output, Path(target.path), 160, 4)
     texts = Store(tmp_path / "head.gguf.work").texts
     source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
