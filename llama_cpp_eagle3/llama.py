@@ -244,16 +244,18 @@ class Eagle3Llama(GeneratingLlama):
             if self._logits_all:
                 self.scores = np.ndarray((self._n_ctx, self._n_vocab), dtype=np.single)
         context.sequence.logits_all = self._logits_all
-        model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
         if loading.has_head:
+            # not self, which would keep itself alive
+            model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
+            log = self._info
             self._head = Head(
-                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, self._info),
+                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
                 self.draft_type_asked,
             )
         self._engine = context.engine = Engine(
             target,
-            Vocab(model),
-            n_batch=n_batch,
+            Vocab(self._model.model),
+            n_batch=self.n_batch,
             drafter=None if self._head is None else self._head.drafter,
             tap=loading.tap,
             draft=self.draft_settings,

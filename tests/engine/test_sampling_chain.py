@@ -17,6 +17,7 @@ import pytest
 
 from gguf_raw import ARRAY, I32, parse, serialize
 from llama_cpp_eagle3.engine import Reasoning, Sampling
+from llama_cpp_eagle3.engine import sampling as sampling_module
 from llama_cpp_eagle3.engine.sampling import SAMPLERS, Chain
 from llama_cpp_eagle3.engine.vocab import Vocab
 from lowlevel import LowLevel
@@ -229,6 +230,7 @@ def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str)
 
 def test_options_without_their_sampler_are_told(low: LowLevel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+    sampling_module._tell_ignored.cache_clear()  # other tests of this process may have been told
     options: dict[str, Any] = {"adaptive_target": 0.3, "xtc_probability": 0.5, "samplers": ("top_k",)}
     for _ in range(2):
         Chain(Sampling(**options), Vocab(low.model), N_CTX)
