@@ -48,6 +48,17 @@ def running(pair: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> 
         yield running
 
 
+@pytest.fixture
+def tokenized(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each text that the module's server tokenizes from now on."""
+    lengths: list[int] = []
+    tokenize = running.server.llm.tokenize
+    monkeypatch.setattr(
+        running.server.llm, "tokenize", lambda t, *a, **more: lengths.append(len(t)) or tokenize(t, *a, **more)
+    )
+    return lengths
+
+
 @pytest.fixture(scope="module")
 def tools(pair: Any) -> Iterator[Running]:
     with Running(*pair, n_ctx=2048, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:

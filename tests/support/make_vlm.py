@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,17 @@ def text_config(**more: Any) -> dict[str, Any]:
     }
 
 
+def qwen_inputs(picture: Any, p: int, image_token_id: int, ids: np.ndarray) -> dict[str, Any]:
+    """What Qwen's vision models take: patches of p pixels, two by two, each as two frames."""
+    x, m = pixels(picture), 2
+    gh, gw = x.shape[1] // p, x.shape[2] // p
+    x = x[None].repeat(2, 1, 1, 1)
+    x = x.reshape(1, 2, 3, gh // m, m, p, gw // m, m, p)
+    x = x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(gh * gw, -1)
+    types = torch.from_numpy((ids == image_token_id).astype(np.int64))[None]
+    return {"pixel_values": x, "image_grid_thw": torch.tensor([[1, gh, gw]]), "mm_token_type_ids": types}
+
+
 def qwen25vl() -> Case:
     specials = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     ids = {s: N_BYTES + i for i, s in enumerate(specials)}
@@ -111,19 +123,10 @@ def qwen25vl() -> Case:
     )  # fmt: skip
     picture = image(140, 112)
 
-    def inputs(ids: np.ndarray) -> dict[str, Any]:
-        x, p, m = pixels(picture), 14, 2
-        gh, gw = x.shape[1] // p, x.shape[2] // p
-        x = x[None].repeat(2, 1, 1, 1)  # two frames
-        x = x.reshape(1, 2, 3, gh // m, m, p, gw // m, m, p)
-        x = x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(gh * gw, -1)
-        types = torch.from_numpy((ids == config.image_token_id).astype(np.int64))[None]
-        return {"pixel_values": x, "image_grid_thw": torch.tensor([[1, gh, gw]]), "mm_token_type_ids": types}
-
     return Case(
         transformers.Qwen2_5_VLForConditionalGeneration(config), "<|image_pad|>", specials, 20,
         {"min_pixels": 28 * 28, "max_pixels": 1 << 20, "image_mean": MEAN, "image_std": STD},
-        inputs, picture, ["<|vision_start|>"], ["<|vision_end|>"],
+        partial(qwen_inputs, picture, 14, config.image_token_id), picture, ["<|vision_start|>"], ["<|vision_end|>"],
     )  # fmt: skip
 
 
@@ -151,19 +154,10 @@ def qwen3vl() -> Case:
     )  # fmt: skip
     picture = image(160, 128)
 
-    def inputs(ids: np.ndarray) -> dict[str, Any]:
-        x, p, m = pixels(picture), 16, 2
-        gh, gw = x.shape[1] // p, x.shape[2] // p
-        x = x[None].repeat(2, 1, 1, 1)  # two frames
-        x = x.reshape(1, 2, 3, gh // m, m, p, gw // m, m, p)
-        x = x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(gh * gw, -1)
-        types = torch.from_numpy((ids == config.image_token_id).astype(np.int64))[None]
-        return {"pixel_values": x, "image_grid_thw": torch.tensor([[1, gh, gw]]), "mm_token_type_ids": types}
-
     return Case(
         transformers.Qwen3VLForConditionalGeneration(config), "<|image_pad|>", specials, 20,
         {"size": {"shortest_edge": 32 * 32, "longest_edge": 1 << 20}, "image_mean": MEAN, "image_std": STD},
-        inputs, picture, ["<|vision_start|>"], ["<|vision_end|>"],
+        partial(qwen_inputs, picture, 16, config.image_token_id), picture, ["<|vision_start|>"], ["<|vision_end|>"],
     )  # fmt: skip
 
 
