@@ -45,6 +45,11 @@ class Vocab:
         return frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(self.pointer, t))
 
     @cached_property
+    def bos(self) -> int:
+        """The token that all texts begin with; -1 if there is none."""
+        return int(lib.llama_vocab_bos(self.pointer)) if lib.llama_vocab_get_add_bos(self.pointer) else -1
+
+    @cached_property
     def suppressed(self) -> frozenset[int]:
         """Tokens that the model's header says are never to be drawn."""
         n = ctypes.c_int32(0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cli.model import resolve_pair
 from .chat import ChatShape, begin
-from .completions import OpenAIShape, begin_completion, n_top_of
+from .completions import begin_openai
 from .errors import ApiError, failed, invalid
 from .limits import check_body
 from .log import configure
@@ -95,7 +95,6 @@ async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, A
         await generation.run()
         whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
         return whole
-    n_top = n_top_of(body)
-    generation = await begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
+    generation, shape = await begin_openai(server, body)
     await generation.run()
-    return OpenAIShape(server, generation, n_top).whole()  # type: ignore[no-any-return]
+    return shape.whole()  # type: ignore[no-any-return]

@@ -159,7 +159,7 @@ class OpenAIShape(Shape):
     """OpenAI's, with llama-server's figures."""
 
     def __init__(self, server: Server, generation: Generation, n_top: int | None = None):
-        """n_top: alternatives of each token, if not all that were asked for; see `n_top_of`."""
+        """n_top: alternatives of each token, if not all that were asked for; see `begin_openai`."""
         self._server, self._generation, self._n_top = server, generation, n_top
         self._n_sent: dict[int, int] = {}
         """Characters of each answer's stream so far."""
@@ -376,18 +376,27 @@ async def infill(request: Request) -> Response:
 async def _complete(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
     body = await read_json(request)
-    n_top = n_top_of(body) if openai else None
-    begun = begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
-    generation = await until_gone(request.receive, begun)
-    c = generation.answers[0].completion
-    shape = OpenAIShape(server, generation, n_top) if openai else LlamaShape(server, generation)
-    return await respond(server, request, generation, shape, c.stream)
+    shape: Shape
+    if openai:
+        generation, shape = await until_gone(request.receive, begin_openai(server, body))
+    else:
+        generation = await until_gone(request.receive, begin_completion(server, body))
+        shape = LlamaShape(server, generation)
+    return await respond(server, request, generation, shape, generation.answers[0].completion.stream)
 
 
-def n_top_of(body: Any) -> int | None:
-    """0 if `logprobs` is 0: to OpenAI it asks for the tokens' own probabilities alone, to llama-server for none."""
+async def begin_openai(server: Server, body: Any) -> tuple[Generation, OpenAIShape]:
+    """`begin_completion` for OpenAI's clients.
+
+    To them `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
+
+    Raises:
+        ApiError: it is not as it should be, or there is no room.
+    """
     n_probs = body.get("logprobs") if isinstance(body, dict) else None
-    return 0 if type(n_probs) is int and n_probs == 0 else None
+    n_top = 0 if type(n_probs) is int and n_probs == 0 else None
+    generation = await begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
+    return generation, OpenAIShape(server, generation, n_top)
 
 
 async def begin_completion(server: Server, body: Any) -> Generation:

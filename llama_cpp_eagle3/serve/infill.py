@@ -38,7 +38,7 @@ class Infill:
 
     def prompt(self, prefix: list[int], suffix: list[int]) -> list[int]:
         """Tokens of the whole prompt; that which begins a text may stand before the prefix."""
-        bos = self._tokenizer.bos
+        bos = self._tokenizer.vocab.bos
         begin = [bos] if bos >= 0 else []
         if begin and prefix[:1] == begin:
             prefix = prefix[1:]

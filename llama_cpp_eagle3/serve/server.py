@@ -227,7 +227,7 @@ class Server:
     def _shift_of(self, c: Completion, n_prompt: int) -> Shift | None:
         if not self.options.context_shift:
             return None
-        n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.bos >= 0)
+        n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.vocab.bos >= 0)
         return Shift(n_keep, c.n_discard)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from ..engine import Vocab
 from ..errors import ContextFullError, ModelFileError
 from ..llama import Eagle3Llama
@@ -45,7 +43,7 @@ class Tokenizer:
             raise  # it is not the text
         except ValueError as e:
             raise invalid(str(e)) from None
-        return tokens or ([self.bos] if add_special and self.bos >= 0 else [])
+        return tokens or ([self.vocab.bos] if add_special and self.vocab.bos >= 0 else [])
 
     def check_length(self, text: str) -> None:
         """Refuse a text that cannot fit into the context, before it is tokenized.
@@ -58,12 +56,6 @@ class Tokenizer:
             self.vocab.check_length(text, n_ctx)
         except ContextFullError:
             raise too_long(self.vocab.n_tokens_least(text), n_ctx) from None
-
-    @property
-    def bos(self) -> int:
-        """The token that all texts begin with; -1 if there is none."""
-        pointer = self.vocab.pointer
-        return int(lib.llama_vocab_bos(pointer)) if lib.llama_vocab_get_add_bos(pointer) else -1
 
     def detokenize(self, tokens: list[int]) -> str:
         """Text of tokens, special ones included; images have none."""

@@ -66,10 +66,8 @@ class Prompt:
 
 def _find_tokens(llm: Eagle3Llama, text: str) -> list[int]:
     tokens: list[int] = llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)
-    bos = llm.token_bos()
-    if llm._model.add_bos_token() and tokens[:1] != [bos]:
-        return [bos, *tokens]
-    return tokens
+    bos = llm.engine.vocab.bos
+    return [bos, *tokens] if bos >= 0 and tokens[:1] != [bos] else tokens
 
 
 class Templates:

@@ -185,14 +185,14 @@ def test_results_outlive_a_kill_while_they_are_rewritten(tmp_path: Path, monkeyp
 
 
 def test_an_unexpected_error_is_an_answer(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = batch_answers.begin_completion
+    parse = batch_answers.begin_openai
 
     def fails(server: Any, body: dict[str, Any]) -> Any:
         if body["prompt"] == "fail":
             raise ZeroDivisionError("a bug")
         return parse(server, body)
 
-    monkeypatch.setattr(batch_answers, "begin_completion", fails)
+    monkeypatch.setattr(batch_answers, "begin_openai", fails)
     lines = [{"custom_id": name, "prompt": name} for name in ("one", "fail", "two")]
     lines += [{"custom_id": "\ud800", "prompt": "\ud800"}]  # a lone surrogate is valid JSON
     output = tmp_path / "out.jsonl"
