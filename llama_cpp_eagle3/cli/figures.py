@@ -67,7 +67,7 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
         print(text, file=file)
 
     line()
-    if stats.calibrate_seconds >= 0.1:
+    if stats.calibrate_seconds >= 0.01:
         line(f"measured for {stats.calibrate_seconds:.3f} seconds what passes cost on this machine")
     for what, n, seconds in (
         ("encoded", figures.n_prompt, stats.prefill_seconds),
