@@ -86,7 +86,7 @@ def test_cells_of_rejected_drafts(targets: dict[str, Path]) -> None:
 @pytest.mark.parametrize("ftype", ["F16", "Q4_0"])
 def test_text_with_drafts_is_that_without(targets: dict[str, Path], ftype: str, draft: dict[str, Any]) -> None:
     head = bundled_pair()[1]
-    options: dict[str, Any] = {"cpu_kernels": "on", "n_ctx": 512, "n_threads": 2, "verbose": False}
+    options: dict[str, Any] = {"cpu_kernels": "on", "n_ctx": 512, "n_threads": 1, "verbose": False}
     with (
         closing(Eagle3Llama(targets[ftype], head, **draft, **options)) as drafts,
         closing(Eagle3Llama(targets[ftype], **options)) as plain,
