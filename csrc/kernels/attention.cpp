@@ -18,6 +18,7 @@ using namespace avx2;
 
 constexpr int64_t N_CELLS    = 32; // that a thread multiplies by all rows at a time
 constexpr int     N_TOGETHER = 4;  // channels or cells of a tile
+constexpr int64_t N_ROWS_MAX = 64; // passes of more are prompts, which ggml computes faster
 
 template <class T>
 T * at(const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
@@ -356,7 +357,8 @@ op_traits * attention_product(const ggml_tensor * op) {
         (w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_F32) && x->type == GGML_TYPE_F32 && op->type == GGML_TYPE_F32;
     const bool is_dense =
         w->nb[0] == ggml_type_size(w->type) && x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
-    const bool is_plain = op->op_params[1] != hint_of_hadamard && w->ne[0] % 8 == 0;
+    const bool is_plain =
+        op->op_params[1] != hint_of_hadamard && w->ne[0] % 8 == 0 && x->ne[1] * x->ne[3] <= N_ROWS_MAX;
     return has_types && is_dense && is_plain && is_supported() ? &instance : nullptr;
 }
 
@@ -368,7 +370,8 @@ op_traits * attention_soft_max(const ggml_tensor * op) {
     const bool          has_types = x->type == GGML_TYPE_F32 && op->type == GGML_TYPE_F32 &&
                                     (!mask || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16);
     const bool          is_dense  = x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
-    return has_types && is_dense && op->ne[0] % 8 == 0 && is_supported() ? &instance : nullptr;
+    const bool          is_short  = op->ne[1] * op->ne[3] <= N_ROWS_MAX;
+    return has_types && is_dense && is_short && op->ne[0] % 8 == 0 && is_supported() ? &instance : nullptr;
 }
 
 } // namespace eagle3::kernels
