@@ -40,11 +40,14 @@ def main() -> int:
                 break
             texts = []
             for llm in (drafts, plain):
+                llm.reset()  # a prompt's pass of more than 16 rows is ggml's: it has to begin at the same token
                 answer: Any = llm(prompt, max_tokens=args.tokens, temperature=0.0)
                 texts.append(answer["choices"][0]["text"])
             n_all += 1
             n_accepted += drafts.last_stats.mean_acceptance_length > 1
-            n_different += texts[0] != texts[1]
+            if texts[0] != texts[1]:
+                n_different += 1
+                print(f"text {n_all}: {texts[0]!r}\n  without drafts: {texts[1]!r}", flush=True)
     print(f"{n_all} texts, {n_accepted} with drafts that were accepted: {n_different} differ")
     return int(n_different > 0)
 
