@@ -1,5 +1,6 @@
 #include "kernels/cpu_kernels.h"
 
+#include "kernels/attention.h"
 #include "kernels/k_quants_avx2.h"
 #include "kernels/legacy_avx2.h"
 #include "kernels/product.h"
@@ -34,6 +35,7 @@ const std::vector<const kernel *> & all() {
         &mxfp4_avx2,
         &f16_avx2,
         &bf16_avx2,
+        &f32_avx2,
 #endif
         // clang-format on
     };
@@ -67,12 +69,18 @@ class registry : public extra_buffer_type {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor *) override { return false; }
 
     op_traits * get_tensor_traits(const ggml_tensor * op) override {
+        const weights_table * table = table_.load(std::memory_order_acquire);
+        if (op->op == GGML_OP_SOFT_MAX) {
+            return comes_from(*table, op->src[0]) ? attention_soft_max(op) : nullptr;
+        }
         if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
             return nullptr;
         }
-        const weights_table * table = table_.load(std::memory_order_acquire);
-        const auto            entry = table->find(op->src[0]);
-        return entry != table->end() && entry->second->takes(op) ? entry->second.get() : nullptr;
+        const auto entry = table->find(op->src[0]);
+        if (entry != table->end()) {
+            return entry->second->takes(op) ? entry->second.get() : nullptr;
+        }
+        return op->op == GGML_OP_MUL_MAT && comes_from(*table, op->src[1]) ? attention_product(op) : nullptr;
     }
 
     template <class Change>
@@ -89,6 +97,19 @@ class registry : public extra_buffer_type {
     std::mutex                                  mutex_;
     std::vector<std::unique_ptr<weights_table>> tables_ = first_table();
     std::atomic<const weights_table *>          table_{ tables_.back().get() };
+
+    // whether activations were computed with registered weights: what attention makes of them is ours too
+    static bool comes_from(const weights_table & table, const ggml_tensor * x) {
+        constexpr int n_steps_max = 32; // from a query to what its row is made of
+        for (int i = 0; i < n_steps_max && x && !table.empty(); ++i) {
+            const bool is_product = x->op == GGML_OP_MUL_MAT || x->op == GGML_OP_MUL_MAT_ID;
+            if (is_product && table.count(x->src[0])) {
+                return true;
+            }
+            x = x->src[is_product ? 1 : 0];
+        }
+        return false;
+    }
 
     static std::vector<std::unique_ptr<weights_table>> first_table() {
         std::vector<std::unique_ptr<weights_table>> tables;

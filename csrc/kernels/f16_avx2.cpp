@@ -1,4 +1,4 @@
-// F16 and BF16, times rows that stay float32: four channels by up to three rows at a time.
+// F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time.
 #include "kernels/avx2.h"
 #include "kernels/legacy_avx2.h"
 
@@ -19,7 +19,20 @@ size_t row_size(int64_t k) {
 
 // A format: weights of n_inputs, as n_vectors of eight floats; `quantize` puts a row in the order of these.
 
+struct f32 {
+    static constexpr int64_t n_bytes   = 4;
+    static constexpr int64_t n_inputs  = 8;
+    static constexpr int     n_vectors = 1;
+
+    AVX2_INLINE static __m256 unpack(const uint8_t * p, int /*vector*/) {
+        return _mm256_loadu_ps(reinterpret_cast<const float *>(p));
+    }
+
+    static void quantize(const float * x, int64_t k, uint8_t * row) { std::memcpy(row, x, k * sizeof(float)); }
+};
+
 struct f16 {
+    static constexpr int64_t n_bytes   = 2;
     static constexpr int64_t n_inputs  = 8;
     static constexpr int     n_vectors = 1;
 
@@ -30,6 +43,7 @@ struct f16 {
 
 // even inputs, then odd ones: they are the low and high halves of 32 bits
 struct bf16 {
+    static constexpr int64_t n_bytes   = 2;
     static constexpr int64_t n_inputs  = 16;
     static constexpr int     n_vectors = 2;
 
@@ -64,7 +78,7 @@ AVX2 void compute_tile(const uint8_t * weights, int64_t k, const uint8_t * rows,
                 y[r] = _mm256_loadu_ps(reinterpret_cast<const float *>(rows + r * row_bytes) + i + 8 * v);
             }
             for (int c = 0; c < n_channels; ++c) {
-                const __m256 w = format::unpack(weights + 2 * (c * k + i), v);
+                const __m256 w = format::unpack(weights + format::n_bytes * (c * k + i), v);
                 for (int r = 0; r < n_rows; ++r) {
                     sums[c][r] = _mm256_fmadd_ps(w, y[r], sums[c][r]);
                 }
@@ -98,10 +112,10 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
              float * out, int64_t ldo) {
     int64_t c = first;
     for (; c + 4 <= last; c += 4) {
-        compute_channels<format, 4>(weights + 2 * c * k, k, rows, n_rows, out + c, ldo);
+        compute_channels<format, 4>(weights + format::n_bytes * c * k, k, rows, n_rows, out + c, ldo);
     }
     for (; c < last; ++c) {
-        compute_channels<format, 1>(weights + 2 * c * k, k, rows, n_rows, out + c, ldo);
+        compute_channels<format, 1>(weights + format::n_bytes * c * k, k, rows, n_rows, out + c, ldo);
     }
 }
 
@@ -115,6 +129,7 @@ constexpr kernel float_kernel(const char * name, ggml_type type) {
 } // namespace
 
 const kernel f16_avx2  = float_kernel<f16>("f16/avx2", GGML_TYPE_F16);
+const kernel f32_avx2  = float_kernel<f32>("f32/avx2", GGML_TYPE_F32);
 const kernel bf16_avx2 = float_kernel<bf16>("bf16/avx2", GGML_TYPE_BF16);
 
 } // namespace eagle3::kernels

@@ -111,7 +111,9 @@ def test_closed_models_leave_nothing(pair: tuple[str, str]) -> None:
             assert stays(TEXT.decode(), max_tokens=16, temperature=0)["choices"][0]["text"] == expected
 
 
-def test_nothing_to_compute_is_said(tiny_target: Any) -> None:
+def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor for which there is no kernel."""
+    monkeypatch.setattr("llama_cpp_eagle3.cpu_kernels.cpu_kernel_names", list)
     with closing(Eagle3Llama(tiny_target.path, cpu_kernels="on", n_ctx=64, verbose=False)) as llm:
         assert "ggml's own kernels alone: no weight" in llm.where
 

@@ -1,0 +1,392 @@
+// Sums over cells of the cache are exact: all terms are rounded to multiples of one quantum, of which a double holds
+// the sum. So they do not depend on the order of the cells. Sums over channels are taken in one order.
+#include "kernels/attention.h"
+
+#include "kernels/avx2.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace eagle3::kernels {
+
+namespace {
+
+using namespace avx2;
+
+constexpr int64_t N_CELLS    = 32; // that a thread multiplies by all rows at a time
+constexpr int     N_TOGETHER = 4;  // channels or cells of a tile
+constexpr int64_t N_ROWS_MAX = 64; // passes of more are prompts, which ggml computes faster
+
+template <class T>
+T * at(const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
+    return reinterpret_cast<T *>(static_cast<char *>(t->data) + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3]);
+}
+
+// [first, last) of n for one of the threads
+std::pair<int64_t, int64_t> share(const ggml_compute_params * params, int64_t n) {
+    return { n * params->ith / params->nth, n * (params->ith + 1) / params->nth };
+}
+
+struct f16 {
+    AVX2_INLINE static __m256 load8(const char * p, int64_t i) { return _mm256_cvtph_ps(load128(p + 2 * i)); }
+
+    AVX2_INLINE static __m128 load4(const char * p, int64_t i) {
+        return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 2 * i)));
+    }
+};
+
+struct f32 {
+    AVX2_INLINE static __m256 load8(const char * p, int64_t i) {
+        return _mm256_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
+    }
+
+    AVX2_INLINE static __m128 load4(const char * p, int64_t i) {
+        return _mm_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
+    }
+};
+
+// Rows of a product and where their results go. `w` is the first row of the matrix.
+struct tile {
+    const char * w;
+    size_t       stride; // bytes from one row of the matrix to the next
+    int64_t      k;
+    const char * x[3]; // of the matrix's type
+    float *      out[3];
+};
+
+template <class format, int n_w, int n_rows>
+AVX2 void multiply_in_order(const tile & t) {
+    __m256 sums[n_w][n_rows];
+    for (auto & row : sums) {
+        std::fill(row, row + n_rows, _mm256_setzero_ps());
+    }
+    for (int64_t i = 0; i < t.k; i += 8) {
+        __m256 x[n_rows];
+        for (int r = 0; r < n_rows; ++r) {
+            x[r] = format::load8(t.x[r], i);
+        }
+        for (int c = 0; c < n_w; ++c) {
+            const __m256 w = format::load8(t.w + c * t.stride, i);
+            for (int r = 0; r < n_rows; ++r) {
+                sums[c][r] = _mm256_fmadd_ps(w, x[r], sums[c][r]);
+            }
+        }
+    }
+    for (int c = 0; c < n_w; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            t.out[r][c] = sum(sums[c][r]);
+        }
+    }
+}
+
+// A double between 2^12 and 2^13 is a multiple of 2^-40. It stays there while terms are added to the middle of them
+// that make 2,048 at most, and each of them is rounded downwards to such a multiple: their sum is exact, whatever the
+// order. Greater sums are as good as any other, but depend on the order.
+constexpr double MIDDLE = 6144.0;
+
+template <class format, int n_w, int n_rows>
+AVX2 __attribute__((noinline)) void add_downwards(const tile & t, double (*results)[n_rows]) {
+    constexpr int n_parts =
+        n_rows == 1 ? 2 : 1; // of a sum, so that there are enough to hide how long an addition takes
+    __m256d sums[n_w][n_rows][n_parts];
+    for (auto & row : sums) {
+        for (auto & parts : row) {
+            std::fill(parts, parts + n_parts, _mm256_set1_pd(MIDDLE));
+        }
+    }
+    for (int64_t i = 0; i < t.k; i += 4 * n_parts) {
+        for (int part = 0; part < n_parts; ++part) {
+            __m256d x[n_rows];
+            for (int r = 0; r < n_rows; ++r) {
+                x[r] = _mm256_cvtps_pd(format::load4(t.x[r], i + 4 * part));
+            }
+            for (int c = 0; c < n_w; ++c) {
+                const __m256d w = _mm256_cvtps_pd(format::load4(t.w + c * t.stride, i + 4 * part));
+                for (int r = 0; r < n_rows; ++r) {
+                    sums[c][r][part] = _mm256_fmadd_pd(w, x[r], sums[c][r][part]);
+                }
+            }
+        }
+    }
+    for (int c = 0; c < n_w; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            double all = 0.0;
+            for (const __m256d & part : sums[c][r]) {
+                double lanes[4];
+                _mm256_storeu_pd(lanes, part);
+                for (const double lane : lanes) {
+                    all += lane - MIDDLE;
+                }
+            }
+            results[c][r] = all;
+        }
+    }
+}
+
+template <class format, int n_w, int n_rows>
+AVX2 void multiply_exactly(const tile & t) {
+    double             results[n_w][n_rows];
+    const unsigned int mode = _mm_getcsr();
+    _mm_setcsr((mode & ~static_cast<unsigned int>(_MM_ROUND_MASK)) | _MM_ROUND_DOWN);
+    add_downwards<format, n_w, n_rows>(t, results); // not inlined: it stays between the two
+    _mm_setcsr(mode);
+    for (int c = 0; c < n_w; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            t.out[r][c] = static_cast<float>(results[c][r]);
+        }
+    }
+}
+
+using tile_function = void (*)(const tile &);
+
+// [exactly][rows of the matrix: 1 or N_TOGETHER][rows - 1]
+template <class format>
+constexpr tile_function TILES[2][2][3] = {
+    { { multiply_in_order<format, 1, 1>, multiply_in_order<format, 1, 2>, multiply_in_order<format, 1, 3> },
+      { multiply_in_order<format, N_TOGETHER, 1>, multiply_in_order<format, N_TOGETHER, 2>,
+        multiply_in_order<format, N_TOGETHER, 3> } },
+    { { multiply_exactly<format, 1, 1>, multiply_exactly<format, 1, 2>, multiply_exactly<format, 1, 3> },
+      { multiply_exactly<format, N_TOGETHER, 1>, multiply_exactly<format, N_TOGETHER, 2>,
+        multiply_exactly<format, N_TOGETHER, 3> } },
+};
+
+bool is_over_cells(const ggml_tensor * op) {
+    return op->src[1]->op == GGML_OP_SOFT_MAX;
+}
+
+// rows for a matrix in F16, which ggml rounds too
+AVX2 void to_f16(const float * x, int64_t k, char * row) {
+    for (int64_t i = 0; i < k; i += 8) {
+        const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(row + 2 * i), half);
+    }
+}
+
+class product_of_attention : public op_traits {
+  public:
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        size = op->src[0]->type == GGML_TYPE_F16 ? ggml_nelements(op->src[1]) * sizeof(ggml_fp16_t) : 0;
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const ggml_tensor * w    = op->src[0];
+        const ggml_tensor * x    = op->src[1];
+        char *              rows = nullptr;
+        if (w->type == GGML_TYPE_F16) {
+            rows = static_cast<char *>(params->wdata);
+            for (int64_t r = params->ith; r < ggml_nrows(x); r += params->nth) {
+                const int64_t slab = r / x->ne[1];
+                to_f16(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), x->ne[0],
+                       rows + r * x->ne[0] * sizeof(ggml_fp16_t));
+            }
+            libggml().barrier(params->threadpool);
+        }
+        const bool    exactly    = is_over_cells(op);
+        const int64_t n_block    = exactly ? N_TOGETHER : N_CELLS;
+        const int64_t n_blocks   = (w->ne[1] + n_block - 1) / n_block;
+        const auto [first, last] = share(params, w->ne[2] * w->ne[3] * n_blocks);
+        for (int64_t i = first; i < last; ++i) {
+            const int64_t begin = i % n_blocks * n_block;
+            multiply(op, rows, exactly, i / n_blocks, begin, std::min(begin + n_block, w->ne[1]));
+        }
+        return true;
+    }
+
+  private:
+    // rows [begin, end) of one of the matrices times all rows that are multiplied by it; rows: those in F16, if any
+    static void multiply(const ggml_tensor * op, const char * rows, bool exactly, int64_t slab, int64_t begin,
+                         int64_t end) {
+        const ggml_tensor * w      = op->src[0];
+        const ggml_tensor * x      = op->src[1];
+        const auto &        tiles  = w->type == GGML_TYPE_F16 ? TILES<f16>[exactly] : TILES<f32>[exactly];
+        const int64_t       w2     = slab % w->ne[2];
+        const int64_t       w3     = slab / w->ne[2];
+        const int64_t       n2     = x->ne[2] / w->ne[2]; // heads that share a matrix
+        const int64_t       n3     = x->ne[3] / w->ne[3];
+        const int64_t       n_rows = x->ne[1] * n2 * n3;
+        tile                t      = { nullptr, w->nb[1], w->ne[0], {}, {} };
+        for (int64_t row = 0; row < n_rows;) {
+            const int64_t left = n_rows - row;
+            const int     n    = left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1; // four are two and two
+            float *       out[3];
+            for (int r = 0; r < n; ++r, ++row) {
+                const int64_t i1 = row % x->ne[1];
+                const int64_t i2 = w2 * n2 + row / x->ne[1] % n2;
+                const int64_t i3 = w3 * n3 + row / x->ne[1] / n2;
+                t.x[r]           = rows ? rows + ((i3 * x->ne[2] + i2) * x->ne[1] + i1) * x->ne[0] * sizeof(ggml_fp16_t)
+                                        : at<const char>(x, i1, i2, i3);
+                out[r]           = at<float>(op, i1, i2, i3);
+            }
+            for (int64_t c = begin; c < end;) {
+                const bool is_whole = end - c >= N_TOGETHER;
+                t.w                 = at<const char>(w, c, w2, w3);
+                for (int r = 0; r < n; ++r) {
+                    t.out[r] = out[r] + c;
+                }
+                tiles[is_whole][n - 1](t);
+                c += is_whole ? N_TOGETHER : 1;
+            }
+        }
+    }
+};
+
+// e^x for x <= 0, to about a last bit
+AVX2_INLINE __m256 exp8(__m256 x) {
+    const __m256 is_zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ);
+    const __m256 y       = _mm256_max_ps(x, _mm256_set1_ps(-87.0f));
+    const __m256 n =
+        _mm256_round_ps(_mm256_mul_ps(y, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    // ln 2 in two parts
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), y);
+    r        = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    for (const float c : { 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f }) {
+        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
+    }
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_andnot_ps(is_zero, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
+}
+
+// The sum of e^(y - max), which y becomes. Terms are rounded to multiples of 2^-32, so that sums of up to 2^19 of them
+// are exact.
+AVX2 double exponentials(float * y, int64_t n, float max) {
+    const __m256d middle = _mm256_set1_pd(1.5 * (1 << 20));
+    __m256d       sum    = _mm256_setzero_pd();
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(max)));
+        _mm256_storeu_ps(y + i, e);
+        for (const __m128 half : { _mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1) }) {
+            sum = _mm256_add_pd(sum, _mm256_sub_pd(_mm256_add_pd(_mm256_cvtps_pd(half), middle), middle));
+        }
+    }
+    double lanes[4];
+    _mm256_storeu_pd(lanes, sum);
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+}
+
+// y = x * scale + mask * slope; the largest of them
+template <class format>
+AVX2 float scores(const float * x, const char * mask, int64_t n, float scale, float slope, float * y) {
+    __m256 max = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+    for (int64_t i = 0; i < n; i += 8) {
+        __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale));
+        if (mask) {
+            value = _mm256_fmadd_ps(format::load8(mask, i), _mm256_set1_ps(slope), value);
+        }
+        _mm256_storeu_ps(y + i, value);
+        max = _mm256_max_ps(max, value);
+    }
+    float lanes[8];
+    _mm256_storeu_ps(lanes, max);
+    return *std::max_element(lanes, lanes + 8);
+}
+
+AVX2 void multiply_by(float * y, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i += 8) {
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(factor)));
+    }
+}
+
+// what each head adds for the distance (ALiBi)
+float slope_of(int64_t head, int64_t n_head, float max_bias) {
+    if (max_bias <= 0.0f) {
+        return 1.0f;
+    }
+    const int64_t n_even = int64_t{ 1 } << static_cast<int>(std::log2(n_head));
+    return head < n_even ? std::pow(std::pow(2.0f, -max_bias / n_even), head + 1)
+                         : std::pow(std::pow(2.0f, -max_bias / 2.0f / n_even), 2 * (head - n_even) + 1);
+}
+
+class soft_max_of_attention : public op_traits {
+  public:
+    bool work_size(int, const ggml_tensor *, size_t & size) override {
+        size = 0;
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const auto [first, last] = share(params, ggml_nrows(op));
+        for (int64_t row = first; row < last; ++row) {
+            compute(op, row % op->ne[1], row / op->ne[1] % op->ne[2], row / op->ne[1] / op->ne[2]);
+        }
+        return true;
+    }
+
+  private:
+    static void compute(const ggml_tensor * op, int64_t i1, int64_t head, int64_t i3) {
+        const ggml_tensor * mask  = op->src[1];
+        const ggml_tensor * sinks = op->src[2];
+        const int64_t       n     = op->ne[0];
+        float               options[2]; // scale, max_bias
+        std::memcpy(options, op->op_params, sizeof(options));
+        const float   slope   = slope_of(head, op->ne[2], options[1]);
+        const char *  added   = mask ? at<const char>(mask, i1, head % mask->ne[2], i3 % mask->ne[3]) : nullptr;
+        const float * x       = at<const float>(op->src[0], i1, head, i3);
+        auto *        y       = at<float>(op, i1, head, i3);
+        const bool    is_half = mask && mask->type == GGML_TYPE_F16;
+        float         max     = (is_half ? scores<f16> : scores<f32>) (x, added, n, options[0], slope, y);
+        const float   sink    = sinks ? static_cast<const float *>(sinks->data)[head] : 0.0f;
+        if (sinks) {
+            max = std::max(max, sink);
+        }
+        if (std::isinf(max)) { // a row that sees nothing
+            std::fill(y, y + n, 0.0f);
+            return;
+        }
+        double sum = exponentials(y, n, max);
+        if (sinks) {
+            sum += std::exp(sink - max);
+        }
+        multiply_by(y, n, static_cast<float>(1.0 / sum));
+    }
+};
+
+} // namespace
+
+op_traits * attention_product(const ggml_tensor * op) {
+    static product_of_attention instance;
+    constexpr int32_t           hint_of_hadamard = 1; // GGML_HINT_SRC0_IS_HADAMARD
+
+    const ggml_tensor * w = op->src[0];
+    const ggml_tensor * x = op->src[1];
+    const bool          has_types =
+        (w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_F32) && x->type == GGML_TYPE_F32 && op->type == GGML_TYPE_F32;
+    const bool is_dense =
+        w->nb[0] == ggml_type_size(w->type) && x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
+    const bool is_plain =
+        op->op_params[1] != hint_of_hadamard && w->ne[0] % 8 == 0 && x->ne[1] * x->ne[3] <= N_ROWS_MAX;
+    return has_types && is_dense && is_plain && is_supported() ? &instance : nullptr;
+}
+
+op_traits * attention_soft_max(const ggml_tensor * op) {
+    static soft_max_of_attention instance;
+
+    const ggml_tensor * x         = op->src[0];
+    const ggml_tensor * mask      = op->src[1];
+    const bool          has_types = x->type == GGML_TYPE_F32 && op->type == GGML_TYPE_F32 &&
+                                    (!mask || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16);
+    const bool          is_dense  = x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
+    const bool          is_short  = op->ne[1] * op->ne[3] <= N_ROWS_MAX;
+    return has_types && is_dense && is_short && op->ne[0] % 8 == 0 && is_supported() ? &instance : nullptr;
+}
+
+} // namespace eagle3::kernels
+
+#else
+
+namespace eagle3::kernels {
+
+op_traits * attention_product(const ggml_tensor *) {
+    return nullptr;
+}
+
+op_traits * attention_soft_max(const ggml_tensor *) {
+    return nullptr;
+}
+
+} // namespace eagle3::kernels
+#endif

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "kernels/libggml_cpu.h"
+
+namespace eagle3::kernels {
+
+// What attention computes, whose result must not depend on how many rows there are, nor on the cells of the cache that
+// hold what a row sees, which differ where drafts were rejected and where other sequences are.
+
+// products of rows and what is no weight: K times Q, values times probabilities
+op_traits * attention_product(const ggml_tensor * op); // null: left to ggml
+
+// probabilities
+op_traits * attention_soft_max(const ggml_tensor * op); // null: left to ggml
+
+} // namespace eagle3::kernels
