@@ -51,7 +51,7 @@ def test_assembly_is_what_intrinsics_are(tmp_path: Path) -> None:
     """The same bytes: the right instructions, encodings and orders of operands."""
     (tmp_path / "ggml.h").write_text("enum ggml_type { GGML_TYPE_COUNT };")
     found = []
-    for name, source in (("ours", OURS), ("intrinsics", INTRINSICS)):
+    for name, source in (("intrinsics", INTRINSICS), ("ours", OURS)):
         file = tmp_path / f"{name}.cpp"
         file.write_text(source)
         command = [str(COMPILER), "-std=c++17", "-O2", "-DEAGLE3_VNNI", "-I", str(ROOT / "csrc"), "-I", str(tmp_path)]
