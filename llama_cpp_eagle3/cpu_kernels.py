@@ -47,6 +47,14 @@ def decide(times: Times) -> int:
     return _N_ROWS_ANY
 
 
+def fastest(names: Sequence[str]) -> list[str]:
+    """Of the kernels of a format the first: where ggml's own is faster than that, the others are not asked."""
+    formats: dict[str, str] = {}
+    for name in names:
+        formats.setdefault(name.partition("/")[0], name)
+    return list(formats.values())
+
+
 def is_doubtful(times: Times) -> bool:
     """Whether something else ran meanwhile: more rows took much less than one, or much longer than in several parts.
 
@@ -70,7 +78,7 @@ class KernelChoice:
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Of the kernels that were measured, now or before."""
-        self._limits = dict.fromkeys(cpu_kernel_names(), N_ROWS_MAX) if mode != "off" else {}
+        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), N_ROWS_MAX) if mode != "off" else {}
         self._seconds = seconds
         self._doubtful: set[str] = set()
 

@@ -33,6 +33,8 @@ DEFAULT_TESTS = [
     "tests/core/test_drafter_variants.py",
     "tests/core/test_kernel_products.py",
     "tests/core/test_kernels.py",
+    "tests/core/test_kernels_k.py",
+    "tests/core/test_kernels_legacy.py",
     "tests/planning/test_planner_pair.py",
     "tests/core/test_recurrent_round.py",
     "tests/engine/test_sampling.py",
@@ -59,6 +61,7 @@ def build() -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     command += ["--no-build-isolation", "--no-deps", "--target", str(site), str(ROOT)]
     command += ["-C", f"build-dir={BUILD / 'cmake'}", "-C", "cmake.define.EAGLE3_SANITIZE=ON"]
+    command += ["-C", "cmake.define.EAGLE3_EMULATE_VNNI=ON"]
     command += ["-C", "install.strip=false"]
     subprocess.run(command, check=True)
     # not built with sanitizers (CMakeLists.txt): the installed one has to do

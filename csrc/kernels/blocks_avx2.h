@@ -2,12 +2,14 @@
 // lane. A format says how its blocks become 32 int8 values of eight channels; a block is unpacked once for all rows.
 #pragma once
 
+#include "kernels/instruction_sets.h"
 #include "kernels/kernel.h"
 #include "kernels/q8_rows_avx2.h"
 
 #if defined(__x86_64__)
 
 #include <algorithm>
+#include <type_traits>
 
 namespace eagle3::kernels::avx2 {
 
@@ -31,41 +33,60 @@ struct unpacked {
 //   sums             what rows keep of their blocks' sums
 //   unpack(p, b, stride, w)   block b of eight channels, `stride` bytes from each other
 
-// Sums of n vectors of values times the row's values, as int32. Products of two inputs are added in 16 bits, as many
-// as never overflow.
-template <class format, int n>
+// With VNNI int8 values are read as uint8, 128 more: their products need no signs, and what is too much is taken back
+// as in formats that have an offset.
+template <class isa, class format>
+constexpr bool is_biased = isa::has_vnni && format::is_signed;
+
+template <class isa, class format>
+using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128>, typename format::sums>;
+
+// the row's values that q[i] is multiplied by
+template <class format>
+AVX2_INLINE __m256i values_for(const uint8_t * y, int i) {
+    return format::octets ? _mm256_set1_epi64x(read<int64_t>(y + 8 * i)) : _mm256_set1_epi32(read<int32_t>(y + 4 * i));
+}
+
+// Sums of n vectors of values times the row's values, as int32. AVX2 adds products of two inputs in 16 bits, as many as
+// never overflow.
+template <class isa, class format, int n>
 AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
+    __m256i sum = _mm256_setzero_si256();
+    if constexpr (isa::has_vnni) {
+        for (int i = 0; i < n; ++i) {
+            sum = isa::add_bytes(sum, q[i], values_for<format>(y, i));
+        }
+        return sum;
+    }
     constexpr int n_fit      = 32767 / (2 * 127 * format::largest);
     constexpr int n_together = n_fit >= n ? n : n_fit >= 4 ? 4 : 1;
     static_assert(n_fit > 0 && n % n_together == 0, "");
 
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i       sum  = _mm256_setzero_si256();
     for (int i = 0; i < n; i += n_together) {
         __m256i part = _mm256_setzero_si256();
         for (int j = i; j < i + n_together; ++j) {
-            const __m256i values = format::octets ? _mm256_set1_epi64x(read<int64_t>(y + 8 * j))
-                                                  : _mm256_set1_epi32(read<int32_t>(y + 4 * j));
+            const __m256i values = values_for<format>(y, j);
             part                 = _mm256_add_epi16(
                 part, format::is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q[j]), _mm256_sign_epi8(values, q[j]))
                                         : _mm256_maddubs_epi16(q[j], values));
         }
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(part, ones));
+        sum = isa::add_words(sum, part, ones);
     }
     return sum;
 }
 
 // The eight channels' sums. Octets: channels 0 1 4 5 2 3 6 7, which in_order exchanges.
-template <class format>
+template <class isa, class format>
 AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
     if constexpr (format::octets) {
-        const __m256 low  = _mm256_castsi256_ps(multiply<format, 4>(w.q, y)); // two lanes a channel
-        const __m256 high = _mm256_castsi256_ps(multiply<format, 4>(w.q + 4, y));
+        const __m256 low  = _mm256_castsi256_ps(multiply<isa, format, 4>(w.q, y)); // two lanes a channel
+        const __m256 high = _mm256_castsi256_ps(multiply<isa, format, 4>(w.q + 4, y));
         const __m256 even = _mm256_shuffle_ps(low, high, 0x88);
         const __m256 odd  = _mm256_shuffle_ps(low, high, 0xdd);
         return _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd));
     } else {
-        return multiply<format, 8>(w.q, y);
+        return multiply<isa, format, 8>(w.q, y);
     }
 }
 
@@ -78,9 +99,10 @@ constexpr int64_t n_rows_at_once = 16;
 
 // Eight channels, `stride` bytes from each other, times up to n_rows_at_once rows. Not inlined: where GCC sees that
 // sums are nobody else's, it computes two blocks at a time, which do not fit into the registers.
-template <class format>
+template <class isa, class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
                                                   const uint8_t * rows, int64_t n_rows, __m256 * sums) {
+    using row_sums         = sums_of<isa, format>;
     const size_t row_bytes = q8_row_size(k);
     const auto * next      = reinterpret_cast<const char *>(weights) + k / QK * 8 * format::block_bytes;
     for (int64_t r = 0; r < n_rows; ++r) {
@@ -93,17 +115,22 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
         format::unpack(weights, b, stride, w);
+        if constexpr (is_biased<isa, format>) {
+            for (__m256i & q : w.q) {
+                q = _mm256_xor_si256(q, _mm256_set1_epi8(static_cast<char>(0x80)));
+            }
+        }
         const __m256 scales = in_order<format>(w.d);
         for (int64_t r = 0; r < n_rows; ++r) {
             const uint8_t * row  = rows + r * row_bytes;
             const uint8_t * kept = q8_sums(row, k) + 4 * b;
-            __m256i         q    = dot<format>(w, row + QK * b);
-            if constexpr (format::sums::has_offset) {
+            __m256i         q    = dot<isa, format>(w, row + QK * b);
+            if constexpr (row_sums::has_offset) {
                 q = _mm256_add_epi32(q, _mm256_set1_epi32(read<int32_t>(kept)));
             }
             const __m256 d = _mm256_mul_ps(scales, _mm256_set1_ps(q8_scales(row, k)[b]));
             sums[r]        = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), d, sums[r]);
-            if constexpr (format::sums::has_min) {
+            if constexpr (row_sums::has_min) {
                 sums[r] = _mm256_fmadd_ps(w.m, _mm256_set1_ps(read<float>(kept)), sums[r]);
             }
         }
@@ -111,13 +138,13 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
 }
 
 // Channels [first, last) of eight, times all rows; out is channel 0's place.
-template <class format>
+template <class isa, class format>
 AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, const uint8_t * rows, int64_t n_rows,
                            int64_t first, int64_t last, float * out, int64_t ldo) {
     for (int64_t r0 = 0; r0 < n_rows; r0 += n_rows_at_once) {
         const int64_t n = std::min(n_rows - r0, n_rows_at_once);
         __m256        sums[n_rows_at_once];
-        compute_group<format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
+        compute_group<isa, format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
             alignas(32) float s[8];
             _mm256_store_ps(s, in_order<format>(sums[r]));
@@ -126,24 +153,24 @@ AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, co
     }
 }
 
-template <class format>
+template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
     const size_t stride = k / QK * format::block_bytes;
     if constexpr (format::octets) {
         for (int64_t group = first; group < last; ++group) {
-            compute_channels<format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
+            compute_channels<isa, format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
         }
     } else {
         for (int64_t c = first; c < last; c += 8) {
             if (c + 8 <= last) {
-                compute_channels<format>(weights + c * stride, stride, k, rows, n_rows, 0, 8, out + c, ldo);
+                compute_channels<isa, format>(weights + c * stride, stride, k, rows, n_rows, 0, 8, out + c, ldo);
             } else if (last >= 8) { // the last eight, of which some are computed already
-                compute_channels<format>(weights + (last - 8) * stride, stride, k, rows, n_rows, c - (last - 8), 8,
-                                         out + last - 8, ldo);
+                compute_channels<isa, format>(weights + (last - 8) * stride, stride, k, rows, n_rows, c - (last - 8), 8,
+                                              out + last - 8, ldo);
             } else { // fewer than eight: each of them in all lanes
                 for (int64_t i = c; i < last; ++i) {
-                    compute_channels<format>(weights + i * stride, 0, k, rows, n_rows, 0, 1, out + i, ldo);
+                    compute_channels<isa, format>(weights + i * stride, 0, k, rows, n_rows, 0, 1, out + i, ldo);
                 }
             }
         }
@@ -228,20 +255,21 @@ AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked &
     w.m                 = _mm256_cvtph_ps(_mm256_extracti128_si256(order, 1));
 }
 
-// a kernel of a format
-template <class format>
-constexpr kernel blocks_kernel(const char * name, ggml_type type, int64_t n_inputs = QK,
-                               void (*quantize)(const float *, int64_t,
-                                                uint8_t *) = quantize_q8<typename format::sums>) {
-    return { name,
-             type,
-             format::octets ? layout::repacked : layout::mapped,
-             format::octets ? 8 : 1,
-             n_inputs,
-             is_supported,
-             q8_row_size,
-             quantize,
-             compute_blocks<format> };
+// a format's kernels
+template <class format, class rows = q8_0_rows>
+std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
+    return by_instruction_sets([&](auto isa) {
+        using set = decltype(isa);
+        return kernel{ name + "/" + set::name,
+                       type,
+                       format::octets ? layout::repacked : layout::mapped,
+                       format::octets ? 8 : 1,
+                       rows::n_inputs,
+                       set::is_supported,
+                       q8_row_size,
+                       rows::template quantize<sums_of<set, format>>,
+                       compute_blocks<set, format> };
+    });
 }
 
 } // namespace eagle3::kernels::avx2

@@ -13,32 +13,23 @@
 namespace eagle3::kernels {
 
 const std::vector<const kernel *> & all() {
-    static const std::vector<const kernel *> kernels = {
-    // clang-format off
+    static const std::vector<const kernel *> kernels = [] {
+        std::vector<const kernel *> found;
 #if defined(__x86_64__)
-        &q4_0x8_avx2,
-        &q4_0_avx2,
-        &q4_1_avx2,
-        &q5_0_avx2,
-        &q5_1_avx2,
-        &q8_0_avx2,
-        &q4_Kx8_avx2,
-        &q4_K_avx2,
-        &q6_K_avx2,
-        &q5_K_avx2,
-        &q3_K_avx2,
-        &q2_K_avx2,
-        &iq4_nlx8_avx2,
-        &iq4_nl_avx2,
-        &iq4_xs_avx2,
-        &mxfp4x8_avx2,
-        &mxfp4_avx2,
-        &f16_avx2,
-        &bf16_avx2,
-        &f32_avx2,
+        const std::vector<kernel> * formats[] = {
+            &q4_0x8_kernels,  &q4_0_kernels,   &q4_1_kernels,     &q5_0_kernels,   &q5_1_kernels,
+            &q8_0_kernels,    &q4_Kx8_kernels, &q4_K_kernels,     &q6_K_kernels,   &q5_K_kernels,
+            &q3_K_kernels,    &q2_K_kernels,   &iq4_nlx8_kernels, &iq4_nl_kernels, &iq4_xs_kernels,
+            &mxfp4x8_kernels, &mxfp4_kernels,  &f16_kernels,      &bf16_kernels,   &f32_kernels,
+        };
+        for (const auto * format : formats) {
+            for (const kernel & k : *format) {
+                found.push_back(&k);
+            }
+        }
 #endif
-        // clang-format on
-    };
+        return found;
+    }();
     return kernels;
 }
 

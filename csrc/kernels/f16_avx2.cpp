@@ -120,17 +120,16 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
 }
 
 template <class format>
-constexpr kernel float_kernel(const char * name, ggml_type type) {
-    return {
-        name, type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize, compute<format>
-    };
+std::vector<kernel> float_kernels(const char * name, ggml_type type) {
+    return { { name, type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize,
+               compute<format> } };
 }
 
 } // namespace
 
-const kernel f16_avx2  = float_kernel<f16>("f16/avx2", GGML_TYPE_F16);
-const kernel f32_avx2  = float_kernel<f32>("f32/avx2", GGML_TYPE_F32);
-const kernel bf16_avx2 = float_kernel<bf16>("bf16/avx2", GGML_TYPE_BF16);
+const std::vector<kernel> f16_kernels  = float_kernels<f16>("f16/avx2", GGML_TYPE_F16);
+const std::vector<kernel> bf16_kernels = float_kernels<bf16>("bf16/avx2", GGML_TYPE_BF16);
+const std::vector<kernel> f32_kernels  = float_kernels<f32>("f32/avx2", GGML_TYPE_F32);
 
 } // namespace eagle3::kernels
 #endif

@@ -67,24 +67,38 @@ struct iq4_xs : iq4_nl {
 };
 
 // as ggml's quantize_row_q8_K: one scale for 256 values, here given to each 32 of them
-AVX2 void quantize_q8_k(const float * x, int64_t k, uint8_t * row) {
-    auto * scales = reinterpret_cast<float *>(row + k);
-    for (int64_t b = 0; b < k; b += QK_K) {
-        const auto [low, high] = std::minmax_element(x + b, x + b + QK_K);
-        const float max        = *high > -*low ? *high : *low; // the largest in magnitude
-        const float iscale     = max != 0.0f ? -127.0f / max : 0.0f;
-        for (int64_t i = b; i < b + QK_K; ++i) {
-            row[i] = static_cast<uint8_t>(std::min(_mm_cvtss_si32(_mm_set_ss(iscale * x[i])), 127));
+struct q8_K_rows {
+    static constexpr int64_t n_inputs = QK_K;
+
+    template <class sums>
+    AVX2 static void quantize(const float * x, int64_t k, uint8_t * row) {
+        auto *    scales = reinterpret_cast<float *>(row + k);
+        uint8_t * kept   = row + k + k / QK * sizeof(float);
+        for (int64_t b = 0; b < k; b += QK_K) {
+            const auto [low, high] = std::minmax_element(x + b, x + b + QK_K);
+            const float max        = *high > -*low ? *high : *low; // the largest in magnitude
+            const float iscale     = max != 0.0f ? -127.0f / max : 0.0f;
+            const float d          = max != 0.0f ? 1 / iscale : 0.0f;
+            for (int64_t i = b; i < b + QK_K; i += QK) {
+                int32_t sum = 0;
+                for (int64_t j = i; j < i + QK; ++j) {
+                    const int value = std::min(_mm_cvtss_si32(_mm_set_ss(iscale * x[j])), 127);
+                    row[j]          = static_cast<uint8_t>(value);
+                    sum += value;
+                }
+                const auto keep = sums::keep(sum, d);
+                scales[i / QK]  = d;
+                std::memcpy(kept + i / QK * sizeof(keep), &keep, sizeof(keep));
+            }
         }
-        std::fill_n(scales + b / QK, QK_K / QK, max != 0.0f ? 1 / iscale : 0.0f);
     }
-}
+};
 
 } // namespace
 
-const kernel iq4_xs_avx2   = blocks_kernel<iq4_xs>("iq4_xs/avx2", GGML_TYPE_IQ4_XS, QK_K, quantize_q8_k);
-const kernel iq4_nlx8_avx2 = blocks_kernel<iq4_nlx8>("iq4_nlx8/avx2", GGML_TYPE_IQ4_NL);
-const kernel iq4_nl_avx2   = blocks_kernel<iq4_nl>("iq4_nl/avx2", GGML_TYPE_IQ4_NL);
+const std::vector<kernel> iq4_xs_kernels   = blocks_kernels<iq4_xs, q8_K_rows>("iq4_xs", GGML_TYPE_IQ4_XS);
+const std::vector<kernel> iq4_nlx8_kernels = blocks_kernels<iq4_nlx8>("iq4_nlx8", GGML_TYPE_IQ4_NL);
+const std::vector<kernel> iq4_nl_kernels   = blocks_kernels<iq4_nl>("iq4_nl", GGML_TYPE_IQ4_NL);
 
 } // namespace eagle3::kernels
 #endif

@@ -2,7 +2,7 @@
 #include "kernels/k_quants_avx2.h"
 
 #if defined(__x86_64__)
-#include "kernels/avx2.h"
+#include "kernels/instruction_sets.h"
 
 #include <algorithm>
 #include <cstring>
@@ -154,7 +154,7 @@ AVX2 inline void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m12
 }
 
 struct q4_K {
-    static constexpr int SUB = 32, OFFSET_BITS = 0;
+    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
     enum : size_t { DM = 0, SCALES = 4, QS = 16, SIZE = 144 };
 
     AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
@@ -180,7 +180,7 @@ struct q4_K {
 };
 
 struct q5_K {
-    static constexpr int SUB = 32, OFFSET_BITS = 0;
+    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 31;
     enum : size_t { DM = 0, SCALES = 4, QH = 16, QS = 48, SIZE = 176 };
 
     AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) { q4_K::scales(w, s); }
@@ -199,7 +199,7 @@ struct q5_K {
 // The others have scales for 16 inputs: vectors 2 g and 2 g + 1 are inputs 128 (P / 2) + 16 (P % 2) + 32 g and + 8
 
 struct q6_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 5;
+    static constexpr int SUB = 16, OFFSET_BITS = 5, Q_MAX = 63;
     enum : size_t { QL = 0, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
 
     AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
@@ -227,7 +227,7 @@ struct q6_K {
 };
 
 struct q3_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 2;
+    static constexpr int SUB = 16, OFFSET_BITS = 2, Q_MAX = 7;
     enum : size_t { HMASK = 0, QS = 32, SCALES = 96, D = 108, SIZE = 110 };
 
     AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
@@ -260,7 +260,7 @@ struct q3_K {
 };
 
 struct q2_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 0;
+    static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
     enum : size_t { SCALES = 0, QS = 16, DM = 80, SIZE = 84 };
 
     AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
@@ -318,7 +318,7 @@ struct mapped_quad : Format {
 // One of the two quads of a block_q4_Kx8
 template <int QUAD>
 struct q4_Kx8_quad {
-    static constexpr int SUB = 32, OFFSET_BITS = 0;
+    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
     enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 128, SIZE = 8 * q4_K::SIZE };
 
     const uint8_t * w;
@@ -364,31 +364,47 @@ AVX2 inline __m256i for_all(const void * eight_bytes) {
     return _mm256_set1_epi64x(x);
 }
 
-// scale number `i` of each channel in all four places
+// Of a scale's vectors two products are added in 16 bits; by VNNI four, in 32, where their sum fits into 16 as well: it
+// is then multiplied by the scale as two words, of which the second is zero.
+template <class Isa, class Quad>
+constexpr bool adds_four = Isa::has_vnni && Quad::SUB / 8 * 4 * Quad::Q_MAX * 127 < 1 << 15;
+
+// scale number `i` of each channel in all four places, or in the first and third
+template <class Isa, class Quad>
 AVX2 inline __m256i spread(__m256i scales, int i) {
-    const __m256i first = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9, //
-                                           0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9);
+    const char    a = adds_four<Isa, Quad> ? -128 : 0, b = adds_four<Isa, Quad> ? -128 : 1; // -128: a zero
+    const __m256i first = _mm256_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8, //
+                                           0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
     return _mm256_shuffle_epi8(scales, _mm256_add_epi8(first, _mm256_set1_epi8(static_cast<char>(2 * i))));
 }
 
-// Products of 64 inputs of a quad and a row: two sums for each channel. In 16 bits they stay below 2^15: four vectors
-// of at most 31 (Q5_K), or two of 63 (Q6_K), times 2 * 127.
-template <int SUB>
-AVX2 inline __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / SUB], const int8_t * y) {
+// Products of 64 inputs of a quad and a row: two sums for each channel.
+template <class Isa, class Quad>
+AVX2 inline __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
+    constexpr int n = Quad::SUB / 8;
+    static_assert(n * 2 * Quad::Q_MAX * 127 < 1 << 15, "");
+
     __m256i sum = _mm256_setzero_si256();
-    for (int g = 0; g < 64 / SUB; ++g) {
-        const int n = SUB / 8;
-        __m256i   a = _mm256_maddubs_epi16(v[n * g], for_all(y + 32 * g));
-        for (int i = 1; i < n; ++i) {
-            a = _mm256_add_epi16(a, _mm256_maddubs_epi16(v[n * g + i], for_all(y + 32 * g + 8 * i)));
+    for (int g = 0; g < 64 / Quad::SUB; ++g) {
+        __m256i a;
+        if constexpr (adds_four<Isa, Quad>) {
+            a = _mm256_setzero_si256();
+            for (int i = 0; i < n; ++i) {
+                a = Isa::add_bytes(a, v[n * g + i], for_all(y + 32 * g + 8 * i));
+            }
+        } else {
+            a = _mm256_maddubs_epi16(v[n * g], for_all(y + 32 * g));
+            for (int i = 1; i < n; ++i) {
+                a = _mm256_add_epi16(a, _mm256_maddubs_epi16(v[n * g + i], for_all(y + 32 * g + 8 * i)));
+            }
         }
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, scale[g]));
+        sum = Isa::add_words(sum, a, scale[g]);
     }
     return sum;
 }
 
 // the quarter P of a quad's block times n rows
-template <int P, class Quad>
+template <class Isa, int P, class Quad>
 AVX2 inline __attribute__((always_inline)) void add_quarter(const Quad & w, const quad_scales<Quad::SUB> & s,
                                                             const uint8_t * rows, int64_t row_bytes, int64_t n,
                                                             __m256i * sums) {
@@ -398,18 +414,18 @@ AVX2 inline __attribute__((always_inline)) void add_quarter(const Quad & w, cons
     w.template unpack<P>(v);
     for (int g = 0; g < 64 / SUB; ++g) {
         const int sub = (FIRST + 32 * g) / SUB;
-        scale[g]      = spread(s.scale[sub / 4], sub % 4);
+        scale[g]      = spread<Isa, Quad>(s.scale[sub / 4], sub % 4);
     }
     for (int64_t r = 0; r < n; ++r) {
         const auto *  y   = reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes)->qs + FIRST;
-        const __m256i sum = dot<SUB>(v, scale, y);
+        const __m256i sum = dot<Isa, Quad>(v, scale, y);
         sums[r]           = P == 0 ? sum : _mm256_add_epi32(sums[r], sum);
     }
 }
 
 // A quad times n rows, ROWS_MAX at most. A block's sums are exact integers; they are added up block after block as
 // floats.
-template <class Quad>
+template <class Isa, class Quad>
 AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m128 * out) {
     constexpr int SUB = Quad::SUB;
     using block       = block_q8<SUB>;
@@ -424,15 +440,15 @@ AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m1
         quad_scales<SUB> s;
         w.scales(s);
         w.prefetch_next(b, nb);
-        add_quarter<0>(w, s, rows, row_bytes, n, sums);
-        add_quarter<1>(w, s, rows, row_bytes, n, sums);
-        add_quarter<2>(w, s, rows, row_bytes, n, sums);
-        add_quarter<3>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Isa, 0>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Isa, 1>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Isa, 2>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Isa, 3>(w, s, rows, row_bytes, n, sums);
         for (int64_t r = 0; r < n; ++r) {
             const auto & y    = *reinterpret_cast<const block *>(rows + r * row_bytes);
             __m256i      mins = _mm256_setzero_si256();
             for (int i = 0; i < quad_scales<SUB>::N; ++i) {
-                mins = _mm256_add_epi32(mins, _mm256_madd_epi16(s.min[i], for_all(y.sums + 4 * i)));
+                mins = Isa::add_words(mins, s.min[i], for_all(y.sums + 4 * i));
             }
             if (Quad::OFFSET_BITS) {
                 sums[r] = _mm256_sub_epi32(sums[r], _mm256_slli_epi32(mins, Quad::OFFSET_BITS));
@@ -448,13 +464,13 @@ AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m1
     }
 }
 
-template <class Quad>
+template <class Isa, class Quad>
 AVX2 void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
                        int64_t n_channels) {
     __m128 results[ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
         const int64_t n = std::min(n_rows - r, ROWS_MAX);
-        compute_quad(w, nb, rows, n, results);
+        compute_quad<Isa>(w, nb, rows, n, results);
         for (int64_t i = 0; i < n; ++i) {
             std::memcpy(out + (r + i) * ldo, results + i, n_channels * sizeof(float));
         }
@@ -462,7 +478,7 @@ AVX2 void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t
     }
 }
 
-template <class Format>
+template <class Isa, class Format>
 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
              float * out, int64_t ldo) {
     const int64_t nb = k / QK;
@@ -471,37 +487,53 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
         for (int64_t i = 0; i < 4; ++i) { // what the last quad lacks is the last channel again
             w.w[i] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
         }
-        compute_quad(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 4));
+        compute_quad<Isa>(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 4));
     }
 }
 
+template <class Isa>
 void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
     const int64_t nb = k / QK;
     for (int64_t group = first; group < last; ++group) {
         const uint8_t * w = weights + group * nb * q4_Kx8_quad<0>::SIZE;
-        compute_quad(q4_Kx8_quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
-        compute_quad(q4_Kx8_quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
+        compute_quad<Isa>(q4_Kx8_quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
+        compute_quad<Isa>(q4_Kx8_quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
     }
 }
 
 template <class Format>
-constexpr kernel mapped(const char * name, ggml_type type) {
-    return {
-        name,           type, layout::mapped, 1, QK, avx2::is_supported, row_size<Format::SUB>, quantize<Format::SUB>,
-        compute<Format>
-    };
+std::vector<kernel> mapped(const std::string & name, ggml_type type) {
+    return avx2::by_instruction_sets([&](auto isa) {
+        using Isa = decltype(isa);
+        return kernel{ name + "/" + Isa::name,
+                       type,
+                       layout::mapped,
+                       1,
+                       QK,
+                       Isa::is_supported,
+                       row_size<Format::SUB>,
+                       quantize<Format::SUB>,
+                       compute<Isa, Format> };
+    });
+}
+
+std::vector<kernel> repacked_q4_K(const std::string & name) {
+    return avx2::by_instruction_sets([&](auto isa) {
+        using Isa = decltype(isa);
+        return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK, Isa::is_supported,
+                       row_size<32>,           quantize<32>,   compute_q4_Kx8<Isa> };
+    });
 }
 
 } // namespace
 
-const kernel q4_Kx8_avx2 = { "q4_Kx8/avx2", GGML_TYPE_Q4_K, layout::repacked, 8, QK, avx2::is_supported,
-                             row_size<32>,  quantize<32>,   compute_q4_Kx8 };
-const kernel q2_K_avx2   = mapped<q2_K>("q2_K/avx2", GGML_TYPE_Q2_K);
-const kernel q3_K_avx2   = mapped<q3_K>("q3_K/avx2", GGML_TYPE_Q3_K);
-const kernel q4_K_avx2   = mapped<q4_K>("q4_K/avx2", GGML_TYPE_Q4_K);
-const kernel q5_K_avx2   = mapped<q5_K>("q5_K/avx2", GGML_TYPE_Q5_K);
-const kernel q6_K_avx2   = mapped<q6_K>("q6_K/avx2", GGML_TYPE_Q6_K);
+const std::vector<kernel> q4_Kx8_kernels = repacked_q4_K("q4_Kx8");
+const std::vector<kernel> q2_K_kernels   = mapped<q2_K>("q2_K", GGML_TYPE_Q2_K);
+const std::vector<kernel> q3_K_kernels   = mapped<q3_K>("q3_K", GGML_TYPE_Q3_K);
+const std::vector<kernel> q4_K_kernels   = mapped<q4_K>("q4_K", GGML_TYPE_Q4_K);
+const std::vector<kernel> q5_K_kernels   = mapped<q5_K>("q5_K", GGML_TYPE_Q5_K);
+const std::vector<kernel> q6_K_kernels   = mapped<q6_K>("q6_K", GGML_TYPE_Q6_K);
 
 } // namespace eagle3::kernels
 #endif

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace eagle3::kernels {
@@ -17,7 +18,7 @@ enum class layout {
 // A product of weights and rows of activations. A row's sums are taken in one order, whatever other rows and threads
 // there are: its result does not depend on its company.
 struct kernel {
-    const char * name; // format of the weights / instruction set
+    std::string name; // format of the weights / instruction set
 
     ggml_type       type; // of the weights
     kernels::layout layout;

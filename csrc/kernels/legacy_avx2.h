@@ -5,9 +5,11 @@
 namespace eagle3::kernels {
 
 #if defined(__x86_64__)
-extern const kernel q4_0x8_avx2, iq4_nlx8_avx2, mxfp4x8_avx2;
-extern const kernel q4_0_avx2, q4_1_avx2, q5_0_avx2, q5_1_avx2, q8_0_avx2, iq4_nl_avx2, iq4_xs_avx2, mxfp4_avx2;
-extern const kernel f16_avx2, bf16_avx2, f32_avx2;
+// of each format, by instruction sets
+extern const std::vector<kernel> q4_0x8_kernels, iq4_nlx8_kernels, mxfp4x8_kernels;
+extern const std::vector<kernel> q4_0_kernels, q4_1_kernels, q5_0_kernels, q5_1_kernels, q8_0_kernels;
+extern const std::vector<kernel> iq4_nl_kernels, iq4_xs_kernels, mxfp4_kernels;
+extern const std::vector<kernel> f16_kernels, bf16_kernels, f32_kernels;
 #endif
 
 } // namespace eagle3::kernels

@@ -51,8 +51,8 @@ struct mxfp4x8 : mxfp4 {
 
 } // namespace
 
-const kernel mxfp4x8_avx2 = blocks_kernel<mxfp4x8>("mxfp4x8/avx2", GGML_TYPE_MXFP4);
-const kernel mxfp4_avx2   = blocks_kernel<mxfp4>("mxfp4/avx2", GGML_TYPE_MXFP4);
+const std::vector<kernel> mxfp4x8_kernels = blocks_kernels<mxfp4x8>("mxfp4x8", GGML_TYPE_MXFP4);
+const std::vector<kernel> mxfp4_kernels   = blocks_kernels<mxfp4>("mxfp4", GGML_TYPE_MXFP4);
 
 } // namespace eagle3::kernels
 #endif

@@ -37,8 +37,8 @@ struct q4_0x8 : q4_0 {
 
 } // namespace
 
-const kernel q4_0x8_avx2 = blocks_kernel<q4_0x8>("q4_0x8/avx2", GGML_TYPE_Q4_0);
-const kernel q4_0_avx2   = blocks_kernel<q4_0>("q4_0/avx2", GGML_TYPE_Q4_0);
+const std::vector<kernel> q4_0x8_kernels = blocks_kernels<q4_0x8>("q4_0x8", GGML_TYPE_Q4_0);
+const std::vector<kernel> q4_0_kernels   = blocks_kernels<q4_0>("q4_0", GGML_TYPE_Q4_0);
 
 } // namespace eagle3::kernels
 #endif

@@ -26,7 +26,7 @@ struct q4_1 {
 
 } // namespace
 
-const kernel q4_1_avx2 = blocks_kernel<q4_1>("q4_1/avx2", GGML_TYPE_Q4_1);
+const std::vector<kernel> q4_1_kernels = blocks_kernels<q4_1>("q4_1", GGML_TYPE_Q4_1);
 
 } // namespace eagle3::kernels
 #endif

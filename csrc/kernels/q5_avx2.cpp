@@ -61,8 +61,8 @@ struct q5_1 : q5 {
 
 } // namespace
 
-const kernel q5_0_avx2 = blocks_kernel<q5_0>("q5_0/avx2", GGML_TYPE_Q5_0);
-const kernel q5_1_avx2 = blocks_kernel<q5_1>("q5_1/avx2", GGML_TYPE_Q5_1);
+const std::vector<kernel> q5_0_kernels = blocks_kernels<q5_0>("q5_0", GGML_TYPE_Q5_0);
+const std::vector<kernel> q5_1_kernels = blocks_kernels<q5_1>("q5_1", GGML_TYPE_Q5_1);
 
 } // namespace eagle3::kernels
 #endif

@@ -27,7 +27,7 @@ struct q8_0 {
 
 } // namespace
 
-const kernel q8_0_avx2 = blocks_kernel<q8_0>("q8_0/avx2", GGML_TYPE_Q8_0);
+const std::vector<kernel> q8_0_kernels = blocks_kernels<q8_0>("q8_0", GGML_TYPE_Q8_0);
 
 } // namespace eagle3::kernels
 #endif

@@ -82,5 +82,15 @@ AVX2 void quantize_q8(const float * x, int64_t k, uint8_t * row) {
     }
 }
 
+// how a type's rows are made
+struct q8_0_rows {
+    static constexpr int64_t n_inputs = QK;
+
+    template <class sums>
+    static void quantize(const float * x, int64_t k, uint8_t * row) {
+        quantize_q8<sums>(x, k, row);
+    }
+};
+
 } // namespace eagle3::kernels::avx2
 #endif

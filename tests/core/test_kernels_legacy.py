@@ -1,6 +1,7 @@
 """Kernels for types with blocks of 32, F16 and BF16 against float64, and that a row does not depend on its company."""
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
@@ -9,10 +10,9 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from llama_cpp_eagle3 import _core
-from tests.support.kernel_formats import LEGACY, Format
+from tests.support.kernel_formats import LEGACY, Format, format_of
 
-HAS_AVX2 = any(name.endswith("/avx2") for name in _core.cpu_kernel_names())
-FORMATS = LEGACY if HAS_AVX2 else ()
+WITH_VNNI = [f for f in LEGACY if "vnni" in f.kernel]
 BYTES = (0x00, 0x0F, 0x77, 0x78, 0x7F, 0x80, 0x81, 0x87, 0x88, 0xF0, 0xFF)
 
 
@@ -20,8 +20,8 @@ def mul_mat(f: Format, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     return _core.cpu_kernel_mul_mat(f.kernel, f.stored(weights), x)
 
 
-@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
-@pytest.mark.parametrize("f", FORMATS, ids=lambda f: f.kernel)
+@pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", LEGACY, ids=lambda f: f.kernel)
 class TestKernel:
     @pytest.mark.parametrize("k", [32, 64, 96, 2048, 16384])
     @pytest.mark.parametrize("n", [1, 7, 8, 13, 24])
@@ -70,8 +70,8 @@ class TestKernel:
         assert (mul_mat(f, f.random(rng, 8, k), np.zeros((2, k), np.float32)) == 0).all()
 
 
-@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
-@pytest.mark.parametrize("f", [f for f in FORMATS if f.n_head], ids=lambda f: f.kernel)
+@pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
 def test_agrees_with_ggml(f):
     """ggml's own product of two rows, with the activations as ggml quantizes them."""
     ggml = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-cpu.so"))
@@ -88,9 +88,9 @@ def test_agrees_with_ggml(f):
     np.testing.assert_allclose(mul_mat(f, weights, x)[0], dots, rtol=0, atol=2e-6 * np.abs(dots).max())
 
 
-@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
+@pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
 @pytest.mark.parametrize("byte", BYTES)
-@pytest.mark.parametrize("f", [f for f in FORMATS if f.n_head], ids=lambda f: f.kernel)
+@pytest.mark.parametrize("f", [f for f in LEGACY if f.n_head], ids=lambda f: f.kernel)
 def test_the_largest_sums_do_not_overflow(f, byte):
     """All products of a block are of one sign, and the activations at their bound: exact, as sums are integers."""
     k = f.n_inputs(128)
@@ -100,8 +100,8 @@ def test_the_largest_sums_do_not_overflow(f, byte):
         assert (mul_mat(f, weights, x) == f.product(weights, x)).all()
 
 
-@pytest.mark.skipif(not FORMATS, reason="no kernel for this processor")
-@pytest.mark.parametrize("f", [f for f in FORMATS if f.type == Type.MXFP4], ids=lambda f: f.kernel)
+@pytest.mark.skipif(not LEGACY, reason="no kernel for this processor")
+@pytest.mark.parametrize("f", [f for f in LEGACY if f.type == Type.MXFP4], ids=lambda f: f.kernel)
 def test_all_exponents(f):
     """The smallest are no normal floats."""
     for exponent in range(240):
@@ -110,3 +110,17 @@ def test_all_exponents(f):
         weights = weights.reshape(8, -1)
         x = np.full((1, 32), 127, np.float32)
         assert (mul_mat(f, weights, x) == f.product(weights, x)).all()
+
+
+@pytest.mark.skipif(not WITH_VNNI, reason="this processor has no VNNI, which only `make sanitize` emulates")
+@pytest.mark.parametrize("f", WITH_VNNI, ids=lambda f: f.kernel)
+@pytest.mark.parametrize("k", [32, 96, 2048])
+def test_instruction_sets_agree_to_the_bit(f, k):
+    """Sums of integers are exact, and the order of float sums is one."""
+    rng, k = np.random.default_rng(k), f.n_inputs(k)
+    avx2 = replace(f, kernel=f"{format_of(f.kernel)}/avx2")
+    x = rng.standard_normal((19, k), dtype=np.float32) * 10.0 ** rng.uniform(-3, 3, k).astype(np.float32)
+    some = [f.random(rng, 16, k), *(f.alike(16, k, byte) for byte in BYTES)]
+    for weights in some:
+        for rows in (x, np.full((1, k), -127, np.float32)):
+            np.testing.assert_array_equal(mul_mat(f, weights, rows), mul_mat(avx2, weights, rows))

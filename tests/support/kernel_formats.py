@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
+
+from llama_cpp_eagle3 import _core
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -114,18 +116,29 @@ def super_quantized_rows(x: Floats) -> Doubles:
     return (values * d.astype(np.float64)).reshape(x.shape)
 
 
-LEGACY = (
-    Format("q4_0x8/avx2", Type.Q4_0, 1, 0x88),
-    Format("q4_0/avx2", Type.Q4_0, 1),
-    Format("q4_1/avx2", Type.Q4_1, 2),
-    Format("q5_0/avx2", Type.Q5_0, 1),
-    Format("q5_1/avx2", Type.Q5_1, 2),
-    Format("q8_0/avx2", Type.Q8_0, 1),
-    Format("iq4_nlx8/avx2", Type.IQ4_NL, 1, 0),
-    Format("iq4_nl/avx2", Type.IQ4_NL, 1),
-    Format("iq4_xs/avx2", Type.IQ4_XS, 1),
-    Format("mxfp4x8/avx2", Type.MXFP4, 0, 0),
-    Format("mxfp4/avx2", Type.MXFP4),
-    Format("f16/avx2", Type.F16),
-    Format("bf16/avx2", Type.BF16),
+_LEGACY = (
+    Format("q4_0x8", Type.Q4_0, 1, 0x88),
+    Format("q4_0", Type.Q4_0, 1),
+    Format("q4_1", Type.Q4_1, 2),
+    Format("q5_0", Type.Q5_0, 1),
+    Format("q5_1", Type.Q5_1, 2),
+    Format("q8_0", Type.Q8_0, 1),
+    Format("iq4_nlx8", Type.IQ4_NL, 1, 0),
+    Format("iq4_nl", Type.IQ4_NL, 1),
+    Format("iq4_xs", Type.IQ4_XS, 1),
+    Format("mxfp4x8", Type.MXFP4, 0, 0),
+    Format("mxfp4", Type.MXFP4),
+    Format("f16", Type.F16),
+    Format("bf16", Type.BF16),
 )
+
+
+def format_of(kernel: str) -> str:
+    """What it reads: its name without the instruction set."""
+    return kernel.partition("/")[0]
+
+
+LEGACY = tuple(
+    replace(f, kernel=name) for f in _LEGACY for name in _core.cpu_kernel_names() if format_of(name) == f.kernel
+)
+"""Of each kernel for this processor that has none of the K-quants."""

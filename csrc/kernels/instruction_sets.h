@@ -1,0 +1,106 @@
+// What the loops of AVX2 kernels leave to an instruction set: sums of products of bytes and of words. AVX-VNNI, and
+// AVX-512-VNNI in vectors of 256 bits, add four products of bytes to a sum of 32 bits at once, where AVX2 adds two
+// in 16 bits first.
+//
+// VNNI's instructions are written as assembly. Its intrinsics could be inlined only into functions that name that
+// instruction set: the same loops and formats would have to be compiled under as many names.
+#pragma once
+
+#include "kernels/avx2.h"
+#include "kernels/kernel.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+namespace eagle3::kernels::avx2 {
+
+struct plain_avx2 {
+    static constexpr const char * name     = "avx2";
+    static constexpr bool         has_vnni = false;
+
+    static bool is_supported() { return avx2::is_supported(); }
+
+    // two products of int16, added to an int32
+    AVX2_INLINE static __m256i add_words(__m256i sum, __m256i a, __m256i b) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    }
+};
+
+#ifdef EAGLE3_EMULATE_VNNI
+// The same numbers by AVX2, for tests of these kernels on processors without VNNI.
+
+struct emulated_vnni : plain_avx2 {
+    static constexpr bool has_vnni = true;
+
+    // four products of uint8 and int8, added to an int32
+    AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
+        const __m256i even = _mm256_and_si256(a, _mm256_set1_epi16(0xff));
+        const __m256i odd  = _mm256_srli_epi16(a, 8);
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8)));
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(odd, _mm256_srai_epi16(b, 8)));
+    }
+};
+
+struct avx_vnni : emulated_vnni {
+    static constexpr const char * name = "avx_vnni";
+};
+
+struct avx512_vnni : emulated_vnni {
+    static constexpr const char * name = "avx512_vnni";
+};
+#elif defined(EAGLE3_VNNI) // what assembles the code knows them
+
+struct avx_vnni {
+    static constexpr const char * name     = "avx_vnni";
+    static constexpr bool         has_vnni = true;
+
+    static bool is_supported() { // not all compilers' __builtin_cpu_supports know it
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+        return avx2::is_supported() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1 << 4);
+    }
+
+    AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
+        asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+    }
+
+    AVX2_INLINE static __m256i add_words(__m256i sum, __m256i a, __m256i b) {
+        asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+    }
+};
+
+struct avx512_vnni {
+    static constexpr const char * name     = "avx512_vnni";
+    static constexpr bool         has_vnni = true;
+
+    static bool is_supported() {
+        return avx2::is_supported() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    }
+
+    AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
+        asm("vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+    }
+
+    AVX2_INLINE static __m256i add_words(__m256i sum, __m256i a, __m256i b) {
+        asm("vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+    }
+};
+#endif
+
+// make(set) for all of them, the fastest first
+template <class Make>
+std::vector<kernel> by_instruction_sets(Make && make) {
+    return {
+#if defined(EAGLE3_VNNI) || defined(EAGLE3_EMULATE_VNNI)
+        make(avx_vnni{}),
+        make(avx512_vnni{}),
+#endif
+        make(plain_avx2{}),
+    };
+}
+
+} // namespace eagle3::kernels::avx2
+#endif
