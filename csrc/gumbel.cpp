@@ -19,15 +19,19 @@ philox_counter philox4x32(philox_counter counter, philox_key key) {
     return counter;
 }
 
-double gumbel_noise::uniform(llama_token token, uint32_t n_ahead, uint32_t attempt) const {
-    const philox_counter x = philox4x32({ static_cast<uint32_t>(token), position + n_ahead, attempt, 0 }, { seed, 0 });
+philox_counter gumbel_noise::words(llama_token token, uint32_t n_ahead, uint32_t attempt) const {
+    return philox4x32({ static_cast<uint32_t>(token) / 2, position + n_ahead, attempt, 0 }, { seed, 0 });
+}
+
+double gumbel_noise::uniform(const philox_counter & words, llama_token token) {
+    const size_t   i    = token % 2 == 0 ? 0 : 2;
     // 52 bits: with the half behind them they are a double, which is neither 0 nor 1
-    const uint64_t       bits = (static_cast<uint64_t>(x[0]) << 20) | (x[1] >> 12);
-    return std::ldexp(static_cast<double>(bits) + 0.5, -52);
+    const uint64_t bits = (static_cast<uint64_t>(words[i]) << 20) | (words[i + 1] >> 12);
+    return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
 double gumbel_noise::operator()(llama_token token, uint32_t n_ahead) const {
-    return -std::log(-std::log1p(-uniform(token, n_ahead)));
+    return -std::log(-std::log1p(-uniform(words(token, n_ahead), token)));
 }
 
 namespace {
@@ -53,13 +57,22 @@ void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     for (size_t i = 0; i < cur_p->size; ++i) {
         max_l = std::max(max_l, cur_p->data[i].logit);
     }
-    double best = std::numeric_limits<double>::infinity();
-    double sum  = 0.0;
+    double         best = std::numeric_limits<double>::infinity();
+    double         sum  = 0.0;
+    philox_counter words{};
+    llama_token    pair = -1; // whose words they are
     for (size_t i = 0; i < cur_p->size; ++i) {
         llama_token_data & candidate = cur_p->data[i];
         candidate.p                  = max_l == -INFINITY ? 1.0f : std::exp(candidate.logit - max_l);
         sum += candidate.p;
-        const double u = candidate.p > 0.0f ? ctx.noise->uniform(candidate.id, 0, ctx.n_refused) : 1.0;
+        if (!(candidate.p > 0.0f)) {
+            continue;
+        }
+        if (candidate.id / 2 != pair) {
+            pair  = candidate.id / 2;
+            words = ctx.noise->words(candidate.id, 0, ctx.n_refused);
+        }
+        const double u = gumbel_noise::uniform(words, candidate.id);
         if (u < best * candidate.p) {
             const double w = -std::log1p(-u) / candidate.p;
             if (w < best) {

@@ -30,9 +30,12 @@ struct gumbel_noise {
 
     std::unordered_map<llama_token, float> biases;
 
-    // In (0, 1), of a token that comes behind n_ahead others that are not drawn yet. attempt: draws for the same
-    // position that were refused.
-    double uniform(llama_token token, uint32_t n_ahead = 0, uint32_t attempt = 0) const;
+    // Of a token and its neighbour, the even one first, behind n_ahead others that are not drawn yet. attempt: draws
+    // for the same position that were refused.
+    philox_counter words(llama_token token, uint32_t n_ahead = 0, uint32_t attempt = 0) const;
+
+    // in (0, 1)
+    static double uniform(const philox_counter & words, llama_token token);
 
     // -log(-log(1 - uniform))
     double operator()(llama_token token, uint32_t n_ahead = 0) const;

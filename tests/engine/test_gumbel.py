@@ -352,14 +352,14 @@ def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
             llm.reset()
             llm.eval([*prompt])
             greedy = drafter.propose(65, 1)
-            noise = GumbelNoise(i, temperature=0.7, biases={int(d2t[i]): 1.0})
+            noise = GumbelNoise(i, temperature=2.0, biases={int(d2t[i]): 1.0})
             noise.position = 100 * i
             drafter.set_noise(noise)
             for n_ahead in range(3):
                 found = drafter.propose(65, 1 + n_ahead)
                 logits = drafter.draft_logits.astype(np.float64)
                 best = np.argsort(-logits)[:16]
-                scores = {int(d2t[k]): (logits[k] + (k == i)) / 0.7 + noise(int(d2t[k]), n_ahead) for k in best}
+                scores = {int(d2t[k]): (logits[k] + (k == i)) / 2.0 + noise(int(d2t[k]), n_ahead) for k in best}
                 assert found[-1] == max(scores, key=scores.__getitem__)
             changed += found[:1] != greedy
             children = drafter.propose_tree(65, 1, 4, 4)
