@@ -605,6 +605,8 @@ class Drafter:
 
         `p` is its probability of its best token there. Nothing if no text has come in since `guess_next_text`.
         """
+    def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
+        """What the sequence's next tokens will be drawn with; None: nobody knows, or they are greedy."""
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 
@@ -904,3 +906,31 @@ def grammar_sampler(
 
 def sampler_accept(sampler: int, token: int) -> None:
     """llama_sampler_accept, of samplers that may throw."""
+
+def philox4x32(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Philox4x32-10: four random words of 32 bits for a counter of four and a key of two."""
+
+class GumbelNoise:
+    """The dice of one text, which its draws and its drafts share.
+
+    The token with the greatest logit / temperature + noise is one drawn from the softmax.
+    """
+
+    position: int
+    """Tokens of the text that were drawn."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        biases: Mapping[int, float] = {},
+    ) -> None:
+        """What comes between logits and the draw is for drafts: the draw itself only adds the noise."""
+    def __call__(self, token: int, n_ahead: int = 0) -> float:
+        """Of a token that comes behind n_ahead others that are not drawn yet."""
+    def sampler(self) -> int:
+        """Address of a new llama_sampler that draws with it, and moves it on with each token that it accepts."""

@@ -95,6 +95,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     lora: Sequence[str | tuple[str, float]]
     model_params: Mapping[str, Any] | None
     cpu_kernels: str
+    rng: Literal["gumbel", "llama"]
     progress: Callable[[float], None] | None
     mmproj_path: str | os.PathLike[str] | None
     media_placeholder: int | str | None

@@ -14,7 +14,7 @@ from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsPro
 from ._core import Drafter, FeatureTap, Guard, Planner, Target
 from .chat import grammar_text
 from .context import Context
-from .engine import Chain, DraftSettings, Engine, Media, Sampling
+from .engine import Chain, DraftSettings, Engine, Media, Rng, Sampling
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
@@ -66,6 +66,8 @@ class EngineLlama(Llama):  # type: ignore[misc]
     draft_tree_topk: int
     draft_tree_tokens: int
     n_parallel: int
+    rng: Rng
+    """What tokens are drawn with, see `Sampling.rng`."""
 
     # what it is made of
 
@@ -346,6 +348,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
         logits_processor: Sequence[Any] | None,
         grammar: LlamaGrammar | None,
         seed: int | None = None,
+        rng: Rng | None = None,
         **options: Any,
     ) -> Sampling:
         """Llama's sampling options as the engine's."""
@@ -353,6 +356,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
             options["grammar"], options["grammar_root"] = grammar_text(grammar)
         return Sampling(
             seed=self._seed if seed is None else seed,
+            rng=rng or self.rng,
             penalty_last_n=self.last_n_tokens_size,
             logits_processors=list(logits_processor or ()),
             **options,

@@ -15,7 +15,7 @@ from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, p
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Generation
-from .engine import Chain, Sampling
+from .engine import Chain, Rng, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
 from .errors import ContextFullError
@@ -155,6 +155,7 @@ class GeneratingLlama(EngineLlama):
         max_tokens: int | None = 16,
         stop: str | Sequence[str] | None = None,
         seed: int | None = None,
+        rng: Rng | None = None,
         temperature: float = 0.8,
         top_k: int = 40,
         top_p: float = 0.95,
@@ -187,6 +188,7 @@ class GeneratingLlama(EngineLlama):
             max_tokens: None = as many as the prompt's share of n_ctx holds.
             stop: strings that end a text, and are cut off.
             seed: of each prompt's sampler; None = the model's.
+            rng: what it draws with, see `Sampling.rng`; None = the model's.
             temperature: 0 = greedy. This and the following: as `create_completion` takes them.
             top_k: see there.
             top_p: see there.

@@ -15,7 +15,7 @@ from llama_cpp import LLAMA_FLASH_ATTN_TYPE_ENABLED
 from ._core import Guard, TextStore
 from .arguments import check_names
 from .context import Context
-from .engine import Engine, Vocab
+from .engine import Engine, Vocab, check_rng
 from .errors import ModelFileError
 from .generating import GeneratingLlama
 from .guard import bury
@@ -90,6 +90,7 @@ class Eagle3Llama(GeneratingLlama):
         lora: Sequence[str | tuple[str, float]] = (),
         model_params: Mapping[str, Any] | None = None,
         cpu_kernels: str = "auto",
+        rng: Literal["gumbel", "llama"] = "gumbel",
         progress: Callable[[float], None] | None = None,
         mmproj_path: str | os.PathLike[str] | None = None,
         media_placeholder: int | str | None = None,
@@ -149,6 +150,8 @@ class Eagle3Llama(GeneratingLlama):
             cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves; "off": ggml's
                 alone; "auto": for each format of weights whichever is measured to be faster, once, when a model of it
                 is loaded. Other models of the process are computed as before.
+            rng: what tokens are drawn with: "gumbel", dice that drafts know, so that more of them are accepted, or
+                "llama", llama.cpp's generator, for the texts that it gives for a seed. The probabilities are the same.
             progress: told how far loading the target is, 0 to 1.
             mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
@@ -190,6 +193,7 @@ class Eagle3Llama(GeneratingLlama):
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
+        check_rng(rng)
         set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
         self._guard = Guard(type(self).__name__)
         self._context = Context()
@@ -206,6 +210,7 @@ class Eagle3Llama(GeneratingLlama):
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
+        self.rng = rng
         self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
         self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
         self._media_placeholder, self._media_http = media_placeholder, media_http
@@ -410,6 +415,7 @@ class Eagle3Llama(GeneratingLlama):
             "lora": self._loading.model.lora,
             "model_params": self._loading.model.params,
             "cpu_kernels": self._loading.model.cpu_kernels,
+            "rng": self.rng,
             "checked": self._checked,
             "mmproj_path": self._mmproj_path,
             "media_placeholder": self._media_placeholder,

@@ -235,6 +235,14 @@ void register_drafter(py::module_ & m) {
             },
             "What the head would have said of the text that came in, a few tokens of it: (seq_id, p, is_right), p its "
             "probability of its best token there.")
+        .def(
+            "set_noise",
+            [](py_drafter & self, std::shared_ptr<gumbel_noise> noise, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().set_noise(std::move(noise), seq_id);
+            },
+            py::arg("noise"), py::arg("seq_id") = 0,
+            "What the sequence's next tokens will be drawn with; None: nobody knows, or they are greedy.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "

@@ -1,4 +1,5 @@
 #include "grammar/sampler.h"
+#include "gumbel.h"
 
 #include "module.h"
 #include "nogil.h"
@@ -27,6 +28,29 @@ void register_sampler(py::module_ & m) {
             llama_sampler_accept(reinterpret_cast<llama_sampler *>(sampler), token);
         },
         py::arg("sampler"), py::arg("token"), without_gil, "llama_sampler_accept, of samplers that may throw.");
+
+    m.def("philox4x32", &philox4x32, py::arg("counter"), py::arg("key"),
+          "Philox4x32-10: four random words for a counter of four and a key of two.");
+    py::class_<gumbel_noise, std::shared_ptr<gumbel_noise>>(
+        m, "GumbelNoise", "The dice of one text, which its draws and its drafts share (csrc/gumbel.h).")
+        .def(py::init([](uint32_t seed, float temperature, int32_t top_k, float top_p, float min_p,
+                         std::unordered_map<llama_token, float> biases) {
+                 return std::make_shared<gumbel_noise>(
+                     gumbel_noise{ seed, 0, temperature, top_k, top_p, min_p, std::move(biases) });
+             }),
+             py::arg("seed"), py::kw_only(), py::arg("temperature") = 1.0f, py::arg("top_k") = 0,
+             py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
+             py::arg("biases") = std::unordered_map<llama_token, float>(),
+             "What comes between logits and the draw is for drafts: the draw itself only adds the noise.")
+        .def("__call__", &gumbel_noise::operator(), py::arg("token"), py::arg("n_ahead") = 0,
+             "Of a token that comes behind n_ahead others that are not drawn yet.")
+        .def_readwrite("position", &gumbel_noise::position, "Tokens of the text that were drawn.")
+        .def(
+            "sampler",
+            [](const std::shared_ptr<gumbel_noise> & noise) {
+                return reinterpret_cast<uintptr_t>(gumbel_sampler_init(noise));
+            },
+            "Address of a new llama_sampler that draws with it, and moves it on with each token that it accepts.");
 }
 
 } // namespace eagle3::python

@@ -1,5 +1,6 @@
 #include "draft/drafter.h"
 
+#include "draft/foresight.h"
 #include "draft/time_scope.h"
 #include "error.h"
 
@@ -47,6 +48,7 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads),
     cache_(hparams_, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_), positions_(params.n_seq_max),
+    noise_(params.n_seq_max),
     runner_(hparams_, weights_, cache_, dev_, positions_, params.n_seq_max * (1 + draft_cache::n_scratch)),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }),
     n_batch_(std::max(params.n_batch, n_catch_up_max)), n_unroll_(n_unroll_of(params.n_unroll, hparams_, dev_)),
@@ -305,15 +307,48 @@ void drafter::step(int32_t n_top, int32_t n_steps) {
     state_last_ = n * (n_steps - 1);
 }
 
+void drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
+    sequence(seq_id);
+    noise_[seq_id] = std::move(noise);
+}
+
+// of a participant
+bool drafter::has_noise() const {
+    return std::any_of(round_.begin(), round_.end(),
+                       [this](const participant & part) { return noise_[part.seq_id] != nullptr; });
+}
+
+// candidates that a graph has to give for n of them
+int32_t drafter::n_top(int32_t n) const {
+    return std::min(has_noise() ? std::max(n, n_top_noise) : n, weights_.n_vocab_dft);
+}
+
+// The n_top best tokens of an output of the last graph, n_ahead drafted tokens before them.
+std::vector<draft_candidate> drafter::candidates(const participant & part, int32_t i_out, int32_t i_step,
+                                                 int32_t n_ahead, int32_t n_top) {
+    std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
+    if (const auto & noise = noise_[part.seq_id]) {
+        order_by_noise(*noise, static_cast<uint32_t>(n_ahead), weights_, found, n_top);
+    } else {
+        found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
+    }
+    return found;
+}
+
 // a token that the last graph drafted, or -1 if its probability is below p_min
-llama_token drafter::drafted(int32_t i_out, int32_t i_step, float p_min) {
+llama_token drafter::drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min) {
+    if (noise_[part.seq_id]) {
+        const auto found = candidates(part, i_out, i_step, part.n_used, 1);
+        return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
+    }
     const int32_t id = runner_.best(i_out, i_step);
     if (id >= 0 && p_min > 0.0f) {
-        float sum = 0.0f;
-        for (const draft_candidate & c : runner_.candidates(i_out, i_step)) {
+        float      sum   = 0.0f;
+        const auto found = candidates(part, i_out, i_step, part.n_used, n_top_llama);
+        for (const draft_candidate & c : found) {
             sum += c.p;
         }
-        if (!(sum > 0.0f) || runner_.candidates(i_out, i_step).front().p / sum < p_min) {
+        if (!(sum > 0.0f) || found.front().p / sum < p_min) {
             return -1;
         }
     }
@@ -349,14 +384,14 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
         return result;
     }
 
-    // llama.cpp's drafter samples from the ten best logits
-    const int32_t n_top    = p_min > 0.0f ? std::min(10, weights_.n_vocab_dft) : 0;
+    const int32_t n_top    = this->n_top(p_min > 0.0f ? n_top_llama : 0);
     const auto    n_unroll = [this] {
         int32_t n_left = 0;
         for (const participant & part : round_) {
             n_left = std::max(n_left, part.n_left);
         }
-        return std::min(n_left, n_unroll_);
+        // a graph knows no noise; that of a parallel head does not choose
+        return std::min(n_left, has_noise() && !is_parallel() ? 1 : n_unroll_);
     };
     int32_t n_steps = n_unroll();
     catch_up(n_top, n_steps);
@@ -365,7 +400,7 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
         for (int32_t j = 0; j < n; ++j) {
             participant & part = round_[j];
             for (int32_t i = 0; i < n_steps && part.n_left > 0; ++i) {
-                part.token = drafted(j, i, p_min);
+                part.token = drafted(part, j, i, p_min);
                 if (part.token < 0) {
                     part.n_left = 0;
                     break;

@@ -2,6 +2,7 @@
 
 #include "draft/runner.h"
 #include "draft/sequence.h"
+#include "gumbel.h"
 #include "kernels/cpu_kernels.h"
 
 #include <map>
@@ -98,6 +99,10 @@ class drafter {
     // rows that wait for a proposal
     int32_t n_waiting(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_rows(); }
 
+    // What the sequence's next tokens will be drawn with, if that is known: then drafts are what is expected to be
+    // drawn, and a node's p is how likely it is drawn with that noise. None: greedy, or dice that nobody knows.
+    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id = 0);
+
     // Draft up to n_max tokens that may follow id_last, the token at position n_past(). Stops before a token whose
     // probability among the ten best is below p_min, as llama.cpp does. Empty without a waiting row or room.
     std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id = 0);
@@ -157,6 +162,9 @@ class drafter {
     static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
     static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
 
+    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
+    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
+
     static constexpr int32_t n_guess_max   = 8;  // rows of such a piece that guess
     static constexpr size_t  n_guesses_max = 64; // are enough, if nobody takes them
 
@@ -187,11 +195,16 @@ class drafter {
     void              compute();
     void              catch_up(int32_t n_top, int32_t n_steps);
     void              step(int32_t n_top, int32_t n_steps);
-    llama_token       drafted(int32_t i_out, int32_t i_step, float p_min);
-    int32_t           append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                                   int32_t state);
-    void              expand_ahead(int32_t top_k);
-    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth);
+    bool              has_noise() const;
+    int32_t           n_top(int32_t n) const;
+    llama_token       drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min);
+    std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step, int32_t n_ahead,
+                                            int32_t n_top);
+    void                         expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
+    int32_t append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
+                         int32_t state);
+    void    expand_ahead(int32_t top_k);
+    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth, int32_t top_k);
 
     head_hparams  hparams_;
     target_tables tables_;
@@ -202,7 +215,8 @@ class drafter {
 
     draft_cache cache_;
 
-    std::vector<rope_positions> positions_; // by sequence
+    std::vector<rope_positions>                      positions_; // by sequence
+    std::vector<std::shared_ptr<const gumbel_noise>> noise_;
 
     draft_runner runner_;
 

@@ -31,7 +31,10 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
     if (round_.empty()) {
         return;
     }
-    catch_up(std::min(top_k, weights_.n_vocab_dft), n_steps);
+    // a graph knows no noise and cannot follow what is best with it
+    const int32_t n_follow = has_noise() && !is_parallel() ? n_steps - 1 : 0;
+    n_steps -= n_follow;
+    catch_up(n_top(top_k), n_steps);
 
     const int32_t n = static_cast<int32_t>(round_.size());
     n_state_        = n * n_steps;
@@ -39,7 +42,7 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
     ahead_.clear();
     if (is_parallel()) {
         for (int32_t j = 0; j < n; ++j) {
-            append_nodes(round_[j], -1, ahead(j, 0), 0);
+            append_nodes(round_[j], -1, ahead(j, 0, top_k), 0);
         }
         return;
     }
@@ -50,16 +53,33 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
             if (node >= 0) {
                 places_[node].slot = part.pos + ++part.n_used;
             }
-            node = append_nodes(part, node, runner_.candidates(j, i), i * n + j);
+            node = append_nodes(part, node, candidates(part, j, i, i, top_k), i * n + j);
             if (node < 0) {
                 break;
             }
         }
     }
+    std::vector<int32_t> best;
+    for (int32_t i = 0; i < n_follow; ++i) {
+        best.clear();
+        for (int32_t node = 0; node < static_cast<int32_t>(nodes_.size()); ++node) {
+            const int32_t parent   = nodes_[node].parent;
+            const bool    is_first = parent < 0 ? node == 0 || nodes_[node - 1].seq_id != nodes_[node].seq_id
+                                                : nodes_[node - 1].parent != parent;
+            if (nodes_[node].depth == i + 1 && is_first) {
+                best.push_back(node);
+            }
+        }
+        expand_nodes(best, top_k);
+    }
 }
 
 void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     time_scope t(stats.t_propose_us);
+    expand_nodes(nodes, top_k);
+}
+
+void drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
     if (top_k < 1) {
         throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
     }
@@ -87,7 +107,7 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         return cache_.row(nodes_[a].seq_id, 0) < cache_.row(nodes_[b].seq_id, 0);
     });
 
-    pass_.clear(graph_kind::expand, std::min(top_k, weights_.n_vocab_dft));
+    pass_.clear(graph_kind::expand, n_top(top_k));
     int32_t n_new = 0; // of the same sequence
     for (const int32_t i : order_) {
         const draft_node &  node = nodes_[i];
@@ -120,16 +140,17 @@ void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         participant & part = participant_of(nodes_[order_[k]].seq_id);
         part.n_used++;
         places_[order_[k]].slot = pass_.rows[k].slot;
-        append_nodes(part, order_[k], runner_.candidates(static_cast<int32_t>(k), 0), n_state_++);
+        append_nodes(part, order_[k], candidates(part, static_cast<int32_t>(k), 0, nodes_[order_[k]].depth, top_k),
+                     n_state_++);
     }
     state_last_ = n_state_ - 1;
 }
 
-const std::vector<draft_candidate> & drafter::ahead(int32_t i_part, int32_t depth) {
+const std::vector<draft_candidate> & drafter::ahead(int32_t i_part, int32_t depth, int32_t top_k) {
     ahead_.resize(round_.size() * n_ahead_);
     std::vector<draft_candidate> & found = ahead_[static_cast<size_t>(i_part) * n_ahead_ + depth];
     if (found.empty()) {
-        found = runner_.candidates(i_part, depth);
+        found = candidates(round_[i_part], i_part, depth, depth, top_k);
     }
     return found;
 }
@@ -141,7 +162,7 @@ void drafter::expand_ahead(int32_t top_k) {
         const participant & part = participant_of(node.seq_id);
         places_[i].slot          = part.pos + node.depth;
         if (node.depth < n_ahead_) {
-            std::vector<draft_candidate> found = ahead(static_cast<int32_t>(&part - round_.data()), node.depth);
+            std::vector<draft_candidate> found = ahead(static_cast<int32_t>(&part - round_.data()), node.depth, top_k);
             found.resize(std::min(found.size(), static_cast<size_t>(top_k)));
             append_nodes(part, i, found, 0);
         }

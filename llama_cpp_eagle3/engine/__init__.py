@@ -9,13 +9,14 @@ from .memory import Memory
 from .outputs import Output
 from .proposer import Fixed, Guess, Plain, Planned, Proposer
 from .rounds import N_ROWS_ARGMAX
-from .sampling import SAMPLERS, Chain, LogitsProcessor, Reasoning, Sampling, samplers_of
+from .sampling import RNGS, SAMPLERS, Chain, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
 from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob, check_prompt
 from .text import Text
 from .vocab import Vocab
 
 __all__ = [
     "N_ROWS_ARGMAX",
+    "RNGS",
     "SAMPLERS",
     "Chain",
     "DraftSettings",
@@ -31,6 +32,7 @@ __all__ = [
     "Planned",
     "Proposer",
     "Reasoning",
+    "Rng",
     "Round",
     "Sampling",
     "Sequence",
@@ -41,6 +43,7 @@ __all__ = [
     "Vocab",
     "check_media",
     "check_prompt",
+    "check_rng",
     "media_tokens",
     "samplers_of",
 ]

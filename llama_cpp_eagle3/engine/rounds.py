@@ -10,8 +10,10 @@ are being read. Rows are sampled when they are asked for; until `commit` the pas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from itertools import chain
 from operator import attrgetter
 from time import perf_counter_ns
 
@@ -201,17 +203,37 @@ class Rounds:
             n_each = min(n_each, self.pace.n_drafts(n_drafting))
         if self.argmax_on_device:
             n_each = min(n_each, N_ROWS_ARGMAX - 1)
-        for proposer, parts in groups.items():
-            sequences = [part.sequence for part in parts]
-            n_rooms = [
-                max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - s.n_generated - 1)) for s in sequences
-            ]
-            drafts = proposer.propose(sequences, n_rooms, n_rows - len(parts))
-            for part, draft in zip(parts, drafts, strict=True):
-                part.draft = draft
-                n_rows += len(draft.tokens)
+        with self._noise_shown(groups):
+            for proposer, parts in groups.items():
+                sequences = [part.sequence for part in parts]
+                n_rooms = [
+                    max(0, min(n_each, self._n_ctx - s.n_past - 1, s.max_tokens - s.n_generated - 1)) for s in sequences
+                ]
+                drafts = proposer.propose(sequences, n_rooms, n_rows - len(parts))
+                for part, draft in zip(parts, drafts, strict=True):
+                    part.draft = draft
+                    n_rows += len(draft.tokens)
         opened.n_rows = n_rows
         opened.draft_ns = perf_counter_ns() - start
+
+    @contextmanager
+    def _noise_shown(self, groups: Mapping[Proposer, list[Part]]) -> Iterator[None]:
+        """The head knows what the next tokens will be drawn with, for as long as it drafts."""
+        drafter = self.memory.drafter
+        shown: list[int] = []
+        if drafter is None:
+            yield
+            return
+        try:
+            for part in chain.from_iterable(groups.values()):
+                s = part.sequence
+                if s.chain is not None and s.chain.noise is not None:
+                    drafter.set_noise(s.chain.noise, s.seq_id)
+                    shown.append(s.seq_id)
+            yield
+        finally:
+            for seq_id in shown:
+                drafter.set_noise(None, seq_id)
 
     def _proposer_of(self, s: Sequence) -> Proposer:
         if self._guess is not None and self.memory.drafter is None:
@@ -329,19 +351,19 @@ class Rounds:
         part = s.part
         if part is None or part.ended:
             return None
-        node, draft, chain, target = part.node, part.draft, s.chain, self.memory.target
+        node, draft, sampler, target = part.node, part.draft, s.chain, self.memory.target
         if node >= 0:
             part.path.append(node + 1)
             s.n_past += 1
             s.n_own = s.n_past
-        assert chain is not None
+        assert sampler is not None
         start = perf_counter_ns()
         row = part.row = part.root + node + 1
-        token = chain.draw(target, row, s.tokens)
+        token = sampler.draw(target, row, s.tokens)
         if self.on_draw is not None:
             token = self.on_draw(part, token)
         if s.n_logprobs is not None:
-            probs = chain.probs  # of what the samplers left, if they are kept
+            probs = sampler.probs  # of what the samplers left, if they are kept
             s.logprobs.append(
                 token_prob(probs, token, s.n_logprobs)
                 if probs

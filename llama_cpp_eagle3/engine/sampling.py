@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any
+from numbers import Integral
+from typing import Any, Literal
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from .._core import Target, grammar_sampler, sampler_accept
+from .._core import GumbelNoise, Target, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
 from .vocab import Vocab
 
@@ -25,6 +27,11 @@ LogitsProcessor = Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.N
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama.cpp's samplers in llama-server's order; there are also "infill" and "adaptive_p"."""
+
+Rng = Literal["gumbel", "llama"]
+RNGS: tuple[Rng, ...] = ("gumbel", "llama")
+"""What the last draw is made with, see `Sampling.rng`."""
+_SEED_RANDOM = int(lib.LLAMA_DEFAULT_SEED)
 
 _SAMPLER_CHARS = {
     "d": "dry",
@@ -110,7 +117,11 @@ class Sampling:
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     seed: int | None = None
-    """None: another one each time."""
+    """None, or 2**32 - 1 as llama.cpp has it: another one each time."""
+    rng: Rng = "gumbel"
+    """"gumbel": the token with the greatest logit + noise, where the noise depends on seed, number of tokens drawn and
+    token alone, so that drafts know it. "llama": llama.cpp's `dist`, with its texts for a seed. Both draw from the same
+    probabilities. XTC, mirostat and adaptive_p have llama.cpp's generator in any case."""
     grammar: str | None = None
     """In GBNF."""
     grammar_root: str = "root"
@@ -161,6 +172,9 @@ class Sampling:
             raise ValueError(f"unknown sampler {min(unknown)!r}; there are {', '.join(SAMPLERS)}, infill, adaptive_p")
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
+        if self.seed is not None and (not isinstance(self.seed, Integral) or isinstance(self.seed, bool)):
+            raise ValueError(f"expected seed to be an integer, found {self.seed!r}")
+        check_rng(self.rng)
         if self.samplers is None and any(getattr(self, name) != self._default(name) for name in _ORDERED_ONLY):
             object.__setattr__(self, "samplers", SAMPLERS)
 
@@ -246,6 +260,8 @@ class Chain:
             _tell_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
+        self.noise: GumbelNoise | None = None
+        """What it draws with, as far as drafts can know it."""
         self._grammar: Any = None
         self._grammar_address = 0
         self.probs: list[tuple[int, float]] = []
@@ -362,7 +378,31 @@ class Chain:
     @property
     def _seed(self) -> int:
         seed = self._sampling.seed
-        return int(lib.LLAMA_DEFAULT_SEED) if seed is None else seed & 0xFFFFFFFF
+        return _SEED_RANDOM if seed is None else int(seed) & 0xFFFFFFFF
+
+    def _draw_link(self) -> Any:
+        """A draw from the probabilities of what is left."""
+        s = self._sampling
+        if s.rng == "llama":
+            return lib.llama_sampler_init_dist(self._seed)
+        seed = secrets.randbits(32) if self._seed == _SEED_RANDOM else self._seed
+        biases = s.biases(self._vocab)
+        if s.samplers is None and s.temperature < 0.0:
+            self.noise = GumbelNoise(seed, biases=biases)
+        else:
+            self.noise = GumbelNoise(
+                seed,
+                temperature=s.temperature if self._has("temperature") else 1.0,
+                top_k=s.top_k if self._has("top_k") else 0,
+                top_p=s.top_p if self._has("top_p") else 1.0,
+                min_p=s.min_p if self._has("min_p") else 0.0,
+                biases=biases,
+            )
+        return _pointer(self.noise.sampler())
+
+    def _has(self, sampler: str) -> bool:
+        samplers = self._sampling.samplers
+        return samplers is None or sampler in samplers
 
     def _mirostat_link(self) -> Any:
         s, n_vocab = self._sampling, self._vocab.n_tokens
@@ -377,7 +417,7 @@ class Chain:
         if s.has_rules:
             links.append(self._grammar_link())
         if s.temperature < 0.0:
-            links.append(lib.llama_sampler_init_dist(self._seed))
+            links.append(self._draw_link())
         elif s.temperature == 0.0:
             links.append(lib.llama_sampler_init_greedy())
         elif s.mirostat_mode:
@@ -389,7 +429,7 @@ class Chain:
                 lib.llama_sampler_init_top_p(s.top_p, 1),
                 lib.llama_sampler_init_min_p(s.min_p, 1),
                 lib.llama_sampler_init_temp(s.temperature),
-                lib.llama_sampler_init_dist(self._seed),
+                self._draw_link(),
             ]
         return links
 
@@ -419,7 +459,7 @@ class Chain:
         if "adaptive_p" in s.samplers:  # it draws
             links.append(lib.llama_sampler_init_adaptive_p(s.adaptive_target, s.adaptive_decay, self._seed))
         else:
-            links.append(lib.llama_sampler_init_dist(self._seed))
+            links.append(self._draw_link())
         return links
 
     def see(self, prompt: Sequence[int]) -> None:
@@ -432,6 +472,8 @@ class Chain:
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
             if token >= 0:  # an image says nothing twice
                 lib.llama_sampler_accept(self._chain, token)
+        if self.noise is not None:
+            self.noise.position = 0
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
         """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""
@@ -453,6 +495,12 @@ class Chain:
             sampler = self.__dict__.get(name)
             if sampler:
                 lib.llama_sampler_free(sampler)
+
+
+def check_rng(rng: str) -> None:
+    """Raise ValueError for what is none of `RNGS`."""
+    if rng not in RNGS:
+        raise ValueError(f"expected rng to be one of {', '.join(RNGS)}, found {rng!r}")
 
 
 @cache  # once

@@ -52,6 +52,7 @@ def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
             adaptive_decay=c.adaptive_decay,
             min_keep=c.min_keep,
             seed=c.seed & 0xFFFFFFFF,
+            rng=c.rng,
             logit_bias=_logit_bias(c.logit_bias, tokenizer),
             ignore_eos=c.ignore_eos,
             keeps_probs=c.post_sampling_probs and c.n_probs > 0,
@@ -141,6 +142,7 @@ def generation_settings(c: Completion, sampling: Sampling | None, draft: DraftSe
     )
     settings: dict[str, Any] = {
         "seed": c.seed & 0xFFFFFFFF,
+        "rng": c.rng,
         **{name: getattr(c, name) for name in names},
         "max_tokens": c.n_predict,
         "samplers": samplers_of(c.samplers),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ..engine.sampling import SAMPLERS
+from ..engine.sampling import SAMPLERS, Rng
 from .errors import invalid
 
 _INT_MAX = 2**31 - 1
@@ -76,6 +76,7 @@ class Completion(_Request):
     stop: str | list[str] = []
 
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] = -1
+    rng: Rng = "gumbel"
     temperature: Annotated[float, _clamp(0.0, 1e9)] = 0.8
     dynatemp_range: float = 0.0
     dynatemp_exponent: float = 1.0

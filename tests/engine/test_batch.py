@@ -92,7 +92,7 @@ def test_each_its_own(tiny_target: Any, perfect_pair: Any, tiny_head: Any) -> No
     for target, head in ((tiny_target, tiny_head), perfect_pair):
         with (
             closing(load_plain(target)) as plain,
-            closing(load(target, head, n_parallel=4, draft_n_max=3)) as llm,
+            closing(load(target, head, n_parallel=4, draft_n_max=3, rng="llama")) as llm,
         ):
             results = llm.generate_batch(texts, options, max_tokens=N)
             for text, option, result in zip(texts, options, results, strict=True):

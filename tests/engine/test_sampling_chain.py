@@ -155,7 +155,7 @@ def options_of(names: tuple[str, ...], **more: Any) -> dict[str, Any]:
     base: dict[str, Any] = {"samplers": SAMPLERS, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     for name in names:
         base |= OPTIONS[name]
-    return base | {"seed": SEED} | more
+    return base | {"seed": SEED, "rng": "llama"} | more
 
 
 def compare(low: LowLevel, vocab: Vocab, names: tuple[str, ...], keeps_probs: bool) -> list[int]:

@@ -244,7 +244,7 @@ class Machine(RuleBasedStateMachine):
         if with_head:
             options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
             options["draft_n_max"] = draft_n_max
-        self.llm = load(self.kind.target, self.kind.head if with_head else None, **options)
+        self.llm = load(self.kind.target, self.kind.head if with_head else None, rng="llama", **options)
         self.engine = self.llm.engine
         assert self.engine.n_ctx == 256
         assert self.engine.target.is_pooled == self.is_pool

@@ -28,7 +28,7 @@ PROMPT = "the return of the self"
 def both(perfect_pair: Any) -> Iterator[tuple[llama_cpp.Llama, Eagle3Llama]]:
     """Plain llama_cpp and ours on a pair where every draft is accepted: all stops fall inside accepted runs."""
     target, head = perfect_pair
-    plain, llm = load_plain(target, logits_all=True), load(target, head, logits_all=True)
+    plain, llm = load_plain(target, logits_all=True), load(target, head, logits_all=True, rng="llama")
     yield plain, llm
     assert llm.drafter is not None
     assert llm.drafter.n_past() == llm.n_tokens or llm.n_tokens == 0

@@ -78,7 +78,7 @@ def main() -> int:
             same = []
             for i, text in enumerate(heldout_prompts()[: args.n]):
                 body = {"prompt": text[:400], "n_predict": 48, "seed": 100 + i, "cache_prompt": False, **options}
-                body["speculative"] = args.drafts
+                body |= {"speculative": args.drafts, "rng": "llama"}
                 texts = []
                 for port in ports:
                     url = f"http://127.0.0.1:{port}/completion"

@@ -104,6 +104,16 @@ def test_seeds(running: Running) -> None:
     assert running.ask("/completion", body)["content"] == first
     assert running.ask("/completion", {**body, "speculative": False})["content"] == first
     assert running.ask("/completion", {**body, "seed": 8})["content"] != first
+    assert running.ask("/completion", {**body, "speculative": {"n_max": 1}})["content"] == first
+    assert running.ask("/completion", {**body, "repeat_last_n": 3, "frequency_penalty": 1e-9})["content"] == first
+    theirs = running.ask("/completion", {**body, "rng": "llama"})
+    assert theirs["content"] != first
+    assert theirs["generation_settings"]["rng"] == "llama"
+    assert running.ask("/completion", body)["generation_settings"]["rng"] == "gumbel"
+    for more in ({"rng": "dice"}, {"seed": 1.5}, {"seed": "x"}):
+        response = running.client.post("/completion", json=body | more)
+        assert response.status_code == 400
+        assert f"Field '{next(iter(more))}'" in response.json()["error"]["message"]
     several = running.ask("/completion", {**body, "n": 3})
     assert [answer["index"] for answer in several] == [0, 1, 2]
     assert several[0]["content"] == first

@@ -37,6 +37,7 @@ class Draw:
             repeat_penalty=self.repeat_penalty,
             mirostat_mode=self.mirostat_mode,
             seed=self.seed,
+            rng="llama",
             ignore_eos=self.ignore_eos,
             logits_processors=list(processors),
         )

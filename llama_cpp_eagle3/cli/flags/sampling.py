@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from ...engine import samplers_of
-from .flag import flag, logit_bias, refuse, text_of
+from ...engine import RNGS, samplers_of
+from .flag import flag, logit_bias, one_of, refuse, text_of
 
 
 def _samplers(text: str) -> list[str]:
@@ -39,6 +39,13 @@ SAMPLING = (
         dest="samplers",
     ),
     flag("-s --seed", "N", "(default: -1, random)", int),
+    flag(
+        "--rng",
+        "NAME",
+        "draw with dice that drafts know (gumbel, default), or as llama.cpp does, for its texts for a seed (llama)",
+        one_of(RNGS),
+        is_ours=True,
+    ),
     flag("--ignore-eos", help="never end the text before -n tokens", dest="ignore_eos"),
     flag(
         "--temp --temperature",

@@ -1,0 +1,386 @@
+"""Draws with noise that drafts know: the generator, the law, independence, and the same text whatever is drafted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import GumbelNoise, philox4x32
+from llama_cpp_eagle3.engine import SAMPLERS, Chain, Sampling
+from llama_cpp_eagle3.engine.sequence import Shift
+from llama_cpp_eagle3.engine.vocab import Vocab
+from llama_cpp_eagle3.models import heldout_prompts
+from loading import OPTIONS, bundled_pair, load, prompts, take
+from lowlevel import LowLevel
+from tiny import write_target
+
+N_CTX = 512
+PROMPT = [104, 105, 106, 104, 105, 106, 104, 105]
+LIMIT = 4.0
+"""Standard deviations; all seeds are fixed, so that what passes once passes always."""
+
+
+def process(tokens: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+    return -scores
+
+
+LAW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "hot": {"temperature": 1.7},
+    "cold": {"temperature": 0.4},
+    "dynatemp": {"dynatemp_range": 0.9, "dynatemp_exponent": 0.7},
+    "top_k": {"top_k": 9},
+    "top_p": {"top_p": 0.6},
+    "min_p": {"min_p": 0.3},
+    "typ_p": {"typical_p": 0.5},
+    "sigma": {"top_n_sigma": 1.5},
+    "penalties": {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1},
+    "dry": {"dry_multiplier": 2.0, "dry_allowed_length": 1},
+    "keep": {"min_keep": 3},
+    "order": {"samplers": ("temperature", "min_p", "top_k", "top_p", "penalties")},
+    "bias": {"logit_bias": {100: 2.0, 101: -math.inf, 102: -1.0}},
+    "ignore_eos": {"ignore_eos": True},
+    "processor": {"logits_processors": [process]},
+}
+
+
+@pytest.fixture(scope="module")
+def low(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowLevel]:
+    with LowLevel(write_target(tmp_path_factory.mktemp("gumbel") / "t.gguf").path) as low:
+        low.target.decode(np.random.default_rng(0).integers(0, 256, 12).tolist(), 0)
+        yield low
+
+
+def deviation(observed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    """How far counts lie from what is expected, in standard deviations: chi-squared by Wilson and Hilferty.
+
+    What is expected less than five times shares one bin. What cannot be must not be observed.
+    """
+    assert not observed[expected == 0].any()
+    rare = expected < 5
+    bins = [np.append(x[~rare], x[rare].sum()) for x in (observed.astype(float), expected)]
+    used = bins[1] > 0
+    n_free = int(used.sum()) - 1
+    if n_free == 0:
+        return 0.0
+    chi2 = float(((bins[0] - bins[1])[used] ** 2 / bins[1][used]).sum())
+    return float(((chi2 / n_free) ** (1 / 3) - (1 - 2 / (9 * n_free))) / math.sqrt(2 / (9 * n_free)))
+
+
+def counts_of(draws: Sequence[int], n: int) -> npt.NDArray[Any]:
+    return np.bincount(draws, minlength=n)
+
+
+# the generator
+
+
+def test_philox_has_the_vectors_of_its_authors() -> None:
+    """Of Random123's kat_vectors."""
+    ones = 0xFFFFFFFF
+    pi = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]
+    for counter, key, words in (
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([ones] * 4, [ones] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (pi, [0xA4093822, 0x299F31D0], [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
+    ):
+        assert philox4x32(counter, key) == words
+
+
+def test_noise_is_gumbel() -> None:
+    """By Kolmogorov and Smirnov, over tokens and over positions."""
+    by_token, by_position = GumbelNoise(1), GumbelNoise(2)
+    found = [[by_token(t) for t in range(50_000)], [by_position(7, i) for i in range(50_000)]]
+    for values in found:
+        u = np.sort(np.exp(-np.exp(-np.array(values))))
+        steps = np.arange(len(u) + 1) / len(u)
+        distance = max(np.abs(u - steps[1:]).max(), np.abs(u - steps[:-1]).max())
+        assert distance * math.sqrt(len(u)) < 1.95  # one in a thousand
+
+
+def test_noise_depends_on_seed_position_and_token() -> None:
+    noise, other = GumbelNoise(1), GumbelNoise(1)
+    other.position = 5
+    assert [noise(t, 5 + i) for t in range(9) for i in range(3)] == [other(t, i) for t in range(9) for i in range(3)]
+    assert len({GumbelNoise(s)(t, i) for s in range(9) for t in range(9) for i in range(9)}) == 9**3
+
+
+Noise = Callable[[int, int, int], float]
+"""Of seed, position, token."""
+
+
+def philox(seed: int, position: int, token: int) -> float:
+    return GumbelNoise(seed)(token, position)
+
+
+def seed_plus_position(seed: int, position: int, token: int) -> float:
+    return GumbelNoise(seed + position)(token)
+
+
+def no_position(seed: int, position: int, token: int) -> float:
+    return GumbelNoise(seed)(token, position // 2)
+
+
+def token_plus_position(seed: int, position: int, token: int) -> float:
+    return GumbelNoise(seed)(token + position)
+
+
+def worst_pair(noise: Noise) -> float:
+    """Draws from six equally likely tokens by a flat row: how far pairs are from independent, at worst."""
+    n, n_tokens = 4000, 6
+
+    def draws(seed: int, first: int = 0) -> npt.NDArray[Any]:
+        rows = [[noise(seed, first + i, t) for t in range(n_tokens)] for i in range(n)]
+        return np.array(rows).argmax(axis=1)
+
+    base = draws(1)
+    others = [draws(1, 1), draws(1, 2), draws(2), draws(2, 1), draws(0), draws(0, 1), draws(1 << 31), draws(257)]
+    flat = np.full(n_tokens**2, n / n_tokens**2)
+    return max(deviation(counts_of((n_tokens * base + other).tolist(), n_tokens**2), flat) for other in others)
+
+
+def test_successive_tokens_and_seeds_are_independent() -> None:
+    assert worst_pair(philox) < LIMIT
+
+
+@pytest.mark.parametrize("broken", [seed_plus_position, no_position, token_plus_position])
+def test_a_broken_generator_is_found(broken: Noise) -> None:
+    assert worst_pair(broken) > 10 * LIMIT
+
+
+# the law
+
+
+@cache
+def vocab_of(low: LowLevel) -> Vocab:
+    return Vocab(low.model)
+
+
+def sampling_of(names: Sequence[str], **more: Any) -> Sampling:
+    options: dict[str, Any] = {"samplers": SAMPLERS, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    for name in names:
+        options |= LAW[name]
+    return Sampling(**options | more)
+
+
+def draw(low: LowLevel, sampling: Sampling) -> tuple[int, list[tuple[int, float]]]:
+    chain = Chain(sampling, vocab_of(low), N_CTX)
+    chain.see(PROMPT)
+    return chain.draw(low.target, 11, PROMPT), chain.probs
+
+
+def law_of(low: LowLevel, n_vocab: int, names: Sequence[str], **more: Any) -> npt.NDArray[Any]:
+    """What llama.cpp's own chain says of the candidates that it leaves."""
+    _, probs = draw(low, sampling_of(names, rng="llama", keeps_probs=True, seed=1, **more))
+    p = np.zeros(n_vocab)
+    for token, share in probs:
+        p[token] = share
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_draws_have_the_law_of_llama_cpp(low: LowLevel, n: int) -> None:
+    """Every sampler alone, and a third of the pairs, each draw with a seed of its own."""
+    n_vocab, n_draws = len(low.target.logits(11)), 800 if n == 1 else 200
+    for names in list(itertools.combinations(LAW, n))[:: 2 * n - 1]:
+        p = law_of(low, n_vocab, names)
+        draws = [draw(low, sampling_of(names, seed=seed))[0] for seed in range(n_draws)]
+        assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT, names
+
+
+def test_one_text_has_the_softmax_of_its_row(low: LowLevel) -> None:
+    """Successive draws of one chain, against float64."""
+    logits = low.target.logits(11).astype(np.float64)
+    n_draws = 15_000
+    for temperature in (0.5, 1.0, 2.0):
+        chain = Chain(sampling_of((), temperature=temperature, seed=3), vocab_of(low), N_CTX)
+        draws = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
+        p = np.exp((logits - logits.max()) / temperature)
+        assert deviation(counts_of(draws, len(p)), n_draws * p / p.sum()) < LIMIT
+        assert chain.noise is not None
+        assert chain.noise.position == n_draws
+
+
+def test_a_grammar_that_refuses(low: LowLevel) -> None:
+    """A refused token is drawn again by other dice, as llama.cpp does: p(x) + p(refused) p'(x)."""
+    n_vocab, n_draws = len(low.target.logits(11)), 4000
+    likelier = dict.fromkeys(range(ord("a"), ord("q")), 3.0)
+    options: dict[str, Any] = {"top_k": 20, "logit_bias": likelier}
+    first = law_of(low, n_vocab, (), **options)
+    allowed = np.array([bool(re.fullmatch(b"[a-p]+", vocab_of(low).piece(t))) for t in range(n_vocab)])
+    forbidden = {int(t): -math.inf for t in np.flatnonzero(~allowed)}
+    second = law_of(low, n_vocab, (), top_k=20, logit_bias=likelier | forbidden)
+    assert 0.2 < first[allowed].sum() < 0.8
+    p = np.where(allowed, first, 0.0) + first[~allowed].sum() * second
+    options["grammar"] = "root ::= [a-p]+"
+    draws = [draw(low, sampling_of((), seed=seed, **options))[0] for seed in range(n_draws)]
+    assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT
+
+
+def test_probabilities_are_kept(low: LowLevel) -> None:
+    for names in (("top_k", "hot"), ("min_p",), ()):
+        expected = draw(low, sampling_of(names, keeps_probs=True, rng="llama", seed=1))[1]
+        found = draw(low, sampling_of(names, keeps_probs=True, seed=1))[1]
+        assert [t for t, _ in found] == [t for t, _ in expected]
+        assert [p for _, p in found] == pytest.approx([p for _, p in expected], rel=1e-5)
+
+
+def test_what_is_seen_is_not_counted(low: LowLevel) -> None:
+    """The noise of the first token is that of position 0, however far penalties look back."""
+    for n in (0, 3, 8):
+        chain = Chain(sampling_of((), frequency_penalty=0.1, seed=3), vocab_of(low), N_CTX)
+        chain.see(PROMPT[:n])
+        assert chain.noise is not None
+        assert chain.noise.position == 0
+
+
+def test_without_a_seed_each_text_is_another(low: LowLevel) -> None:
+    for seed in (None, 0xFFFFFFFF, -1):
+        texts = {
+            tuple(chain.draw(low.target, 11, PROMPT) for _ in range(20))
+            for chain in (Chain(sampling_of((), seed=seed), vocab_of(low), N_CTX) for _ in range(4))
+        }
+        assert len(texts) == 4
+
+
+def test_errors(tiny_target: Any) -> None:
+    with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'dice'"):
+        Sampling(rng="dice")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'dice'"):
+        load(tiny_target, rng="dice")
+    for seed in (1.5, "7", True):
+        with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+            Sampling(seed=seed)  # type: ignore[arg-type]
+    assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.0}, {"mirostat_mode": 2}, {"samplers": ("adaptive_p",)}, {"rng": "llama"}], ids=str
+)
+def test_other_dice_are_not_known(low: LowLevel, options: dict[str, Any]) -> None:
+    sampling = Sampling(**{"seed": 1} | options)
+    chain = Chain(sampling, vocab_of(low), N_CTX)
+    assert chain.noise is None or options == {"temperature": 0.0}
+
+
+# the same text
+
+
+TEXTS: list[dict[str, Any]] = [
+    {"temp": 0.8},
+    {"temp": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    {"temp": 0.8, "repeat_penalty": 1.3, "frequency_penalty": 0.2},
+]
+DRAFTS: list[dict[str, Any]] = [
+    *({"draft_n_max": n} for n in (1, 3, 6)),
+    {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6},
+    {"draft": "auto"},
+    {"draft_n_max": 4, "draft_p_min": 0.3},
+]
+
+
+@pytest.mark.parametrize("options", TEXTS, ids=str)
+def test_same_text_whatever_is_drafted(perfect_pair: Any, tiny_pair: Any, options: dict[str, Any]) -> None:
+    for target, head in (perfect_pair, tiny_pair):
+        texts = prompts(3, seed=7)
+        with closing(load(target)) as llm:
+            expected = [sampled(llm, text, seed, options) for seed, text in enumerate(texts)]
+        for draft in DRAFTS:
+            with closing(load(target, head, **draft)) as llm:
+                assert [sampled(llm, text, seed, options) for seed, text in enumerate(texts)] == expected
+                assert draft == {"draft": "auto"} or llm.stats.drafted > 0
+
+
+def sampled(llm: Eagle3Llama, prompt: list[int], seed: int, options: dict[str, Any]) -> list[int]:
+    llm.set_seed(seed)
+    return take(llm, prompt, 32, **options)
+
+
+@pytest.fixture
+def tiny_pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
+    return tiny_target, tiny_head
+
+
+def test_same_text_in_company(tiny_pair: Any) -> None:
+    """Alone, in a batch, and put aside for others when a pool is full."""
+    texts = [list(text) for text in prompts(6, length=(30, 60), seed=3)]
+    options = [{"seed": seed, "temperature": 0.9} for seed in range(len(texts))]
+    with closing(load(tiny_pair[0])) as llm:
+        expected = [llm.generate_batch([t], [o], max_tokens=60)[0].tokens for t, o in zip(texts, options, strict=True)]
+    assert len({tuple(text) for text in expected}) == len(texts)
+    for more in ({"n_parallel": 6}, {"n_parallel": 4, "kv_unified": True, "n_ctx": 256}):
+        with closing(load(*tiny_pair, draft_n_max=3, **more)) as llm:
+            found = [r.tokens for r in llm.generate_batch(texts, options, max_tokens=60)]
+            assert found == expected
+
+
+def test_same_text_when_the_context_shifts(tiny_pair: Any) -> None:
+    found = []
+    for head in (None, tiny_pair[1]):
+        with closing(load(tiny_pair[0], head, n_ctx=256)) as llm:
+            engine = llm.engine
+            s = engine.prepare(prompts(1, length=(100, 101))[0], Sampling(seed=5), max_tokens=300, shift=Shift(4))
+            engine.submit(s)
+            while not s.is_done:
+                engine.step()
+            assert s.n_cut > 0
+            found.append([s.n_cut, *s.generated])
+    assert found[0] == found[1]
+
+
+# the drafts
+
+
+def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
+    """The token with the greatest log q / T + noise, of the head's own logits in numpy."""
+    with closing(load(*tiny_pair)) as llm:
+        drafter = llm.drafter
+        assert drafter is not None
+        changed = 0
+        d2t = tiny_pair[1].d2t
+        for i, prompt in enumerate(prompts(12, seed=4)):
+            llm.reset()
+            llm.eval([*prompt])
+            greedy = drafter.propose(65, 1)
+            noise = GumbelNoise(i, temperature=2.0, biases={int(d2t[i]): 1.0})
+            noise.position = 100 * i
+            drafter.set_noise(noise)
+            for n_ahead in range(3):
+                found = drafter.propose(65, 1 + n_ahead)
+                logits = drafter.draft_logits.astype(np.float64)
+                best = np.argsort(-logits)[:16]
+                scores = {int(d2t[k]): (logits[k] + (k == i)) / 2.0 + noise(int(d2t[k]), n_ahead) for k in best}
+                assert found[-1] == max(scores, key=scores.__getitem__)
+            changed += found[:1] != greedy
+            children = drafter.propose_tree(65, 1, 4, 4)
+            assert children.tokens[0] == found[0]
+            assert list(children.probs) == sorted(children.probs, reverse=True)
+            drafter.set_noise(None)
+            assert drafter.propose(65, 1) == greedy
+        assert changed > 3
+
+
+def test_known_dice_are_worth_more() -> None:
+    """The bundled pair with llama.cpp's default samplers: fewer rounds for the same text."""
+    target, head = bundled_pair()
+    options = OPTIONS | {"n_ctx": 512, "draft_model_path": str(head), "draft": "chain", "draft_n_max": 4}
+    rounds: Counter[str] = Counter()
+    with closing(Eagle3Llama(str(target), **options)) as llm:
+        for i, text in enumerate(heldout_prompts()[:4]):
+            for rng in ("llama", "gumbel"):
+                prompt = llm.tokenize(text[:400].encode())
+                result = llm.generate_batch([prompt], max_tokens=48, temperature=0.8, seed=i, rng=rng, ignore_eos=True)[
+                    0
+                ]
+                rounds[rng] += result.stats.rounds
+    assert rounds["gumbel"] < 0.9 * rounds["llama"]
