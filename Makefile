@@ -55,7 +55,7 @@ format: $(STAMPS)/dev
 	$(BIN)/clang-format -i $(CSRC)
 
 docs: $(STAMPS)/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 clean:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("*.md", "docs/*", "benchmarks/README.md", "benchmarks/results/*.svg", "examples/README.md")
+PAGES = (
+    "*.md",
+    "docs/*",
+    "benchmarks/README.md",
+    "benchmarks/results/*.md",
+    "benchmarks/results/*.svg",
+    "examples/README.md",
+)
 LINKED = ("LICENSE", "examples/*.py", "llama_cpp_eagle3/**/*.py", "llama_cpp_eagle3/*.pyi", "llama_cpp_eagle3/models/*")
 """Files that pages link to."""
 
