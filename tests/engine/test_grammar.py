@@ -127,11 +127,11 @@ def test_lazy_grammar_waits_for_its_trigger(llm: Eagle3Llama) -> None:
     assert "import" in str(free.detokenizer)[1:]
     before = str(free.detokenizer).index("import")
     lazy = run(llm, Sampling(temperature=0.0, grammar_triggers=["import"], **LAZY))  # type: ignore[arg-type]
-    assert str(lazy.text)[:before] == str(free.detokenizer)[:before]
-    assert str(lazy.text)[before:].startswith("import zzz")
+    assert str(lazy.detokenizer)[:before] == str(free.detokenizer)[:before]
+    assert str(lazy.detokenizer)[before:].startswith("import zzz")
     assert lazy.finish_reason == "stop"
     never = run(llm, Sampling(temperature=0.0, grammar_triggers=["@@@"], **LAZY))  # type: ignore[arg-type]
-    assert str(never.text) == str(free.detokenizer)
+    assert str(never.detokenizer) == str(free.detokenizer)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -151,7 +151,7 @@ def test_trigger_that_is_no_regular_expression(llm: Eagle3Llama) -> None:
 def test_end_of_the_prompt_belongs_to_the_grammar(llm: Eagle3Llama) -> None:
     prefill = llm.tokenize(b"import os\n", add_bos=False)
     sampling = Sampling(samplers=(), temperature=0.0, grammar='root ::= "import os\\n" "xy"', grammar_prefill=prefill)
-    assert str(run(llm, sampling).text) == "xy"
+    assert str(run(llm, sampling).detokenizer) == "xy"
     with pytest.raises(ValueError, match="does not begin with the end of the prompt"):
         llm.engine.add([1], Sampling(grammar='root ::= "b"', grammar_prefill=prefill))
 
