@@ -1,5 +1,6 @@
 #pragma once
 
+#include "draft/draft_tree.h"
 #include "draft/runner.h"
 #include "draft/sequence.h"
 #include "gumbel.h"
@@ -31,22 +32,6 @@ struct drafter_stats {
     int64_t t_propose_us = 0; // drafting
     int64_t n_propose    = 0; // proposals, each for all sequences that were asked for together
     int64_t n_steps      = 0; // times that the head was read to draft
-};
-
-// a drafted token that may follow others
-struct draft_node {
-    int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
-    llama_token  token  = 0;    // of the target's vocabulary
-    float        p      = 0.0f; // the head's own probability of the token behind its parent, over the draft vocabulary
-    int32_t      depth  = 0;    // 1, 2, ...
-    llama_seq_id seq_id = 0;
-};
-
-// the head's best token behind one of a text that was there already
-struct draft_guess {
-    llama_seq_id seq_id   = 0;
-    float        p        = 0.0f; // its probability
-    bool         is_right = false;
 };
 
 // Drafts tokens for several sequences, each of which is a draft_sequence; see there how rows and tokens are paired.
