@@ -19,6 +19,7 @@ from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
 from llama_cpp_eagle3.serve.schema import Completion
+from llama_cpp_eagle3.serve.server import Admission
 from serving import Running
 
 DOC = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -213,7 +214,8 @@ def test_a_full_queue_refuses_before_it_does_anything(
     monkeypatch.setattr(server.templates, "apply", lambda *args, **kw: seen.append(args) or apply(*args, **kw))
     message = [{"role": "user", "content": TEXT}]
     body = {"prompt": TEXT, "messages": message, "input": TEXT, "n_predict": 1}
-    with server.admit(server.n_slots + server.options.n_queue_max):
+    with Admission(server) as admission:
+        admission.reserve(server.n_slots + server.options.n_queue_max)
         response = running.post(path, body)
     assert response.status_code == 429
     assert not seen
@@ -240,7 +242,7 @@ def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest
         assert not server.n_queued
     assert server.llm.engine.n_ctx  # it was not freed below them
     held.go_on.set()
-    assert server.preparing.stop(20.0)
+    assert server.executor.stop(20.0)
     server.llm.close()
 
 
@@ -250,7 +252,7 @@ def test_who_waits_for_a_server_does_not_hold_a_place(running: Running, monkeypa
 
     def fetches(value: Any) -> Any:
         if value == "fetch":
-            server.preparing.step_aside()
+            server.executor.detach()
             return held(TEXT)
         return server.tokenizer.__class__.prompts(server.tokenizer, value)
 

@@ -80,6 +80,7 @@ SERVER = (
     flag("--sse-ping-interval", "S", "(default: 30)", int, default=30, env="LLAMA_ARG_SSE_PING_INTERVAL"),
     flag("--max-queued-requests", "N", "then 429 (default: 128)", int, default=128, is_ours=True),
     flag("--max-body-size", "MiB", "(default: 64)", int, default=64, is_ours=True),
+    flag("--limit-concurrency", "N", "connections, then 503 (default: 512)", int, default=512, is_ours=True),
     flag(
         "--log-format", "FORMAT", "text or json (default: text)", one_of(("text", "json")), default="text", is_ours=True
     ),
