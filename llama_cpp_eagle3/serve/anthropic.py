@@ -166,8 +166,7 @@ class MessagesShape(Shape):
         """An event as bytes: these have names."""
         return named_event(data["type"], data)
 
-    @staticmethod
-    def error(e: ApiError) -> bytes:
+    def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun."""
         return named_event("error", anthropic_error(e))
 

@@ -42,8 +42,7 @@ class Shape(Protocol):
         """An event as bytes."""
         return event(data)
 
-    @staticmethod
-    def error(e: ApiError) -> bytes:
+    def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun, as bytes."""
         return event(e.body)
 

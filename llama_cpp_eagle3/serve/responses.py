@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ..chat import ChatParams
 from .chat import Conversation, n_prompt_tokens, prepare_message
 from .completions import Shape, figures_of, generate, progress_of
-from .errors import invalid, unsupported
+from .errors import ApiError, invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
 from .http import Json, compute, named_event
@@ -162,6 +162,18 @@ class ResponsesShape(Shape):
         self._calls: list[dict[str, str]] = []
         self._begun: set[str] = set()
         self._n_events = 0
+
+    def error(self, e: ApiError) -> bytes:
+        """OpenAI's event of an error in a stream that has begun."""
+        return self.encode(
+            {
+                "type": "error",
+                "code": e.kind,
+                "message": e.message,
+                "param": None,
+                "sequence_number": self._n_events,
+            }
+        )
 
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Named events, numbered."""
