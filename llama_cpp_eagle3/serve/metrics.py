@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..engine import Engine
-from .worker import Job
+from .engine_thread import Job
 
 _SECONDS = (
     0.001,
@@ -88,7 +88,7 @@ class Metrics:
         self._gap = _Histogram(_SECONDS)
         self._whole = _Histogram(_SECONDS_LONG)
 
-    def step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
+    def on_step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
         """A step is over."""
         with self._lock:
             n = engine.target.n_batches
@@ -103,19 +103,19 @@ class Metrics:
             n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(slots))
             self._usage = min(1.0, n_held / n_cells)
 
-    def tokens(self, job: Job, n: int, now: float, before: float) -> None:
+    def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
         """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
-        figures = job.figures
+        request = job.metrics
         with self._lock:
             self._n_tokens += n
             if not before:
-                n_read = figures.n_prompt - figures.n_cached
+                n_read = request.n_prompt - request.n_cached
                 self._n_prompt += n_read
-                self._n_cached += figures.n_cached
-                self._prompt_seconds += figures.prompt_seconds
+                self._n_cached += request.n_cached
+                self._prompt_seconds += request.prompt_seconds
                 self._bucket.n_read += n_read
-                self._bucket.read_seconds += figures.prompt_seconds
-                self._first.observe(now - figures.t_submit)
+                self._bucket.read_seconds += request.prompt_seconds
+                self._first.observe(now - request.t_submit)
                 self._bucket.n_steps += n - 1
                 if n > 1:
                     self._gap.observe(0.0, n - 1)
@@ -127,10 +127,10 @@ class Metrics:
             if n > 1:  # the others came at the same time
                 self._gap.observe(0.0, n - 1)
 
-    def end(self, job: Job, reason: str) -> None:
+    def on_end(self, job: Job, reason: str) -> None:
         """A job is done."""
-        stats, figures = job.figures.stats, job.figures
-        seconds = time.perf_counter() - figures.t_submit
+        stats, request = job.metrics.stats, job.metrics
+        seconds = time.perf_counter() - request.t_submit
         with self._lock:
             self._ended[reason] = self._ended.get(reason, 0) + 1
             self._n_drafted += stats.drafted
@@ -143,7 +143,7 @@ class Metrics:
                 if i == len(self._per_position):
                     self._per_position.append(0)
                 self._per_position[i] += n
-            self._n_tokens_max = max(self._n_tokens_max, figures.n_prompt + figures.n_tokens)
+            self._n_tokens_max = max(self._n_tokens_max, request.n_prompt + request.n_tokens)
             if reason in ("stop", "length"):
                 self._whole.observe(seconds)
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)

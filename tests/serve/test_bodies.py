@@ -14,14 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_cpp_eagle3.serve import completions, http
+from llama_cpp_eagle3.serve import http
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.jsons import loads
 from llama_cpp_eagle3.serve.log import ACCESS
 from serving import Running
 
-MODULES = (http, completions)
-"""Where bodies are parsed."""
 BODY = {"prompt": "the self returned", "n_predict": 24, "temperature": 0.0}
 
 
@@ -37,8 +35,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_calls, self.go_on, self._parse = 0, threading.Event(), http.parse_json
-        for module in MODULES:
-            monkeypatch.setattr(module, "parse_json", self)
+        monkeypatch.setattr(http, "parse_json", self)
 
     def __call__(self, text: bytes) -> Any:
         self.n_calls += 1

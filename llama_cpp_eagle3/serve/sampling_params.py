@@ -10,7 +10,7 @@ from ..chat import json_schema_to_grammar
 from ..engine import DraftSettings, Sampling, samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
-from .text import Tokenizer
+from .tokenizer import Tokenizer
 
 SEED_RANDOM = 0xFFFFFFFF
 

@@ -17,7 +17,7 @@ Tokenize = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRules:
+class StructuredOutput:
     """How an answer is to be sampled."""
 
     options: dict[str, Any]
@@ -26,14 +26,14 @@ class ChatRules:
     """Special tokens that are part of its text, for `Engine.add`."""
 
 
-def sampling_rules(
+def structured_output(
     params: ChatParams,
     tokenize: Tokenize,
     piece: Callable[[int], bytes],
     *,
     reasoning_budget: int = -1,
     reasoning_message: str = "",
-) -> ChatRules:
+) -> StructuredOutput:
     """Say how an answer is to be sampled, as llama-server does it.
 
     Args:
@@ -66,7 +66,7 @@ def sampling_rules(
         )
     if params.grammar_begins_in_prompt or options["reasoning"] is not None:
         options["grammar_prefill"] = _prefill(params.generation_prompt, tokenize, piece)
-    return ChatRules(options, preserved)
+    return StructuredOutput(options, preserved)
 
 
 def _triggers(params: ChatParams, tokenize: Tokenize, preserved: frozenset[int]) -> tuple[list[str], list[int]]:
