@@ -205,22 +205,18 @@ class ChatFormat(ResponseFormat):
         """n_top: alternatives of each token, if the request says how many; 0 leaves the token's own probability."""
         self._server, self.generation, self._params, self._n_top = server, generation, params, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
-        self._begun: set[int] = set()
-        self._probs: dict[int, list[TokenLogprob]] = {}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        generation = self.generation
-        return {
+        self._head = {
             "id": generation.id,
-            "object": kind,
             "created": generation.created,
             "model": generation.model,
             "system_fingerprint": FINGERPRINT,
         }
+        self._begun: set[int] = set()
+        self._probs: dict[int, list[TokenLogprob]] = {}
 
     def _chunk(self, answer: Answer, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": answer.index, "delta": delta, "finish_reason": finish_reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """The role first, then what is new of the message, then the reason of the end."""
@@ -237,16 +233,17 @@ class ChatFormat(ResponseFormat):
         if answer.index not in self._begun:
             self._begun.add(answer.index)
             chunks.append(self._chunk(answer, {"role": "assistant", "content": None}))
-        deltas = conversation.add(event.text, is_partial=not is_end)
-        found = [self._chunk(answer, delta) for delta in deltas]
+        found: list[dict[str, Any]] = []
+        for delta in conversation.add(event.text, is_partial=not is_end):
+            found.append(self._chunk(answer, delta))
         if isinstance(event, Token):
-            self._add_figures(answer, event, found)
+            self._add_token_fields(answer, event, found)
         chunks += found
         if is_end:
             chunks.append(self._last_chunk(answer, conversation))
         return chunks
 
-    def _add_figures(self, answer: Answer, event: Token, chunks: list[dict[str, Any]]) -> None:
+    def _add_token_fields(self, answer: Answer, event: Token, chunks: list[dict[str, Any]]) -> None:
         """Probabilities and timings go with the last chunk; the former wait if there is none."""
         if event.logprob is not None:
             self._probs.setdefault(answer.index, []).append(event.logprob)
@@ -287,7 +284,7 @@ class ChatFormat(ResponseFormat):
         answers = self.generation.answers
         if not answers[0].completion.stream_options.include_usage:
             return DONE
-        head = {**self._head("chat.completion.chunk"), "choices": []}
+        head = {**self._head, "object": "chat.completion.chunk", "choices": []}
         return sse({**head, "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
@@ -305,7 +302,13 @@ class ChatFormat(ResponseFormat):
             if answer.probs:
                 choice["logprobs"] = {"content": [self._prob(answer, logprob) for _, logprob in answer.probs]}
             choices.append(choice)
-        data = {**self._head("chat.completion"), "choices": choices, "usage": self._usage(), **metrics_of(answers[0])}
+        data = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": self._usage(),
+            **metrics_of(answers[0]),
+        }
         if answers[0].completion.verbose:
             data["__verbose"] = LlamaFormat(self._server, self.generation).final(answers[0], stream=False)
         return data

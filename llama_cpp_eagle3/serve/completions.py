@@ -103,10 +103,7 @@ class OpenAIFormat(ResponseFormat):
         self._server, self.generation, self._n_top = server, generation, n_top
         self._n_sent: dict[int, int] = {}
         """Characters of each answer's stream so far."""
-
-    def _head(self) -> dict[str, Any]:
-        generation = self.generation
-        return {
+        self._head = {
             "id": generation.id,
             "object": "text_completion",
             "created": generation.created,
@@ -131,7 +128,7 @@ class OpenAIFormat(ResponseFormat):
             "logprobs": self._logprobs(answer, probs, echoes, n_sent),
             "finish_reason": None,
         }
-        data = {**self._head(), "choices": [choice]}
+        data = {**self._head, "choices": [choice]}
         if isinstance(event, Token):
             choice["drafted"] = event.drafted
             if event.timings is not None:
@@ -154,7 +151,7 @@ class OpenAIFormat(ResponseFormat):
         answers = self.generation.answers
         if not answers[0].completion.stream_options.include_usage:
             return DONE
-        return sse({**self._head(), "choices": [], "usage": self._usage(), **metrics_of(answers[0])}) + DONE
+        return sse({**self._head, "choices": [], "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
         """All choices."""
@@ -168,7 +165,7 @@ class OpenAIFormat(ResponseFormat):
             }
             for answer in answers
         ]
-        data = {**self._head(), "choices": choices, "usage": self._usage(), **metrics_of(answers[0])}
+        data = {**self._head, "choices": choices, "usage": self._usage(), **metrics_of(answers[0])}
         if answers[0].completion.verbose:
             data["__verbose"] = LlamaFormat(self._server, self.generation).final(answers[0], stream=False)
         return data
@@ -194,6 +191,8 @@ class OpenAIFormat(ResponseFormat):
 
         n_before: characters of the text that were told already.
         """
+        if not probs and not echoes:
+            return None
         post = answer.completion.post_sampling_probs
         content = [probs_of(self._server, logprob, post, self._n_top) for _, logprob in probs]
         key, top = ("prob", "top_probs") if post else ("logprob", "top_logprobs")

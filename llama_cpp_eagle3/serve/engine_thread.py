@@ -101,7 +101,7 @@ class _Call:
 class Observer(Protocol):
     """Who counts."""
 
-    def on_step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
+    def on_step(self, engine: Engine) -> None:
         """A step is over."""
 
     def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
@@ -211,7 +211,7 @@ class EngineThread:
             return
         self._n_failures = 0
         self._dispatch(outputs, start, perf_counter())
-        self._observer.on_step(self.engine, self.engine.n_running, self.engine.n_waiting)
+        self._observer.on_step(self.engine)
 
     def _read_inbox(self) -> None:
         is_idle = not self.engine.has_work
@@ -251,23 +251,24 @@ class EngineThread:
         for job in self._by_sequence.values():
             self._update_prefill(job, start, now, events)
         rests: dict[Job, str] = {}
-        before: dict[Job, float] = {}
+        before: dict[Job, tuple[float, int]] = {}
         for output in outputs:
             found = self._by_sequence.get(output.sequence)
             if found is None:
                 continue
             rests[found] = ""
-            before.setdefault(found, found.metrics.t_last)
+            before.setdefault(found, (found.metrics.t_last, found.metrics.n_tokens))
             if output.token is None:
                 rests[found] = output.text
             elif not found.prompt_only:
                 events[found].append(self._token_event(found, output, now))
         for job, rest in rests.items():
-            n_tokens = sum(isinstance(event, Token) for event in events[job])
-            if not before[job]:
+            t_before, n_before = before[job]
+            n_tokens = job.metrics.n_tokens - n_before
+            if not t_before:
                 self._on_first_token(job, now)
             if n_tokens:
-                self._observer.on_tokens(job, n_tokens, now, before[job])
+                self._observer.on_tokens(job, n_tokens, now, t_before)
             if job.sequence.is_done:
                 events[job].append(self._end_event(job, rest))
         self._send_events(events)

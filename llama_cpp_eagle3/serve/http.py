@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -73,12 +73,8 @@ async def generate(request: Request, prepare: Prepare) -> Response:
         await until_gone(request.receive, generation.run())
         return Json(format.response())
     batches = generation.batches(server.options.ping_seconds)
-    first = await until_gone(request.receive, _next(batches))
+    first = await until_gone(request.receive, anext(batches))
     return EventStream(format, batches, first)
-
-
-async def _next(batches: Batches) -> Batch:
-    return await batches.__anext__()
 
 
 class EventStream(Response):
@@ -99,25 +95,22 @@ class EventStream(Response):
         async with aclosing(self._batches) as batches:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             try:
-                await self._send_batch(send, self._first)
-                async for batch in batches:
-                    await self._send_batch(send, batch)
+                batch: Batch | None = self._first
+                while batch is not None:
+                    data = b"" if batch else PING
+                    for answer, event in batch:
+                        for chunk in self._format.chunks(answer, event):
+                            data += self._format.encode(chunk)
+                    if data:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                    batch = await anext(batches, None)
                 data = self._format.stream_end()
             except ApiError as e:
                 data = self._format.error(e)
             await send({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def _send_batch(self, send: Send, batch: Batch) -> None:
-        """Send what came at once; a batch of nothing keeps the connection alive."""
-        data = b"" if batch else PING
-        for answer, event in batch:
-            for chunk in self._format.chunks(answer, event):
-                data += self._format.encode(chunk)
-        if data:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
 
-
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Wait for something on behalf of a client, whose body has been read; it is cancelled if the client leaves.
 
     Raises:

@@ -77,8 +77,6 @@ class Metrics:
         self._prompt_seconds = self._predicted_seconds = 0.0
         self._n_decode = 0
         self._n_batches = -1
-        self._n_running = self._n_waiting = 0
-        self._usage = 0.0
         self._n_drafted = self._n_accepted = self._n_drafts = 0
         self._by_source = {"head": (0, 0), "ngram": (0, 0)}
         self._per_position: list[int] = []
@@ -88,7 +86,7 @@ class Metrics:
         self._gap = _Histogram(_SECONDS)
         self._whole = _Histogram(_SECONDS_LONG)
 
-    def on_step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
+    def on_step(self, engine: Engine) -> None:
         """A step is over."""
         with self._lock:
             n = engine.target.n_batches
@@ -96,12 +94,7 @@ class Metrics:
             self._n_batches = n
             self._n_decode += n_decode
             self._bucket.n_decode += n_decode
-            self._bucket.n_busy += n_decode * max(1, n_running)
-            self._n_running, self._n_waiting = n_running, n_waiting
-            slots = engine.memory.slots
-            n_held = sum(0 if slot.user is None else slot.user.n_past for slot in slots)
-            n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(slots))
-            self._usage = min(1.0, n_held / n_cells)
+            self._bucket.n_busy += n_decode * max(1, engine.n_running)
 
     def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
         """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
@@ -148,14 +141,14 @@ class Metrics:
                 self._whole.observe(seconds)
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
-    def text(self, n_jobs: int, n_slots: int) -> str:
+    def prometheus(self, n_jobs: int, n_slots: int, cache_usage: float) -> str:
         """In Prometheus' text format. Gauges of speed are over the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
             n_running = min(n_jobs, n_slots)
-            return "".join(self._lines(bucket, n_running, n_jobs - n_running))
+            return "".join(self._lines(bucket, n_running, n_jobs - n_running, cache_usage))
 
-    def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int) -> Iterator[str]:
+    def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
         counters: dict[str, tuple[str, float]] = {
             "prompt_tokens_total": ("Number of prompt tokens processed, excluding cached tokens", self._n_prompt),
             "prompt_tokens_cached_total": ("Number of prompt tokens reused from the cache", self._n_cached),
@@ -191,9 +184,9 @@ class Metrics:
         yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
         for i, n in enumerate(self._per_position):
             yield f'{name}{{position="{i}"}} {n}\n'
-        yield from self._vllm_lines(n_running, n_waiting)
+        yield from self._vllm_lines(n_running, n_waiting, cache_usage)
 
-    def _vllm_lines(self, n_running: int, n_waiting: int) -> Iterator[str]:
+    def _vllm_lines(self, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
         model = self._model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         labels = f'engine="0",model_name="{model}"'
         counters = {
@@ -216,7 +209,7 @@ class Metrics:
         gauges = {
             "num_requests_running": n_running,
             "num_requests_waiting": n_waiting,
-            "kv_cache_usage_perc": round(self._usage, 6),
+            "kv_cache_usage_perc": round(cache_usage, 6),
         }
         for name, value in gauges.items():
             yield f"# TYPE vllm:{name} gauge\nvllm:{name}{{{labels}}} {_number(value)}\n"

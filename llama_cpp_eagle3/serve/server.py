@@ -95,6 +95,14 @@ class Server:
         return self.engine.target.n_seq
 
     @property
+    def cache_usage(self) -> float:
+        """Share of the KV cache that running sequences hold. From any thread."""
+        slots = self.engine.memory.slots
+        users = [user for slot in slots if (user := slot.user) is not None]
+        n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
+        return min(1.0, sum(user.n_past for user in users) / n_cells)
+
+    @property
     def n_queued(self) -> int:
         """Sequences that wait for a place."""
         return max(0, self._n_ahead - self.n_slots)
