@@ -52,7 +52,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """One answer on its way through the engine."""
+    """One answer that the engine generates."""
 
     params: ChatParams
     model: str

@@ -1,4 +1,4 @@
-"""What a request's template says about sampling, as options of the engine's `Sampling`."""
+"""Grammar, triggers and reasoning budget of a request, as options of the engine's `Sampling`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """How an answer is to be sampled."""
+    """What constrains the sampling of an answer."""
 
     options: dict[str, Any]
     """Of `Sampling`."""
@@ -34,7 +34,7 @@ def structured_output(
     reasoning_budget: int = -1,
     reasoning_message: str = "",
 ) -> StructuredOutput:
-    """Say how an answer is to be sampled, as llama-server does it.
+    """Constrain the sampling of an answer as llama-server does.
 
     Args:
         params: the request.

@@ -64,9 +64,13 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    check_body(body)
     prepare: Callable[[Server, Any, Admission], ResponseFormat] = prepare_chat if url == CHAT else prepare_openai
-    format = await server.start_generation(lambda admission: prepare(server, body, admission))
+
+    def prepare_checked(admission: Admission) -> ResponseFormat:
+        check_body(body)
+        return prepare(server, body, admission)
+
+    format = await server.start_generation(prepare_checked)
     await format.generation.run()
-    body_out: dict[str, Any] = format.response()
-    return body_out
+    response: dict[str, Any] = format.response()
+    return response

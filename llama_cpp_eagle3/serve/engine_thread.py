@@ -1,4 +1,4 @@
-"""The thread that owns the model: requests come in by an inbox, what comes of each step goes out in one message."""
+"""The thread that owns the model: it takes jobs from an inbox, steps the engine, and sends the events of each step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Token:
-    """A token came."""
+    """A token was sampled."""
 
     token: int
     text: str
@@ -38,17 +38,17 @@ class Token:
 
 @dataclass(slots=True)
 class Progress:
-    """More of the prompt has been read."""
+    """A chunk of the prompt was evaluated."""
 
     n_prefilled: int
-    """Tokens of the prompt that are there, the cached ones too."""
+    """Tokens of the prompt that are evaluated, the cached ones included."""
     seconds: float
     timings: dict[str, Any]
 
 
 @dataclass(slots=True)
 class End:
-    """Nothing more will come. What is left of the text comes with it."""
+    """The sequence is finished. The rest of its text comes with it."""
 
     reason: str
     """Of the sequence: "stop", "length", "cancelled" or "error"."""
@@ -62,15 +62,15 @@ Event = Token | Progress | End
 
 
 class Listener(Protocol):
-    """Who wants to hear of a job, in the event loop."""
+    """Receives the events of a job, in the event loop."""
 
     def on_events(self, job: Job, events: list[Event]) -> None:
-        """Something came of it."""
+        """Receive the events of one step."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A sequence that somebody waits for."""
+    """A sequence, and who receives its events."""
 
     index: int
     sequence: Sequence
@@ -79,16 +79,16 @@ class Job:
     wants_timings: bool = False
     wants_progress: bool = False
     prompt_only: bool = False
-    """Only the prompt is to be read."""
+    """Only the prompt is evaluated, and no token is sent."""
     t_max: float = 0.0
     """Seconds after which it ends with the next line; 0 = no limit."""
     parent: Job | None = None
-    """Who reads the same prompt: this one waits until that is done."""
+    """A job with the same prompt: this one waits until that prompt is in the prefix cache."""
     children: list[Job] = field(default_factory=list)
     n_progress: int = -1
     saw_newline: bool = False
     timed_out: bool = False
-    """Its time is over."""
+    """It generated for longer than `t_max`."""
 
 
 @dataclass(slots=True)
@@ -99,16 +99,16 @@ class _Call:
 
 
 class Observer(Protocol):
-    """Who counts."""
+    """Counts what the engine does."""
 
     def on_step(self, engine: Engine) -> None:
-        """A step is over."""
+        """Count a step."""
 
     def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
-        """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
+        """Count n tokens of one step; the job's last ones before were sampled at `before`, 0.0 if it had none."""
 
     def on_end(self, job: Job, reason: str) -> None:
-        """A job is done."""
+        """Count a finished job."""
 
 
 class EngineThread:
@@ -117,7 +117,7 @@ class EngineThread:
     def __init__(self, engine: Engine, observer: Observer):
         self.engine = engine
         self.jobs: set[Job] = set()
-        """All that are not done. Two threads change it: a copy is what can be iterated."""
+        """All unfinished jobs. Two threads change it: iterate over a copy."""
         self.failure = ""
         """Why the model cannot be used any more; empty as long as it can."""
         self._observer = observer
@@ -133,7 +133,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin. Listeners are told in this loop."""
+        """Begin. Listeners receive their events in this loop."""
         self._loop = loop
         self._thread.start()
 
@@ -148,7 +148,7 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Have a job done; after the end its listener is told so."""
+        """Run a job. After `stop` it fails at once."""
         with self._lock:
             if not self._has_ended:
                 self.jobs.add(job)
@@ -162,7 +162,7 @@ class EngineThread:
         self._inbox.put(None)
 
     def call(self, function: Callable[[], T], seq_id: int | None = None) -> Future[T]:
-        """Call a function between two steps; seq_id: when nobody uses this slot any more. After the end it fails."""
+        """Call a function between two steps; seq_id: once this slot is free. After `stop` it fails."""
         future: Future[T] = Future()
         with self._lock:
             if not self._has_ended:
@@ -177,7 +177,7 @@ class EngineThread:
         try:
             while not self._stopping:
                 try:
-                    self._run_calls()  # who waited for a slot: nothing may come in any more that would wake us
+                    self._run_calls()  # those that waited for a slot: the inbox may stay empty
                     self._read_inbox()
                     self._run_calls()
                     if self.engine.has_work and not self._stopping:
@@ -186,13 +186,13 @@ class EngineThread:
                     _log.error("the memory does not suffice: all requests end")
                     self._fail_jobs(e)
                 except Exception as e:
-                    _log.exception("the worker failed")
+                    _log.exception("the engine thread failed")
                     self._fail(e)
         finally:
             self._finish()
 
     def _finish(self) -> None:
-        """Answer all that came in, and have what comes from now on refused."""
+        """Fail all jobs, and refuse those that are submitted from now on."""
         with self._lock:
             self._has_ended = True
         self._fail(_shut_down())
@@ -223,7 +223,7 @@ class EngineThread:
             is_idle = False
             if isinstance(item, Job):
                 if item not in self.jobs:
-                    continue  # it was given up on its way here
+                    continue  # it failed while it was in the inbox
                 if item.parent is not None and item.parent in self.jobs and not item.parent.metrics.t_first:
                     item.parent.children.append(item)
                 else:
@@ -274,7 +274,7 @@ class EngineThread:
         self._send_events(events)
 
     def _update_prefill(self, job: Job, start: float, now: float, events: dict[Job, list[Event]]) -> None:
-        """How far it is with its prompt."""
+        """Record how much of the prompt is evaluated."""
         sequence, metrics = job.sequence, job.metrics
         if sequence.seq_id >= 0:
             metrics.id_slot = sequence.seq_id
@@ -311,7 +311,7 @@ class EngineThread:
         return Token(output.token, output.text, n, output.drafted, logprob, timings)
 
     def _on_first_token(self, job: Job, now: float) -> None:
-        """Its prompt has been read, or will never be."""
+        """The prompt is evaluated, or never will be: the jobs that wait for it are admitted."""
         metrics = job.metrics
         metrics.t_start = metrics.t_start or now
         metrics.t_first = metrics.t_first or now
@@ -358,7 +358,7 @@ class EngineThread:
             self.engine.drop(left)
         except Exception as e:
             _log.error("cannot end what was running: %s", e)
-        jobs = set(self.jobs)  # the loop adds to it meanwhile: those have not been told
+        jobs = set(self.jobs)  # the loop adds to it meanwhile: those go on
         events: dict[Job, list[Event]] = {job: [End("error", error=error)] for job in jobs}
         self._by_sequence.clear()
         self.jobs -= jobs

@@ -72,8 +72,8 @@ class Answer:
 class Generation:
     """The sequences of one request. They are cancelled when nobody waits for their events any more."""
 
-    def __init__(self, worker: EngineThread, id: str, model: str):
-        self.engine_thread = worker
+    def __init__(self, engine_thread: EngineThread, id: str, model: str):
+        self.engine_thread = engine_thread
         self.id, self.model = id, model
         self.created = int(time.time())
         self.answers: list[Answer] = []
@@ -83,12 +83,12 @@ class Generation:
         self._wake = asyncio.Event()
 
     def start(self) -> None:
-        """Have the jobs done."""
+        """Submit the jobs to the engine thread."""
         for job in self.jobs:
             self.engine_thread.submit(job)
 
     def on_events(self, job: Job, events: list[Event]) -> None:
-        """From the engine's thread, in the event loop: the answer takes them in, and who waits for it is woken."""
+        """Add events to their answer, and wake `batches`. Called in the event loop."""
         answer = self.answers[job.index]
         for event in events:
             answer.add(event)
@@ -132,7 +132,7 @@ class Generation:
         return self.answers
 
     def cancel(self) -> None:
-        """End all that runs."""
+        """Cancel all sequences that run."""
         for job in self.jobs:
             if self.answers[job.index].end is None:
                 self.engine_thread.cancel(job)

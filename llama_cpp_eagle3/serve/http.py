@@ -30,7 +30,7 @@ ANTHROPIC = "/v1/messages"
 
 
 async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
-    """Have something made of a request's JSON beside the event loop, until the client leaves.
+    """Call a function of a request's JSON in a thread; it is cancelled if the client leaves.
 
     Raises:
         ApiError: the body cannot be read, the function raises it, or it takes too long.
@@ -60,21 +60,26 @@ def error_response(e: ApiError, path: str) -> Json:
 
 
 async def generate(request: Request, prepare: Prepare) -> Response:
-    """Answer a request that generates: wait for all of it, or begin to stream it.
+    """Answer a request that generates: with one response, or with a stream of events.
 
-    An error before the first event is an answer of its own.
+    An error before the first event is a response of its own.
     """
-    server: Server = request.app.state.server
-    async with server.bodies.read(request.stream()) as text:
-        work = server.start_generation(lambda admission: prepare(server, parse_json(text), admission))
-        format = await until_gone(request.receive, work)
+    format = await _start(request, prepare)
     generation = request.state.generation = format.generation
     if not format.stream:
         await until_gone(request.receive, generation.run())
         return Json(format.response())
-    batches = generation.batches(server.options.ping_seconds)
+    batches = generation.batches(request.app.state.server.options.ping_seconds)
     first = await until_gone(request.receive, anext(batches))
     return EventStream(format, batches, first)
+
+
+async def _start(request: Request, prepare: Prepare) -> ResponseFormat:
+    """Start a generation; the body is not kept beyond that."""
+    server: Server = request.app.state.server
+    async with server.bodies.read(request.stream()) as text:
+        work = server.start_generation(lambda admission: prepare(server, parse_json(text), admission))
+        return await until_gone(request.receive, work)
 
 
 class EventStream(Response):
@@ -111,7 +116,7 @@ class EventStream(Response):
 
 
 async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """Wait for something on behalf of a client, whose body has been read; it is cancelled if the client leaves.
+    """Await work for a client whose body has been read, and cancel it if the client leaves.
 
     Raises:
         ClientDisconnect: it has left.

@@ -1,4 +1,4 @@
-"""What the server says of itself: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
+"""The server's state and its tokenizer: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def props(request: Request) -> Response:
 
 
 def refusal_of(absent: Absent) -> Callable[[Request], Awaitable[Response]]:
-    """Who asks for what only llama-server has is told why."""
+    """An endpoint that refuses what only llama-server has, with the reason."""
 
     async def refuse(request: Request) -> Response:
         raise unsupported(f"This server has no {absent.name}: {absent.why}")

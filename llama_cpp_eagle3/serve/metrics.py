@@ -66,7 +66,7 @@ class _Bucket:
 
 
 class Metrics:
-    """What the worker tells, and its text for Prometheus. From any thread."""
+    """The server's counters, gauges and histograms. From any thread."""
 
     def __init__(self, model_name: str):
         self.t_start = int(time.time())

@@ -1,4 +1,4 @@
-"""From a request's options to the engine's, and back to what llama-server calls `generation_settings`."""
+"""A request's sampling parameters for the engine, and as llama-server's `generation_settings`."""
 
 from __future__ import annotations
 

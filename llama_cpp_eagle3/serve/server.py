@@ -1,4 +1,4 @@
-"""What all endpoints share: the model, the worker, the queue, and how a request becomes sequences."""
+"""What all endpoints share: the model, the engine thread, the queue, and how a request becomes sequences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNLIMITED_SECONDS = 1e9
 
 
 class Prepared(Protocol):
-    """What is made of a request before it is generated."""
+    """A request that is ready to be generated."""
 
     generation: Generation
 
@@ -51,7 +51,7 @@ P = TypeVar("P", bound=Prepared)
 
 
 class Server:
-    """A loaded model and those who work on it."""
+    """A loaded model, its engine thread and executors."""
 
     def __init__(self, llm: Eagle3Llama, options: ServeOptions):
         self.llm, self.options, self.engine = llm, options, llm.engine
@@ -68,11 +68,11 @@ class Server:
         self._admission_lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin, in the running loop."""
+        """Start the engine thread, in the running loop."""
         self.engine_thread.start(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """End all that runs, and free the model."""
+        """Cancel all requests, and free the model."""
         if not self.engine_thread.stop():
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
@@ -104,7 +104,7 @@ class Server:
 
     @property
     def n_queued(self) -> int:
-        """Sequences that wait for a place."""
+        """Sequences that wait for a slot."""
         return max(0, self._n_ahead - self.n_slots)
 
     @property
@@ -137,11 +137,11 @@ class Server:
         }
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop, for as long as it takes: files."""
+        """Run a function that reads or writes files in a thread, without a deadline."""
         return await self._file_executor.run(function, *args)
 
     def reserve(self, n_new: int) -> None:
-        """Take places in the queue for sequences that are being prepared; see `Admission`. From any thread.
+        """Reserve places in the queue for sequences that are being prepared; see `Admission`. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever.
@@ -160,16 +160,16 @@ class Server:
             self._n_preparing += n_new
 
     def release(self, n: int, generation: Generation | None = None) -> None:
-        """Give places back that were reserved; generation: to whose sequences they go."""
+        """Release reserved places; generation: is started in their stead."""
         with self._admission_lock:
             self._n_preparing -= n
             if generation is not None:
                 generation.start()
 
     async def start_generation(self, prepare: Callable[[Admission], P]) -> P:
-        """Prepare a request beside the event loop, and have it generated.
+        """Prepare a request in a thread, then start its generation.
 
-        prepare: parses, renders, tokenizes; all of it within one deadline.
+        prepare: parses, renders and tokenizes, within one deadline.
 
         Raises:
             ApiError: the request cannot be done, takes too long to prepare, or there is no room.
@@ -180,7 +180,7 @@ class Server:
         return prepared
 
     async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
-        """Call a function in the engine's thread, between two steps; seq_id: once nobody uses this slot."""
+        """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
         if self.engine_thread.failure:
             raise failed(self.engine_thread.failure)
         return await asyncio.wrap_future(self.engine_thread.call(function, seq_id))
@@ -195,7 +195,7 @@ class Server:
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
-        """Prepare prompts to be continued, each `completion.n` times; to be called after `Admission.reserve`.
+        """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
 
         Args:
             prompts: tokens of each.
@@ -296,7 +296,7 @@ class Admission:
         self._is_over = False
 
     def reserve(self, n_new: int) -> None:
-        """Take places. From any thread.
+        """Reserve places in the queue. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
@@ -308,7 +308,7 @@ class Admission:
             self._n += n_new
 
     def start(self, generation: Generation) -> None:
-        """Have a generation's sequences take the places."""
+        """Start a generation, whose sequences take the reserved places."""
         with self._lock:
             self._server.release(self._n, generation)
             self._n = 0
@@ -329,7 +329,7 @@ def check_unsupported(c: Completion) -> None:
 
 
 def random_id() -> str:
-    """Letters and digits that nobody can guess."""
+    """Random letters and digits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(32))
 
 

@@ -93,7 +93,8 @@ async def act(request: Request) -> Response:
         raise invalid("Invalid slot ID")
     action = request.query_params.get("action", "")
     if action == "erase":
-        await request.body()  # none is needed, but only behind it can the client be seen to leave
+        async with server.bodies.read(request.stream()):
+            pass  # none is needed, but only behind it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         path = await compute(request, _path)
