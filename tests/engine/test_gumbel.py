@@ -276,15 +276,25 @@ def test_errors(tiny_target: Any) -> None:
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             Sampling(seed=seed)  # type: ignore[arg-type]
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected the temperature to be greater than 0, found 0"):
+        GumbelNoise(1, temperature=0.0)
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 0.0}, {"mirostat_mode": 2}, {"samplers": ("adaptive_p",)}, {"rng": "llama"}], ids=str
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "samplers": SAMPLERS},
+        {"temperature": -1.0, "samplers": SAMPLERS},
+        {"mirostat_mode": 2},
+        {"samplers": ("adaptive_p",)},
+        {"rng": "llama"},
+    ],
+    ids=str,
 )
-def test_other_dice_are_not_known(low: LowLevel, options: dict[str, Any]) -> None:
+def test_greedy_and_other_dice_have_no_noise(low: LowLevel, options: dict[str, Any]) -> None:
     sampling = Sampling(**{"seed": 1} | options)
-    chain = Chain(sampling, vocab_of(low), N_CTX)
-    assert chain.noise is None or options == {"temperature": 0.0}
+    assert Chain(sampling, vocab_of(low), N_CTX).noise is None
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import Sampling
 from llama_cpp_eagle3.engine.sequence import Shift
-from loading import cheap_rows, load, load_dice, prompts, take
+from loading import cheap_rows, load, load_dice, load_plain, logits_at, prompts, take
 
 pytestmark = pytest.mark.usefixtures("no_clock")
 
@@ -31,8 +32,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "sure ones": {"draft_n_max": 4, "draft_p_min": 0.3},
     "tree": TREE,
     "auto": {"draft": "auto", "draft_sources": ("head",)},
-    "text": {"draft": "auto", "draft_sources": ("text",)},
-    "both": {"draft": "auto", "draft_sources": ("head", "text")},
+    "ngram": {"draft": "auto", "draft_sources": ("ngram",)},
+    "both": {"draft": "auto", "draft_sources": ("head", "ngram")},
     "no head": {"draft": "auto"},
     "draft_model": {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=4)},
 }
@@ -68,7 +69,7 @@ def random_pair(tiny_target: Any, tiny_head: Any) -> Pair:
 
 
 def make_pair(target: Any, head: Any, options: list[dict[str, Any]]) -> Pair:
-    # ends that occurred before, for drafts from text
+    # ends that occurred before, for drafts from n-grams
     texts = [[*text, *text[:9], *text[3:10]] for text in prompts(8, n_vocab=100, length=(12, 30), seed=7)]
     with closing(load_dice(target)) as dice:
         no_end = without(dice.token_eos())
@@ -145,7 +146,7 @@ def test_preempted(pair: Pair, way: str) -> None:
                     break
                 engine.step()
                 if i % 7 == 6:
-                    engine.vacate()
+                    engine.preempt_all()
             assert [s.generated[:N] for s in sequences] == expected
 
 
@@ -175,3 +176,42 @@ def test_when_the_context_shifts(pair: Pair, way: str) -> None:
             n_cuts += 1
     assert n_cuts > 2
     assert found == expected[n - len(found) :]
+
+
+@pytest.mark.parametrize("way", ["chain of 6", "tree", "both"])
+def test_pairs_of_tokens_have_their_law(random_pair: Pair, way: str) -> None:
+    """Two tokens of many seeds, drafted or not, against the exact probabilities of plain llama_cpp's logits."""
+    n_texts, top_k, prompt = 800, 3, random_pair.prompts[0]
+    temperature = 1.5
+    with closing(load_plain(random_pair.target)) as llm:
+
+        def law(tokens: list[int]) -> dict[int, float]:
+            logits = logits_at(llm, tokens).astype(np.float64)
+            best = np.argsort(-logits)[:top_k]
+            p = np.exp((logits[best] - logits.max()) / temperature)
+            return dict(zip(best.tolist(), (p / p.sum()).tolist(), strict=True))
+
+        first = law(prompt)
+        expected = {(a, b): p * q for a, p in first.items() for b, q in law([*prompt, a]).items()}
+    options = {"temperature": temperature, "top_k": top_k, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
+    with closing(random_pair.load(way, n_parallel=8, kv_unified=True, n_ctx=1024)) as llm:
+        seeds = [{"seed": seed} for seed in range(n_texts)]
+        found = llm.generate_batch([prompt] * n_texts, seeds, max_tokens=4, **options)
+        assert llm.stats.accepted > 0
+    counts = Counter(tuple(result.tokens[:2]) for result in found)
+    assert set(counts) <= set(expected)
+    chi2 = sum((counts[pair] - n_texts * p) ** 2 / (n_texts * p) for pair, p in expected.items())
+    assert chi2 < 27.9  # 9 pairs, 8 degrees of freedom: one in two thousand, and the seeds are fixed
+
+
+def test_log_probabilities_are_those_without_drafts(pair: Pair) -> None:
+    """They are the same texts."""
+    found = {}
+    for way in ("none", "chain of 6", "tree", "both"):
+        with closing(pair.load(way, n_parallel=8, kv_unified=True, n_ctx=2048)) as llm:
+            seeds = [{"seed": seed} for seed in range(8)]
+            results = llm.generate_batch(pair.prompts, seeds, max_tokens=N, logprobs=0, ignore_eos=True, **HOT)
+            found[way] = [[entry.logprob for entry in result.logprobs[:N]] for result in results]
+    for way, expected in found.items():
+        assert np.mean(expected) < -0.5, way
+        np.testing.assert_allclose(found["none"], expected, atol=2e-3, err_msg=way)
