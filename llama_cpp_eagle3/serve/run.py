@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from ..cli.model import load_model, resolve_pair
-from ..cli.sources import head_of, source_options
+from ..cli.sources import drafts_by_block, head_of, source_options
 from .app import make_app
 from .info import drafting
 from .log import configure
@@ -98,7 +98,7 @@ def why_no_draft(args: argparse.Namespace) -> str:
     """Why the flags say that nothing is drafted; empty if they do not."""
     if args.spec_type == ():
         return "--spec-type none"
-    if head_of(args) is None and not source_options(args).get("draft_sources"):
+    if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
         return "no head was given: -md takes one, and --spec-type ngram-simple needs none"
     return ""
 
