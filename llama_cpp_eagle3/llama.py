@@ -16,7 +16,7 @@ from ._core import Guard, NgramStore
 from .arguments import check_names
 from .context import Context
 from .engine import Engine, Vocab, check_rng
-from .errors import ModelFileError
+from .errors import IncompatibleDraftError, ModelFileError
 from .generating import GeneratingLlama
 from .guard import bury
 from .head import Head
@@ -212,6 +212,7 @@ class Eagle3Llama(GeneratingLlama):
         self.n_parallel = n_parallel
         self.draft, self.draft_sources = draft_options.mode, draft_options.sources
         self._ngram_store = draft_ngram_store
+        self._must_have_block = draft_sources is not None
         self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
@@ -260,7 +261,14 @@ class Eagle3Llama(GeneratingLlama):
             log = self._info
             context_params = self.context_params
             if loading.uses_block:
-                self._head = Head(lambda _: loading.make_block_drafter(model, context_params, target), None)
+                try:
+                    self._head = Head(lambda _: loading.make_block_drafter(model, context_params, target), None)
+                except (IncompatibleDraftError, ModelFileError) as e:
+                    if self._must_have_block:
+                        raise
+                    loading.drop_block()
+                    self.draft_sources = loading.draft.sources
+                    self._info(f"the target's own block for multi-token prediction does not draft: {e}")
             else:
                 self._head = Head(
                     lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -80,6 +81,10 @@ class Loading:
     def uses_block(self) -> bool:
         """Whether the target drafts with a block of its own."""
         return "mtp" in self.draft.sources
+
+    def drop_block(self) -> None:
+        """Go on without the target's own block."""
+        self.draft = replace(self.draft, sources=tuple(s for s in self.draft.sources if s != "mtp"))
 
     @property
     def has_head(self) -> bool:
