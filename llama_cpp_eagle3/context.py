@@ -155,18 +155,20 @@ class Context:
             engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
             self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
-            part = self._open()
-            if part.ended:
+            scheduled = self._open()
+            if scheduled.is_done:
                 engine.commit()  # more of the prompt is to come
                 continue
-            while (token := engine.next(sequence)) is not None:
-                self._mirror(part)
+            while (output := engine.sample(sequence)) is not None:
+                token = output.token
+                assert token is not None
+                self._mirror(scheduled)
                 if generation.stop is not None and generation.stop(
-                    self.input_ids[: sequence.n_past], engine.target.logits(part.row)
+                    self.input_ids[: sequence.n_past], engine.target.logits(scheduled.row)
                 ):
                     return
                 generation.tokens.append(token)
-                self.last_token_drafted = sequence.drafted
+                self.last_token_drafted = output.drafted
                 n_past = sequence.n_past
                 sent = yield token
                 if self._driver is not generation or sequence.n_past != n_past:
@@ -176,7 +178,7 @@ class Context:
                     engine.commit()
                     sequence.tokens = generation.tokens.copy()
                     sequence.n_prompt = len(sequence.tokens)
-                if sequence.part is not part:
+                if sequence.scheduled is not scheduled:
                     break  # somebody settled the round meanwhile
             engine.commit()
 
@@ -213,8 +215,8 @@ class Context:
         engine, sequence = self.engine, self.sequence
         assert engine is not None
         self._driver = None
-        if sequence.part is not None:
-            self._mirror(sequence.part)  # an interrupt may have come in between
+        if sequence.scheduled is not None:
+            self._mirror(sequence.scheduled)  # an interrupt may have come in between
         engine.commit()
         del sequence.tokens[sequence.n_past :]
         self._n_mirrored = min(self._n_mirrored, sequence.n_past)
@@ -234,13 +236,13 @@ class Context:
     def _open(self) -> ScheduledSequence:
         """One pass for this sequence."""
         assert self.engine is not None
-        opened = self.engine.open(self.sequence)
-        assert opened is not None
-        part = opened.parts[0]
-        self._mirror(part)
-        return part
+        step = self.engine.open(self.sequence)
+        assert step is not None
+        scheduled = step.scheduled[0]
+        self._mirror(scheduled)
+        return scheduled
 
-    def _mirror(self, part: ScheduledSequence) -> None:
+    def _mirror(self, scheduled: ScheduledSequence) -> None:
         """Write what was taken in into Llama's arrays."""
         sequence, m = self.sequence, self._n_mirrored
         n = sequence.n_past
@@ -252,8 +254,8 @@ class Context:
             self.input_ids[m:n] = sequence.tokens[m:n]
         if sequence.logits_all:
             assert self.engine is not None
-            for position in range(max(m, part.n_past), n):
-                row = part.first_row + part.path[position - part.n_past]
+            for position in range(max(m, scheduled.n_past), n):
+                row = scheduled.first_row + scheduled.path[position - scheduled.n_past]
                 self.scores[position] = self.engine.target.logits(row)
         self._n_mirrored = n
 

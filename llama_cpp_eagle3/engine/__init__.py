@@ -9,9 +9,10 @@ from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
-from .rounds import N_ROWS_ARGMAX
 from .sampling import RNGS, SAMPLERS, Chain, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
 from .sequence import DraftSettings, ScheduledSequence, Sequence, Shift, State, Step, TokenLogprob, check_prompt
+from .slots import Slot, Slots
+from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "ScheduledSequence",
     "Sequence",
     "Shift",
+    "Slot",
+    "Slots",
     "State",
     "Step",
     "TokenLogprob",

@@ -98,7 +98,7 @@ class Metrics:
             self._bucket.n_decode += n_decode
             self._bucket.n_busy += n_decode * max(1, n_running)
             self._n_running, self._n_waiting = n_running, n_waiting
-            slots = engine.memory.slots
+            slots = engine.slots
             n_held = sum(0 if slot.user is None else slot.user.n_past for slot in slots)
             n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(slots))
             self._usage = min(1.0, n_held / n_cells)

@@ -48,7 +48,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
             running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
-    for slot in engine.memory.slots:
+    for slot in engine.slots:
         user = running.get(slot.seq_id)
         entry: dict[str, Any] = {
             "id": slot.seq_id,

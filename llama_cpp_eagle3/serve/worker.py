@@ -238,7 +238,7 @@ class Worker:
     def _call_deferred(self) -> None:
         waiting, self._deferred = self._deferred, []
         for call in waiting:
-            if call.seq_id is not None and not self.engine.memory.slots[call.seq_id].is_free:
+            if call.seq_id is not None and not self.engine.slots[call.seq_id].is_free:
                 self._deferred.append(call)
             elif call.future.set_running_or_notify_cancel():
                 try:

@@ -265,9 +265,9 @@ class Machine(RuleBasedStateMachine):
         counts["runs"] += 1
 
     def _patch_clock(self) -> None:
-        import llama_cpp_eagle3.engine.rounds as rounds
+        import llama_cpp_eagle3.engine.step as step
 
-        rounds.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
+        step.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
 
     def _plan(self) -> None:
         cheap: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
@@ -652,7 +652,7 @@ class Machine(RuleBasedStateMachine):
     def _check_drafts(self) -> None:
         if self.llm.drafter is None or self.head_may_be_behind or self.engine.opened is not None:
             return
-        for slot in self.engine.memory.slots:
+        for slot in self.engine.slots:
             user = slot.user
             if user is None or not (user.is_dirty or user.n_foreign or user.n_past > user.n_own):
                 check_draft_cache(self.llm, self.kind.fresh, slot)
@@ -677,7 +677,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self._step()
         assert not self.engine.has_work, (
-            f"does not come to an end: {self.engine._schedule.running}, {self.engine._schedule.waiting}"
+            f"does not come to an end: {self.engine._scheduler.running}, {self.engine._scheduler.waiting}"
         )
         self._step()
         assert all(r.is_checked for r in self.requests)
@@ -701,9 +701,9 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_stateful(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_cpp_eagle3.engine import rounds
+    from llama_cpp_eagle3.engine import step
 
-    monkeypatch.setattr(rounds, "perf_counter_ns", Clock(10_000))
+    monkeypatch.setattr(step, "perf_counter_ns", Clock(10_000))
     counts.clear()
     n_runs = max(1, N_STEPS // N_STEPS_EACH) if N_STEPS else 3
     machine = seed(SEED or zlib.crc32(kind.name.encode()))(type("Machine", (Machine,), {"kind": kind}))
