@@ -22,7 +22,7 @@ class Bench:
     """A drafter at some position of a text, whose pieces are timed."""
 
     def __init__(self, args, model: int, draft: str):
-        self.drafter = _core.Drafter(
+        self.drafter = _core.Eagle3Drafter(
             draft, model, args.ctx_size, n_gpu_layers=args.gpu_layers, n_threads=args.threads, n_unroll=args.unroll
         )
         head = self.drafter.head

@@ -25,7 +25,9 @@ class Bench:
     """A drafter behind a text."""
 
     def __init__(self, args, model: int, draft: str):
-        self.drafter = _core.Drafter(draft, model, args.ctx_size, n_gpu_layers=args.gpu_layers, n_threads=args.threads)
+        self.drafter = _core.Eagle3Drafter(
+            draft, model, args.ctx_size, n_gpu_layers=args.gpu_layers, n_threads=args.threads
+        )
         self.rng, self.n_past = np.random.default_rng(0), args.n_past
         self.process(self.n_past)
 

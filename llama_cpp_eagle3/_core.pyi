@@ -535,38 +535,14 @@ def read_head(path: str) -> Head:
     """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
 
 class Drafter:
-    """An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.
+    """What drafts tokens for several sequences from the target's rows. Each kind of drafter is a class of its own.
 
-    `path` is the GGUF head, `model_tgt` the address of the loaded target, which must outlive the drafter. Each of
-    the `n_seq_max` sequences has `n_ctx` positions. A chain takes up to `n_unroll` steps in one graph; -1 is 1 on the
-    CPU and all on an accelerator; parallel heads take all anyway. One thread at a time: a second one gets BusyError.
+    One thread at a time: a second one gets BusyError.
     """
 
-    def __init__(
-        self,
-        path: str,
-        model_tgt: int,
-        n_ctx: int,
-        *,
-        n_seq_max: int = 1,
-        n_unroll: int = -1,
-        boundaries: Sequence[int] | None = None,
-        device: Device | None = None,
-        n_gpu_layers: int = -1,
-        type: int | None = None,
-        type_k: int | None = None,
-        type_v: int | None = None,
-        n_threads: int = 1,
-        n_batch: int = 512,
-    ) -> None: ...
-    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most."""
     @property
     def cpu_kernels(self) -> dict[str, int]:
         """[name of a kernel]: own weights that it computes."""
-    @property
-    def matrices(self) -> list[int]:
-        """Addresses of the ggml tensors that the head multiplies by, but for those of the target."""
     def process(
         self,
         tap: FeatureTap,
@@ -662,7 +638,7 @@ class Drafter:
     def reset(self, seq_id: int | None = None) -> None:
         """Forget a sequence, or all."""
     def close(self) -> None:
-        """Free the head: every later call raises."""
+        """Free the drafter: every later call raises."""
     def state_get(self, seq_id: int = 0) -> bytes:
         """Return a sequence's cache and waiting rows."""
     def state_set(self, state: bytes, seq_id: int = 0) -> None:
@@ -670,13 +646,9 @@ class Drafter:
     def n_past(self, seq_id: int = 0) -> int:
         """Return the number of positions whose rows were taken in."""
     @property
-    def head(self) -> Head: ...
-    @property
     def boundaries(self) -> list[int]: ...
     @property
     def device(self) -> str: ...
-    @property
-    def n_embd(self) -> int: ...
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -688,13 +660,59 @@ class Drafter:
     def is_parallel(self) -> bool:
         """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""
     @property
+    def n_bytes_read(self) -> int:
+        """Of the matrices that the first graph of a round reads, lm_head included."""
+    @property
+    def t_process_us(self) -> int: ...
+    @property
+    def t_propose_us(self) -> int: ...
+    @property
+    def t_graph_us(self) -> int:
+        """Of both, inside ggml."""
+    @property
+    def n_propose(self) -> int: ...
+    @property
+    def n_steps(self) -> int: ...
+
+class Eagle3Drafter(Drafter):
+    """An EAGLE-3 head with its K/V cache.
+
+    `path` is the GGUF head, `model_tgt` the address of the loaded target, which must outlive the drafter. Each of
+    the `n_seq_max` sequences has `n_ctx` positions. A chain takes up to `n_unroll` steps in one graph; -1 is 1 on the
+    CPU and all on an accelerator; parallel heads take all anyway.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        model_tgt: int,
+        n_ctx: int,
+        *,
+        n_seq_max: int = 1,
+        n_unroll: int = -1,
+        boundaries: Sequence[int] | None = None,
+        device: Device | None = None,
+        n_gpu_layers: int = -1,
+        type: int | None = None,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        n_threads: int = 1,
+        n_batch: int = 512,
+    ) -> None: ...
+    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most."""
+    @property
+    def matrices(self) -> list[int]:
+        """Addresses of the ggml tensors that the head multiplies by, but for those of the target."""
+    @property
+    def head(self) -> Head: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
     def n_vocab_dft(self) -> int: ...
     @property
     def n_bytes_own(self) -> int:
         """Of the head's tensors."""
-    @property
-    def n_bytes_read(self) -> int:
-        """Of the matrices that the first graph of a round reads, lm_head included."""
     @property
     def n_bytes_shared(self) -> int:
         """Of the target's tensors that the head uses in place."""
@@ -710,17 +728,6 @@ class Drafter:
     @property
     def n_graph_nodes(self) -> int:
         """Nodes of the last graph, without those that compute nothing."""
-    @property
-    def t_process_us(self) -> int: ...
-    @property
-    def t_propose_us(self) -> int: ...
-    @property
-    def t_graph_us(self) -> int:
-        """Of both, inside ggml."""
-    @property
-    def n_propose(self) -> int: ...
-    @property
-    def n_steps(self) -> int: ...
 
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.

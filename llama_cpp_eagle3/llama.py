@@ -52,7 +52,7 @@ class Eagle3Llama(GeneratingLlama):
 
     Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.
 
-    Example:
+    Examples:
         >>> llm = Eagle3Llama("target.gguf", draft_model_path="eagle3.gguf", n_ctx=4096)
         >>> llm("def fibonacci(", max_tokens=64, temperature=0)["choices"][0]["text"]
         >>> llm.last_stats

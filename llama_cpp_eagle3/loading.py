@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as lib
 from ._core import (
     CpuKernels,
     Drafter,
+    Eagle3Drafter,
     FeatureTap,
     NgramDrafter,
     NgramStore,
@@ -162,12 +163,12 @@ class Loading:
         n_batch: int,
         draft_type: int | None,
         log: Callable[[str], None],
-    ) -> Drafter:
+    ) -> Eagle3Drafter:
         """Load the head, its wider matrices converted to a type."""
         draft = self.draft
         assert draft.model_path is not None
         n_threads = draft.n_threads or n_threads
-        drafter = Drafter(
+        drafter = Eagle3Drafter(
             draft.model_path,
             int(model),
             n_ctx,

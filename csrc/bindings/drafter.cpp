@@ -1,8 +1,6 @@
-#include "draft/narrow.h"
 #include "draft/tree.h"
 #include "module.h"
 #include "nogil.h"
-#include "py_device.h"
 #include "py_draft.h"
 #include "py_drafter.h"
 #include "target/feature_tap.h"
@@ -18,51 +16,10 @@ using tokens_t  = std::vector<llama_token>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-std::unique_ptr<py_drafter> make_drafter(const std::string & path, uintptr_t model_tgt, int32_t n_ctx,
-                                         int32_t n_seq_max, int32_t n_unroll,
-                                         const std::optional<std::vector<int32_t>> & boundaries,
-                                         std::optional<py_device> device, int32_t n_gpu_layers, std::optional<int> type,
-                                         std::optional<int> type_k, std::optional<int> type_v, int32_t n_threads,
-                                         int32_t n_batch) {
-    if (model_tgt == 0 || n_ctx <= 0 || n_seq_max <= 0 || n_threads <= 0 || n_batch <= 0) {
-        throw std::invalid_argument(
-            "expected the address of a loaded model and positive n_ctx, n_seq_max, n_threads and n_batch");
-    }
-    if (n_unroll == 0 || n_unroll < -1) {
-        throw std::invalid_argument(format("n_unroll: expected -1 or a positive number of steps, found %d", n_unroll));
-    }
-    if (n_ctx > INT32_MAX / 2 / n_seq_max) {
-        throw std::invalid_argument(format("n_ctx %d for %d sequences is more than can be numbered", n_ctx, n_seq_max));
-    }
-    const auto to_type = [](std::optional<int> type, ggml_type other) {
-        const int value = type.value_or(other);
-        if (value < 0 || value >= GGML_TYPE_COUNT) {
-            throw std::invalid_argument(format("expected a ggml type, found %d", value));
-        }
-        return static_cast<ggml_type>(value);
-    };
-    drafter_params params;
-    params.n_seq_max    = n_seq_max;
-    params.n_unroll     = n_unroll;
-    params.boundaries   = boundaries.value_or(std::vector<int32_t>());
-    params.dev          = device ? device->dev : nullptr;
-    params.n_gpu_layers = n_gpu_layers;
-    params.type         = to_type(type, GGML_TYPE_F32);
-    params.type_k       = to_type(type_k, GGML_TYPE_F16);
-    params.type_v       = to_type(type_v, GGML_TYPE_F16);
-    params.n_threads    = n_threads;
-    params.n_batch      = n_batch;
-    if (!can_convert_to(params.type)) {
-        throw std::invalid_argument(format("type: matrices can be converted to %s, found %s",
-                                           convertible_types().c_str(), ggml_type_name(params.type)));
-    }
-    return std::make_unique<py_drafter>(path, reinterpret_cast<const llama_model *>(model_tgt), n_ctx, params);
-}
-
 void check_tap(const drafter & drafter, const feature_tap & tap) {
-    if (static_cast<int32_t>(tap.n_row_floats()) != drafter.head().n_embd_feat()) {
+    if (static_cast<int32_t>(tap.n_row_floats()) != drafter.n_embd_feat()) {
         throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
-                                              drafter.head().path.c_str(), drafter.head().n_embd_feat(),
+                                              drafter.path().c_str(), drafter.n_embd_feat(),
                                               static_cast<size_t>(tap.n_row_floats())));
     }
 }
@@ -116,9 +73,9 @@ void process_batch(py_drafter & self, const feature_tap & tap, const std::vector
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
                   bool may_wait) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
-        rows.size() != rows.shape(0) * self.impl().head().n_embd_feat()) {
+        rows.size() != rows.shape(0) * self.impl().n_embd_feat()) {
         throw std::invalid_argument(
-            format("expected rows of shape (%zu, %d)", tokens.size(), self.impl().head().n_embd_feat()));
+            format("expected rows of shape (%zu, %d)", tokens.size(), self.impl().n_embd_feat()));
     }
     const float *          data = rows.data();
     const nogil            release;
@@ -157,54 +114,16 @@ py::list nodes(py_drafter & self) {
     return result;
 }
 
-py::array_t<float> to_array(const std::vector<float> & values) {
-    return py::array_t<float>(static_cast<py::ssize_t>(values.size()), values.data());
-}
-
 } // namespace
 
 void register_drafter(py::module_ & m) {
     const auto without_gil = py::call_guard<nogil>();
 
-    py::class_<py_drafter>(
-        m, "Drafter", "An EAGLE-3 head with its K/V cache: takes target rows in, drafts tokens for several sequences.")
-        .def(
-            py::init(&make_drafter), py::arg("path"), py::arg("model_tgt"), py::arg("n_ctx"), py::kw_only(),
-            py::arg("n_seq_max") = 1, py::arg("n_unroll") = -1, py::arg("boundaries") = py::none(),
-            py::arg("device") = py::none(), py::arg("n_gpu_layers") = -1, py::arg("type") = py::none(),
-            py::arg("type_k") = py::none(), py::arg("type_v") = py::none(), py::arg("n_threads") = 1,
-            py::arg("n_batch") = 512, without_gil,
-            "path: GGUF head. model_tgt: address of the loaded target, which must outlive the drafter. n_ctx: "
-            "positions of each of the n_seq_max sequences.\n"
-            "n_unroll: steps of a chain in one graph, -1 = 1 on the CPU and all on an accelerator; parallel heads take "
-            "all of them anyway. boundaries: "
-            "instead of the head's own.\n"
-            "device: where to run. Without it a device of this machine, by n_gpu_layers: 0 = CPU, > 0 = the first "
-            "accelerator, < 0 = where the target's lm_head is. type: ggml type to which wider matrices are converted; "
-            "None = "
-            "as they are. type_k, type_v: ggml types of the cache.\n"
-            "Raises ModelFileError, IncompatibleDraftError.")
-        .def(
-            "use_cpu_kernels",
-            [](py_drafter & self, const kernels::row_limits & n_rows_max) {
-                const busy_flag::scope scope(self.busy);
-                self.impl().use_cpu_kernels(n_rows_max);
-            },
-            py::arg("n_rows_max"), without_gil,
-            "Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most.")
+    py::class_<py_drafter>(m, "Drafter",
+                           "What drafts tokens for several sequences from the target's rows. One class for each kind.")
         .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
             "[name of a kernel]: own weights that it computes.")
-        .def_property_readonly(
-            "matrices",
-            [](const py_drafter & self) {
-                std::vector<uintptr_t> addresses;
-                for (const ggml_tensor * weight : self.impl().weights().matrices()) {
-                    addresses.push_back(reinterpret_cast<uintptr_t>(weight));
-                }
-                return addresses;
-            },
-            "Addresses of the ggml tensors that the head multiplies by, but for those of the target.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
              "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
@@ -319,7 +238,7 @@ void register_drafter(py::module_ & m) {
             "comes "
             "behind counts on. For heads with sections (n_pos_per_row 4).")
         .def_property_readonly(
-            "n_pos_per_row", [](const py_drafter & self) { return self.impl().head().n_pos(); },
+            "n_pos_per_row", [](const py_drafter & self) { return self.impl().n_pos_per_row(); },
             "positions of a row: 4 for a head with sections (M-RoPE), else 1")
         .def(
             "reset",
@@ -354,10 +273,8 @@ void register_drafter(py::module_ & m) {
                 self.impl().state_set({ view.begin(), view.end() }, seq_id);
             },
             py::arg("state"), py::arg("seq_id") = 0)
-        .def_property_readonly("head", [](const py_drafter & self) { return self.impl().head(); })
         .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl().boundaries(); })
-        .def_property_readonly("device", [](const py_drafter & self) { return self.impl().dev().name(); })
-        .def_property_readonly("n_embd", [](const py_drafter & self) { return self.impl().head().n_embd; })
+        .def_property_readonly("device", [](const py_drafter & self) { return self.impl().device(); })
         .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl().n_ctx(); })
         .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl().n_seq_max(); })
         .def_property_readonly(
@@ -372,44 +289,13 @@ void register_drafter(py::module_ & m) {
         .def(
             "n_waiting", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_waiting(seq_id); },
             py::arg("seq_id") = 0, "Rows whose K/V is made when somebody drafts for the sequence.")
-        .def_property_readonly("n_vocab_dft", [](const py_drafter & self) { return self.impl().weights().n_vocab_dft; })
         .def_property_readonly(
-            "n_bytes_own", [](const py_drafter & self) { return self.impl().weights().n_bytes_own; },
-            "of the head's tensors")
-        .def_property_readonly(
-            "n_bytes_read", [](const py_drafter & self) { return self.impl().weights().n_bytes_read; },
+            "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "of the matrices that the first graph of a round reads, lm_head included")
-        .def_property_readonly(
-            "n_bytes_shared", [](const py_drafter & self) { return self.impl().weights().n_bytes_shared; },
-            "of the target's tensors that the head uses in place")
-        .def_property_readonly(
-            "n_bytes_cache",
-            [](py_drafter & self) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl().n_bytes_cache();
-            },
-            "of the K/V cache as of now: it grows and shrinks with what is held")
-        .def_property_readonly(
-            "draft_logits",
-            [](py_drafter & self) {
-                const busy_flag::scope scope(self.busy);
-                return to_array(self.impl().logits());
-            },
-            "float32 (n_vocab_dft,), of the last drafted token")
-        .def_property_readonly(
-            "hidden_state",
-            [](py_drafter & self) {
-                const busy_flag::scope scope(self.busy);
-                return to_array(self.impl().hidden_state());
-            },
-            "float32 (n_embd,), the recurrent row after the last drafted token")
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(
             "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
-        .def_property_readonly(
-            "n_graph_nodes", [](const py_drafter & self) { return self.impl().n_graph_nodes(); },
-            "of the last graph, without those that compute nothing")
         .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
         .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
 }

@@ -34,7 +34,7 @@ class py_source : public draft_source {
 
     bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
-    int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_expand() const override { return n_expand_max; }
     int32_t n_waiting(llama_seq_id) const override { return 0; }
 
     std::vector<draft_guess> take_guesses() override {
@@ -49,6 +49,8 @@ class py_source : public draft_source {
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
   private:
+    static constexpr int32_t n_expand_max = 128;
+
     void append(const py::handle & rows) {
         for (const auto & [parent, token, p, depth, seq_id] :
              rows.cast<std::vector<std::tuple<int32_t, llama_token, float, int32_t, llama_seq_id>>>()) {
@@ -61,7 +63,7 @@ class py_source : public draft_source {
     std::vector<draft_node> nodes_;
 };
 
-// ours: the GIL is released while it computes
+// a Drafter: the GIL is released while it computes
 class drafter_source : public draft_source {
   public:
     explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {
@@ -86,7 +88,7 @@ class drafter_source : public draft_source {
 
     bool    is_parallel() const override { return drafter_.impl().is_parallel(); }
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
-    int32_t n_expand() const override { return draft_cache::n_scratch; }
+    int32_t n_expand() const override { return drafter_.impl().n_expand(); }
     int32_t n_waiting(llama_seq_id seq_id) const override { return drafter_.impl().n_waiting(seq_id); }
 
     std::vector<draft_guess> take_guesses() override {

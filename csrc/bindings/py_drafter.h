@@ -5,14 +5,13 @@
 #include "error.h"
 
 #include <memory>
-#include <string>
+#include <utility>
 
 namespace eagle3::python {
 
-// a drafter and the flag that keeps a second thread out
+// a drafter of any kind, and the flag that keeps a second thread out
 struct py_drafter {
-    py_drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params) :
-        impl_(std::make_unique<drafter>(path, model_tgt, n_ctx, params)) {}
+    explicit py_drafter(std::unique_ptr<drafter> impl) : impl_(std::move(impl)) {}
 
     drafter & impl() const {
         if (!impl_) {

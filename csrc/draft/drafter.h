@@ -1,253 +1,147 @@
 #pragma once
 
-#include "draft/runner.h"
-#include "draft/sequence.h"
 #include "gumbel.h"
-#include "kernels/cpu_kernels.h"
+#include "llama.h"
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace eagle3 {
-
-struct drafter_params {
-    std::vector<int32_t> boundaries;    // overrides the head's own; empty = the head's
-    int32_t              n_seq_max = 1; // sequences 0..n_seq_max - 1
-    int32_t              n_unroll =
-        -1; // steps of a chain in one graph; -1 = 1 on the CPU, else all; a parallel head takes all anyway
-    ggml_backend_dev_t dev          = nullptr;       // see device
-    int32_t            n_gpu_layers = -1;            // see device
-    ggml_type          type         = GGML_TYPE_F32; // see head_weights
-    ggml_type          type_k       = GGML_TYPE_F16;
-    ggml_type          type_v       = GGML_TYPE_F16;
-    int32_t            n_threads    = 1;
-    int32_t            n_batch      = 512; // rows of one K/V-only graph
-};
-
-struct drafter_stats {
-    int64_t t_process_us = 0; // taking rows in, K/V of prompts
-    int64_t t_propose_us = 0; // drafting
-    int64_t n_propose    = 0; // proposals, each for all sequences that were asked for together
-    int64_t n_steps      = 0; // times that the head was read to draft
-};
 
 // a drafted token that may follow others
 struct draft_node {
     int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
     llama_token  token  = 0;    // of the target's vocabulary
-    float        p      = 0.0f; // the head's own probability of the token behind its parent, over the draft vocabulary
+    float        p      = 0.0f; // the drafter's own probability of the token behind its parent
     int32_t      depth  = 0;    // 1, 2, ...
     llama_seq_id seq_id = 0;
 };
 
-// the head's best token behind one of a text that was there already
+// the drafter's best token at a position of a prompt, compared with the token that stands there
 struct draft_guess {
     llama_seq_id seq_id   = 0;
     float        p        = 0.0f; // its probability
     bool         is_right = false;
 };
 
-// Drafts tokens for several sequences, each of which is a draft_sequence; see there how rows and tokens are paired.
+struct drafter_stats {
+    int64_t t_process_us = 0; // process()
+    int64_t t_propose_us = 0; // propose_batch(), begin() and expand()
+    int64_t n_propose    = 0; // rounds of drafting, each for all sequences that take part
+    int64_t n_steps      = 0; // times that the drafter's weights were read to draft
+};
+
+// What the engine and the planner need of a drafter. They know no other type: one more kind of drafter is one more
+// class that derives from this one, and its binding.
 //
-// process() appends rows; a proposal writes all that wait in one graph (only the last row of a sequence goes all the
-// way) and drafts from there with the head's own recurrent rows. The slots that drafting writes lie at n_past and
-// above: they are never valid, and the next proposal overwrites them before anything attends to them.
+// A round of a sequence, in the order of calls:
+//   process    append the target's rows of the tokens that were evaluated. A row of the target is the concatenation of
+//              its hidden states at boundaries(), n_embd_feat() floats
+//   begin      catch up with these rows, draft the top_k best tokens behind id_last, the token at position n_past()
+//   expand     draft the next level behind some of the nodes; any number of times
+//   nodes      the round's draft so far, with probabilities
+// or propose_batch() instead of the last three, which drafts chains. What the target accepts comes with the next
+// process(). Rejected nodes never were part of the sequence, so that nothing has to be taken back.
+//
+// Drafters that make a block of tokens in one graph are parallel: begin() computes n_steps levels and appends the first
+// one, expand() appends the others and computes nothing.
+//
+// Sequences are 0..n_seq_max() - 1. Methods throw std::invalid_argument for arguments that cannot be, and error and its
+// descendants for what depends on files and devices. An object serves one thread at a time.
 class drafter {
   public:
-    // ctx-independent: model_tgt only lends its tables. n_ctx: positions that each sequence may have.
-    // Throws model_file_error, incompatible_draft_error.
-    drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx, const drafter_params & params);
+    drafter()                            = default;
+    drafter(const drafter &)             = delete;
+    drafter & operator=(const drafter &) = delete;
+    virtual ~drafter()                   = default;
 
-    const head_hparams & head() const { return hparams_; }
-    const head_weights & weights() const { return weights_; }
-    const device &       dev() const { return dev_; }
+    virtual const std::string & path() const         = 0; // of the file that it is made of
+    virtual std::string         device() const       = 0; // name of the ggml device that it runs on
+    virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a round
 
-    // Have the CPU multiply the head's own weights by our kernels. Its shared tables are the target's to say.
-    void use_cpu_kernels(const kernels::row_limits & limits) {
-        cpu_kernels_.reset();
-        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(weights_.matrices(), limits);
-    }
+    // [name of one of our CPU kernels]: own weights that it multiplies
+    virtual std::map<std::string, int64_t> cpu_kernels() const = 0;
 
-    // [name of a kernel]: weights that it computes
-    std::map<std::string, int64_t> cpu_kernels() const {
-        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
-    }
+    virtual int32_t n_ctx() const     = 0; // positions of each sequence
+    virtual int32_t n_seq_max() const = 0;
 
-    // boundaries of the target that rows are made of; {n_layer + 1}, the final normed state, for a head without fc
-    const std::vector<int32_t> & boundaries() const { return boundaries_; }
+    // boundaries of the target that rows are made of; 0 .. n_layer, or n_layer + 1 behind the final norm
+    virtual const std::vector<int32_t> & boundaries() const  = 0;
+    virtual int32_t                      n_embd_feat() const = 0;            // floats of a row
+    virtual int32_t                      n_pos_per_row() const { return 1; } // 4: add_image() is wanted (M-RoPE)
 
-    int32_t n_ctx() const { return cache_.n_ctx(); }
-    int32_t n_seq_max() const { return cache_.n_seq_max(); }
-    int32_t n_unroll() const { return n_unroll_; }
-    bool    is_parallel() const { return hparams_.is_parallel(); }
-    int32_t n_past(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_past(); }
+    virtual int32_t n_past(llama_seq_id seq_id) const    = 0; // positions whose rows were appended
+    virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows of them that begin() has to evaluate first
 
-    // Take rows of the target in: those of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i]
-    // of `rows` [n, n_embd_feat], or row i without row_ids. may_wait: nobody is going to ask soon, so that prompts wait
-    // for a proposal too, as far as they take no more memory than is given to that.
-    void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                 llama_seq_id seq_id = 0, const int32_t * row_ids = nullptr, bool may_wait = false);
+    // Append the rows of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i] of `rows`
+    // [n, n_embd_feat], or row i without row_ids. may_wait: begin() is not expected soon, so that rows may be kept
+    // instead of evaluated, as far as memory allows.
+    virtual void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
+                         llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) = 0;
 
-    // Guess some tokens of what comes in long pieces, such as a prompt, until these guesses are taken: they tell what
-    // the head's word is worth before anything is drafted.
-    void guess_next_text() { guesses_wanted_ = true; }
+    // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and the
+    // number of positions that it takes. Only with n_pos_per_row() 4
+    virtual void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) = 0;
 
-    std::vector<draft_guess> take_guesses();
+    // Forget positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
+    // same_next: the token at n_past will be the one that was there.
+    virtual int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) = 0;
 
-    // rows that wait for a proposal
-    int32_t n_waiting(llama_seq_id seq_id = 0) const { return sequence(seq_id).n_rows(); }
+    // Replace the contents of dst by positions < n_past of src. Returns the position from which rows of dst must be
+    // appended: what truncate(n_past, same_next) would return for src, which stays as it is.
+    virtual int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) = 0;
 
-    // What the sequence's next tokens will be drawn with, if that is known: then drafts are what is expected to be
-    // drawn, and a node's p is how likely it is drawn with that noise. None: greedy, or dice that nobody knows.
-    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id = 0);
+    // Forget everything. The next rows are appended at n_past; positions before are not attended to.
+    virtual void restart(int32_t n_past, llama_seq_id seq_id) = 0;
 
-    // Draft up to n_max tokens that may follow id_last, the token at position n_past(). Stops before a token whose
-    // probability among the ten best is below p_min, as llama.cpp does. Empty without a waiting row or room.
-    std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id = 0);
+    // all that a sequence holds, as bytes in host memory
+    virtual std::vector<uint8_t> state_get(llama_seq_id seq_id) const                               = 0;
+    virtual void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) = 0;
 
-    // the same for different sequences in any order, with one graph per step for all of them
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min);
+    // What the sequence's next tokens will be drawn with, if that is known: then the best tokens are those that are
+    // expected to be drawn, and a node's p is the probability of that. None: greedy, or not known.
+    virtual void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) = 0;
 
-    // Drafting node by node. begin() starts a round: for each sequence that has a waiting row, the top_k most probable
-    // tokens behind its id_last. With n_steps > 1 (at most n_unroll()) the best of them is followed n_steps - 1 times,
-    // each time with top_k nodes behind it, all in the same graph.
-    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
-               int32_t n_steps = 1);
+    virtual bool    is_parallel() const = 0;
+    virtual int32_t n_unroll() const    = 0; // most n_steps of begin()
+    virtual int32_t n_expand() const    = 0; // most nodes of a sequence that may be expanded in a round
+
+    // Start a round: for each sequence that has a row, the top_k most probable tokens behind its id_last. With n_steps
+    // > 1 follow the best of them n_steps - 1 times, each time with top_k nodes behind it, in the same graph.
+    virtual void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                       int32_t top_k, int32_t n_steps) = 0;
 
     // Append the top_k most probable tokens behind each of these nodes, which were not expanded before, in one graph.
-    //
-    // A parallel head says what may follow at each of the n_steps positions whatever is chosen before: begin() computes
-    // all of them and appends the first level alone, expand() computes nothing and goes as deep as that.
-    // At most draft_cache::n_scratch nodes per sequence and round; those at the end of the context stay without.
-    void expand(const std::vector<int32_t> & nodes, int32_t top_k);
+    // Nodes at the end of the context get none.
+    virtual void expand(const std::vector<int32_t> & nodes, int32_t top_k) = 0;
 
     // Of the round, parents before their children; the best child of a node comes first. The next call that is not
     // expand() ends the round.
-    const std::vector<draft_node> & nodes() const { return nodes_; }
+    virtual const std::vector<draft_node> & nodes() const = 0;
 
-    // forget positions >= n_past; see draft_sequence
-    int32_t truncate(int32_t n_past, llama_seq_id seq_id = 0, bool same_next = false);
+    // Chains of up to n_max tokens for each sequence, with one graph per step for all of them. A chain stops before a
+    // token whose probability among the ten best is below p_min, as llama.cpp's do. Empty without a row or room.
+    virtual std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                                const std::vector<llama_token> &  ids_last,
+                                                                const std::vector<int32_t> & n_max, float p_min) = 0;
 
-    // Make positions < n_past of one sequence those of another one too, which forgets its own before. Returns the
-    // position from which rows of dst must come: what truncate(n_past, same_next) would return for src, which stays.
-    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next = false);
+    // the same for one sequence
+    std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
+        return std::move(propose_batch({ seq_id }, { id_last }, { n_max }, p_min).front());
+    }
 
-    // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and how many
-    // what comes behind counts on. For heads with sections; others count rows
-    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id = 0);
+    // Compare some tokens of prompts with what the drafter expects there, until take_guesses() has returned some. They
+    // calibrate its probabilities before anything is drafted.
+    virtual void                     guess_next_text() = 0;
+    virtual std::vector<draft_guess> take_guesses()    = 0;
 
-    // forget everything; rows come from n_past on, and what lies before is not attended to
-    void restart(int32_t n_past, llama_seq_id seq_id = 0);
-
-    // of one sequence
-    std::vector<uint8_t> state_get(llama_seq_id seq_id = 0) const;
-    void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id = 0);
-
-    // of the last row that went all the way, for tests and tools
-    std::vector<float> logits() const { return runner_.logits(0, n_steps_last_ - 1); }
-    std::vector<float> hidden_state() const { return runner_.state(state_last_); }
-    int32_t            n_graph_nodes() const { return runner_.n_graph_nodes(); }
-
-    size_t  n_bytes_cache() const { return cache_.n_bytes(); } // grows and shrinks with what is held
-    int64_t t_graph_us() const { return runner_.t_graph_us; }
+    virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
 
     drafter_stats stats;
-
-  private:
-    static constexpr int32_t n_catch_up_max = 16;      // more waiting rows than this are written K/V-only
-    static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
-    static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
-
-    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
-
-    static constexpr int32_t n_guess_max   = 8;  // rows of such a piece that guess
-    static constexpr size_t  n_guesses_max = 64; // are enough, if nobody takes them
-
-    // a sequence in a round
-    struct participant {
-        llama_seq_id seq_id    = 0;
-        int32_t      i_call    = 0; // where it stands in the arguments
-        llama_token  id_last   = 0;
-        int32_t      pos       = 0; // of its last target row
-        int32_t      n_used    = 0; // slots behind that
-        // of a chain
-        int32_t      n_left    = 0; // tokens still to be drafted
-        llama_token  token     = 0; // the last one
-        int32_t      state_row = 0; // its recurrent row
-    };
-
-    const draft_sequence & sequence(llama_seq_id seq_id) const;
-    draft_sequence &       sequence(llama_seq_id seq_id);
-
-    void              check_token(const char * what, llama_token token) const;
-    draft_pass::row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos);
-    void              flush(llama_seq_id seq_id);
-    void              write(llama_seq_id seq_id, int32_t n_rows, bool guess);
-    void              add_guesses(llama_seq_id seq_id, int32_t n_rows);
-    void              enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
-    void              leave();
-    participant &     participant_of(llama_seq_id seq_id);
-    void              compute();
-    void              catch_up(int32_t n_top, int32_t n_steps);
-    void              step(int32_t n_top, int32_t n_steps);
-    bool              has_noise() const;
-    int32_t           n_top(int32_t n) const;
-    llama_token       drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min);
-    std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step, int32_t n_ahead,
-                                            int32_t n_top);
-    void                         expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
-    int32_t append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                         int32_t state);
-    void    expand_ahead(int32_t top_k);
-    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth, int32_t top_k);
-
-    head_hparams  hparams_;
-    target_tables tables_;
-    device        dev_;
-    head_weights  weights_;
-
-    std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // goes before the weights do
-
-    draft_cache cache_;
-
-    std::vector<rope_positions>                      positions_; // by sequence
-    std::vector<std::shared_ptr<const gumbel_noise>> noise_;
-
-    draft_runner runner_;
-
-    std::vector<int32_t> boundaries_;
-    int32_t              n_batch_;
-    int32_t              n_unroll_;
-
-    std::vector<draft_sequence> sequences_;
-
-    bool                     guesses_wanted_ = false;
-    std::vector<draft_guess> guesses_;
-
-    // of a round; participants are ordered as they lie in the cache
-    std::vector<participant> round_;
-    std::vector<draft_node>  nodes_;
-    struct node_place {
-        int32_t state = 0;  // row of the state that the node came out of
-        int32_t slot  = -1; // once it is expanded
-    };
-    std::vector<node_place> places_;      // of the nodes
-    int32_t                 n_state_ = 0; // rows of the state in use
-
-    draft_pass           pass_;
-    std::vector<int32_t> order_; // scratch of enter and expand
-
-    // parallel: candidates by participant and depth, found when they are asked for
-    int32_t                                   n_ahead_ = 0; // depths
-    std::vector<std::vector<draft_candidate>> ahead_;
-
-    int32_t n_steps_last_ = 1;
-    int32_t state_last_   = 0;
 };
 
 } // namespace eagle3

@@ -10,7 +10,7 @@ namespace eagle3 {
 
 draft_tree propose_tree(drafter & draft, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
                         llama_seq_id seq_id) {
-    constexpr int32_t n_max = draft_cache::n_scratch;
+    const int32_t n_max = draft.n_expand();
     if (depth < 1 || top_k < 1 || n_tokens < 1) {
         throw std::invalid_argument(
             format("a tree needs positive depth, top_k and n_tokens, found %d, %d and %d", depth, top_k, n_tokens));

@@ -85,7 +85,7 @@ def probe_head(head: Path, spec: HeadSpec, target: Path, prompts: list[str], pro
         for candidate in tqdm(candidates, desc="probing", disable=not progress):
             _set_flags(head, candidate)
             columns = [0] if no_fc else [union.index(b) for b in candidate.boundaries]
-            drafter = _core.Drafter(
+            drafter = _core.Eagle3Drafter(
                 str(head),
                 int(llm.model),
                 n_ctx,
@@ -119,7 +119,9 @@ def _answer(llm: Eagle3Llama, prompt: str) -> _Answer:
     return _Answer(tokens, n_prompt, np.array(llm.features))
 
 
-def _measure(drafter: _core.Drafter, candidate: Candidate, answers: list[_Answer], columns: list[int]) -> Measurement:
+def _measure(
+    drafter: _core.Eagle3Drafter, candidate: Candidate, answers: list[_Answer], columns: list[int]
+) -> Measurement:
     accepted = np.zeros(_N_DRAFT)
     n_drafts = 0
     for answer in answers:

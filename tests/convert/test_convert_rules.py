@@ -129,7 +129,7 @@ def test_missing_theta_is_10000_and_not_the_targets(make):
 
 def test_max_position_embeddings_does_not_clamp(make, model_address, target):
     result, _ = make(plain(max_position_embeddings=16))
-    drafter = _core.Drafter(str(result.path), model_address(target.path), 64, n_gpu_layers=0)
+    drafter = _core.Eagle3Drafter(str(result.path), model_address(target.path), 64, n_gpu_layers=0)
     drafter.process_rows(np.ones((40, 3 * 64), dtype=np.float32), [1] * 40, 0)
     assert len(drafter.propose(1, 3)) == 3
 

@@ -19,7 +19,7 @@ def test_bad_head_is_refused(name, tiny_target, tiny_head, model_address, tmp_pa
     path = tmp_path / f"{name}.gguf"
     expected = corrupt(name, path, tiny_target)
     with pytest.raises(getattr(errors, expected.error or "Eagle3Error")) as info:
-        _core.Drafter(str(path), model, 256, n_gpu_layers=0)
+        _core.Eagle3Drafter(str(path), model, 256, n_gpu_layers=0)
     assert isinstance(info.value, ValueError)
     for word in (str(path), *expected.words):
         assert word in str(info.value)
@@ -37,7 +37,7 @@ def test_read_head_refuses_too(name, tiny_target, tmp_path):
 
 def test_a_directory_is_no_head(tiny_target, model_address, tmp_path):
     with pytest.raises(errors.ModelFileError):
-        _core.Drafter(str(tmp_path), model_address(tiny_target.path), 256)
+        _core.Eagle3Drafter(str(tmp_path), model_address(tiny_target.path), 256)
 
 
 def test_truncated_anywhere(tiny_target, tiny_head, model_address, tmp_path):
@@ -48,7 +48,7 @@ def test_truncated_anywhere(tiny_target, tiny_head, model_address, tmp_path):
     for size in [*range(1, 200, 7), *range(200, len(data), 4801), len(data) - 1]:
         path.write_bytes(data[:size])
         with pytest.raises(errors.ModelFileError):
-            _core.Drafter(str(path), model, 256)
+            _core.Eagle3Drafter(str(path), model, 256)
 
 
 def test_bytes_changed_anywhere_in_the_header(tiny_target, tiny_head, model_address, tmp_path, rng):
@@ -69,7 +69,7 @@ def test_bytes_changed_anywhere_in_the_header(tiny_target, tiny_head, model_addr
             damaged[place] = rng.integers(0, 256)
         path.write_bytes(damaged)
         try:
-            drafter = _core.Drafter(str(path), model, 256)
+            drafter = _core.Eagle3Drafter(str(path), model, 256)
             width = len(drafter.boundaries) * drafter.head.n_embd_tgt
             drafter.process_rows(np.ones((20, width), np.float32), list(range(20)), 0)
             drafter.propose(1, 3)
@@ -90,7 +90,7 @@ def test_nothing_leaks_from_bad_loads(tiny_target, model_address, tmp_path):
     def load_badly(n: int) -> None:
         for _ in range(n):
             with pytest.raises(errors.ModelFileError):
-                _core.Drafter(str(path), model, 256)
+                _core.Eagle3Drafter(str(path), model, 256)
 
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("needs /proc")
@@ -121,7 +121,7 @@ def test_bad_size_is_refused(key, value, tiny_target, model_address, tmp_path):
     write_head(path, tiny_target)
     patch_key(path, f"eagle3.{key}", value)
     with pytest.raises(errors.Eagle3Error, match=r"bad_size\.gguf"):
-        _core.Drafter(str(path), model_address(tiny_target.path), 256)
+        _core.Eagle3Drafter(str(path), model_address(tiny_target.path), 256)
 
 
 BAD_VALUES = {
@@ -148,7 +148,7 @@ def test_bad_value_is_refused(name, tiny_target, model_address, tmp_path):
     path = tmp_path / f"{name}.gguf"
     write_head(path, tiny_target, **BAD_VALUES[name])
     with pytest.raises(errors.Eagle3Error, match=name):
-        _core.Drafter(str(path), model_address(tiny_target.path), 256)
+        _core.Eagle3Drafter(str(path), model_address(tiny_target.path), 256)
 
 
 def test_a_message_may_quote_damaged_bytes(tiny_target, model_address, tmp_path):
@@ -156,4 +156,4 @@ def test_a_message_may_quote_damaged_bytes(tiny_target, model_address, tmp_path)
     write_head(path, tiny_target, hidden_act="gelu")
     path.write_bytes(path.read_bytes().replace(b"gelu", b"ge\xefu"))
     with pytest.raises(errors.ModelFileError, match="hidden_act"):
-        _core.Drafter(str(path), model_address(tiny_target.path), 256)
+        _core.Eagle3Drafter(str(path), model_address(tiny_target.path), 256)

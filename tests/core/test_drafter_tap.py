@@ -23,7 +23,7 @@ HEADS = {
 class Speculation:
     """The loop by hand: greedy, four drafts a round."""
 
-    def __init__(self, low: LowLevel, drafter: _core.Drafter, prompt: list[int]):
+    def __init__(self, low: LowLevel, drafter: _core.Eagle3Drafter, prompt: list[int]):
         self.low, self.drafter = low, drafter
         self.tokens = list(prompt)
         self.n_drafted = self.n_accepted = 0

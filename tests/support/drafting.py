@@ -18,10 +18,10 @@ N_STEPS = 6
 ROUNDS = (3, 0, 6, 1, 0, 2, 20, 4)
 
 
-def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Drafter:
+def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Eagle3Drafter:
     """A drafter on the CPU, or where `placement` says, whose K/V are F32, unless told otherwise."""
     options = {"n_gpu_layers": 0, "device": placement.draft_device(), "type_k": 0, "type_v": 0}
-    return _core.Drafter(head.path, model_tgt, n_ctx, **options | kwargs)
+    return _core.Eagle3Drafter(head.path, model_tgt, n_ctx, **options | kwargs)
 
 
 def rel_error(got: np.ndarray, want: np.ndarray) -> float:
@@ -46,7 +46,7 @@ class Worst:
 class SideBySide:
     """Feeds the same random text to a sequence of a drafter and to the reference."""
 
-    def __init__(self, drafter: _core.Drafter, reference: ReferenceHead, seed: int = 1234, seq_id: int = 0):
+    def __init__(self, drafter: _core.Eagle3Drafter, reference: ReferenceHead, seed: int = 1234, seq_id: int = 0):
         self.drafter, self.reference, self.seq_id = drafter, reference, seq_id
         self.rng = np.random.default_rng(seed)
         self.worst = Worst()
@@ -97,7 +97,7 @@ class SideBySide:
         return want
 
 
-def compare(drafter: _core.Drafter, reference: ReferenceHead, rounds: tuple[int, ...] = ROUNDS) -> Worst:
+def compare(drafter: _core.Eagle3Drafter, reference: ReferenceHead, rounds: tuple[int, ...] = ROUNDS) -> Worst:
     """A prompt in three pieces, then rounds as in speculative decoding."""
     side = SideBySide(drafter, reference)
     for n in (30, 1, 14):

@@ -1,4 +1,4 @@
-#include "draft/drafter.h"
+#include "draft/eagle3_drafter.h"
 
 #include "draft/foresight.h"
 #include "draft/time_scope.h"
@@ -42,8 +42,8 @@ int32_t n_unroll_of(int32_t n_unroll, const head_hparams & hparams, const device
 
 } // namespace
 
-drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx,
-                 const drafter_params & params) :
+eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx,
+                               const eagle3_params & params) :
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads),
@@ -81,7 +81,7 @@ drafter::drafter(const std::string & path, const llama_model * model_tgt, int32_
     }
 }
 
-const draft_sequence & drafter::sequence(llama_seq_id seq_id) const {
+const draft_sequence & eagle3_drafter::sequence(llama_seq_id seq_id) const {
     if (seq_id < 0 || seq_id >= n_seq_max()) {
         throw std::invalid_argument(format("sequence %d: the draft was made for %d sequences, expected 0..%d", seq_id,
                                            n_seq_max(), n_seq_max() - 1));
@@ -89,18 +89,18 @@ const draft_sequence & drafter::sequence(llama_seq_id seq_id) const {
     return sequences_[seq_id];
 }
 
-draft_sequence & drafter::sequence(llama_seq_id seq_id) {
-    return const_cast<draft_sequence &>(static_cast<const drafter *>(this)->sequence(seq_id));
+draft_sequence & eagle3_drafter::sequence(llama_seq_id seq_id) {
+    return const_cast<draft_sequence &>(static_cast<const eagle3_drafter *>(this)->sequence(seq_id));
 }
 
-void drafter::check_token(const char * what, llama_token token) const {
+void eagle3_drafter::check_token(const char * what, llama_token token) const {
     if (token < 0 || token >= tables_.n_vocab) {
         throw std::invalid_argument(format("%s %d: expected an id in 0..%d", what, token, tables_.n_vocab - 1));
     }
 }
 
 // a row of the next graph that sees all of its sequence before it
-draft_pass::row & drafter::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
+draft_pass::row & eagle3_drafter::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
     draft_pass::row row;
     row.seq_id = seq_id;
     row.token  = token;
@@ -112,7 +112,7 @@ draft_pass::row & drafter::add_row(llama_seq_id seq_id, llama_token token, int32
 }
 
 // write all waiting rows but the last, whose next token is not known yet
-void drafter::flush(llama_seq_id seq_id) {
+void eagle3_drafter::flush(llama_seq_id seq_id) {
     const draft_sequence & seq = sequence(seq_id);
     while (seq.n_rows() > 1) {
         const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
@@ -126,7 +126,7 @@ void drafter::flush(llama_seq_id seq_id) {
 }
 
 // the first waiting rows; guess: go all the way with them
-void drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
+void eagle3_drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
     if (n_rows == 0) {
         return;
     }
@@ -147,7 +147,7 @@ void drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
 
 // Row i has token i + 1 with it, so what it says is about token i + 2. Left out is what the head cannot know: rows of
 // an image, which have the same token each, and tokens outside its vocabulary, such as those of a chat's template.
-void drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
+void eagle3_drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
     const draft_sequence & seq = sequence(seq_id);
     for (int32_t i = 0; i < std::min(n_rows, seq.n_rows() - 2); ++i) {
         const llama_token token = seq.tokens()[i + 2];
@@ -158,13 +158,13 @@ void drafter::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
     }
 }
 
-std::vector<draft_guess> drafter::take_guesses() {
+std::vector<draft_guess> eagle3_drafter::take_guesses() {
     guesses_wanted_ = guesses_wanted_ && guesses_.empty();
     return std::exchange(guesses_, {});
 }
 
-void drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                      llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
+void eagle3_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
+                             llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
     time_scope       t(stats.t_process_us);
     draft_sequence & seq = sequence(seq_id);
     if (n_tokens <= 0) {
@@ -198,7 +198,7 @@ void drafter::process(const float * rows, const llama_token * tokens, int32_t n_
 }
 
 // start a round for those of the sequences that have something to draft from
-void drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
+void eagle3_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     if (seq_ids.size() != ids_last.size()) {
         throw std::invalid_argument(
             format("expected one id_last per sequence, found %zu for %zu", ids_last.size(), seq_ids.size()));
@@ -229,13 +229,13 @@ void drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector
     }
 }
 
-void drafter::leave() {
+void eagle3_drafter::leave() {
     round_.clear();
     nodes_.clear();
     places_.clear();
 }
 
-void drafter::compute() {
+void eagle3_drafter::compute() {
     runner_.compute(pass_);
     stats.n_steps += is_parallel() ? 1 : pass_.n_steps;
     n_steps_last_ = pass_.n_steps;
@@ -243,7 +243,7 @@ void drafter::compute() {
 
 // The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
 // Of a parallel head with the rows of all steps behind them.
-void drafter::catch_up(int32_t n_top, int32_t n_steps) {
+void eagle3_drafter::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : round_) {
         cache_.request(part.seq_id, part.pos + 1 + part.n_left + draft_cache::n_scratch);
     }
@@ -290,7 +290,7 @@ void drafter::catch_up(int32_t n_top, int32_t n_steps) {
 }
 
 // the next tokens of all chains; their recurrent rows are moved as catch_up leaves them
-void drafter::step(int32_t n_top, int32_t n_steps) {
+void eagle3_drafter::step(int32_t n_top, int32_t n_steps) {
     const int32_t n        = static_cast<int32_t>(round_.size());
     bool          in_place = n_steps == 1;
     for (int32_t j = 0; j < n; ++j) {
@@ -307,25 +307,25 @@ void drafter::step(int32_t n_top, int32_t n_steps) {
     state_last_ = n * (n_steps - 1);
 }
 
-void drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
+void eagle3_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     sequence(seq_id);
     noise_[seq_id] = std::move(noise);
 }
 
 // of a participant
-bool drafter::has_noise() const {
+bool eagle3_drafter::has_noise() const {
     return std::any_of(round_.begin(), round_.end(),
                        [this](const participant & part) { return noise_[part.seq_id] != nullptr; });
 }
 
 // candidates that a graph has to give for n of them
-int32_t drafter::n_top(int32_t n) const {
+int32_t eagle3_drafter::n_top(int32_t n) const {
     return std::min(has_noise() ? std::max(n, n_top_noise) : n, weights_.n_vocab_dft);
 }
 
 // The n_top best tokens of an output of the last graph, n_ahead drafted tokens before them.
-std::vector<draft_candidate> drafter::candidates(const participant & part, int32_t i_out, int32_t i_step,
-                                                 int32_t n_ahead, int32_t n_top) {
+std::vector<draft_candidate> eagle3_drafter::candidates(const participant & part, int32_t i_out, int32_t i_step,
+                                                        int32_t n_ahead, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
     if (const auto & noise = noise_[part.seq_id]) {
         order_by_noise(*noise, static_cast<uint32_t>(n_ahead), weights_, found, n_top);
@@ -336,7 +336,7 @@ std::vector<draft_candidate> drafter::candidates(const participant & part, int32
 }
 
 // a token that the last graph drafted, or -1 if its probability is below p_min
-llama_token drafter::drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min) {
+llama_token eagle3_drafter::drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min) {
     if (noise_[part.seq_id]) {
         const auto found = candidates(part, i_out, i_step, part.n_used, 1);
         return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
@@ -355,13 +355,9 @@ llama_token drafter::drafted(const participant & part, int32_t i_out, int32_t i_
     return id < 0 ? -1 : weights_.to_target(id);
 }
 
-std::vector<llama_token> drafter::propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
-    return std::move(propose_batch({ seq_id }, { id_last }, { n_max }, p_min).front());
-}
-
-std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                             const std::vector<llama_token> &  ids_last,
-                                                             const std::vector<int32_t> & n_max, float p_min) {
+std::vector<std::vector<llama_token>> eagle3_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                                    const std::vector<llama_token> &  ids_last,
+                                                                    const std::vector<int32_t> & n_max, float p_min) {
     time_scope t(stats.t_propose_us);
     if (n_max.size() != seq_ids.size()) {
         throw std::invalid_argument(
@@ -419,7 +415,7 @@ std::vector<std::vector<llama_token>> drafter::propose_batch(const std::vector<l
     }
 }
 
-int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
+int32_t eagle3_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);
     leave();
     n_past = seq.truncate(n_past, same_next);
@@ -430,7 +426,7 @@ int32_t drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     return n_past;
 }
 
-int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
+int32_t eagle3_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
     const draft_sequence & from = sequence(src);
     draft_sequence &       to   = sequence(dst);
     if (src == dst) {
@@ -455,7 +451,7 @@ int32_t drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool s
     return to.n_past();
 }
 
-void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
+void eagle3_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     draft_sequence & seq = sequence(seq_id);
     if (n_past < 0 || n_past > n_ctx()) {
         throw std::invalid_argument(format("expected a position in 0..%d, found %d", n_ctx(), n_past));
@@ -466,7 +462,7 @@ void drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     cache_.release(seq_id);
 }
 
-void drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
+void eagle3_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
     if (first != sequence(seq_id).n_past()) {
         throw error(
             format("the draft expects rows from position %d on, got an image at %d", sequence(seq_id).n_past(), first));

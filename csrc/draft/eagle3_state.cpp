@@ -1,4 +1,4 @@
-#include "draft/drafter.h"
+#include "draft/eagle3_drafter.h"
 #include "error.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct state_header {
 
 } // namespace
 
-std::vector<uint8_t> drafter::state_get(llama_seq_id seq_id) const {
+std::vector<uint8_t> eagle3_drafter::state_get(llama_seq_id seq_id) const {
     const draft_sequence & seq     = sequence(seq_id);
     const int32_t          n_slots = seq.n_slots() - seq.pos_start();
     const size_t           n_rows  = seq.n_rows();
@@ -56,7 +56,7 @@ std::vector<uint8_t> drafter::state_get(llama_seq_id seq_id) const {
     return state;
 }
 
-void drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
+void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     draft_sequence & seq    = sequence(seq_id);
     state_header     header = {};
     if (state.size() < sizeof(header)) {

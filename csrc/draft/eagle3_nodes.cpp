@@ -1,6 +1,6 @@
 // Drafting node by node: begin, expand, and what a parallel head has drafted ahead.
 
-#include "draft/drafter.h"
+#include "draft/eagle3_drafter.h"
 #include "draft/time_scope.h"
 #include "error.h"
 
@@ -9,8 +9,8 @@
 namespace eagle3 {
 
 // candidates become nodes behind `parent`; returns the first of them, -1 if there is none
-int32_t drafter::append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                              int32_t state) {
+int32_t eagle3_drafter::append_nodes(const participant & part, int32_t parent,
+                                     const std::vector<draft_candidate> & found, int32_t state) {
     const int32_t first = static_cast<int32_t>(nodes_.size());
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
     for (const draft_candidate & c : found) {
@@ -20,8 +20,8 @@ int32_t drafter::append_nodes(const participant & part, int32_t parent, const st
     return first < static_cast<int32_t>(nodes_.size()) ? first : -1;
 }
 
-void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
-                    int32_t n_steps) {
+void eagle3_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                           int32_t top_k, int32_t n_steps) {
     time_scope t(stats.t_propose_us);
     if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
         throw std::invalid_argument(
@@ -74,12 +74,12 @@ void drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector
     }
 }
 
-void drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+void eagle3_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     time_scope t(stats.t_propose_us);
     expand_nodes(nodes, top_k);
 }
 
-void drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
+void eagle3_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
     if (top_k < 1) {
         throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
     }
@@ -146,7 +146,7 @@ void drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
     state_last_ = n_state_ - 1;
 }
 
-const std::vector<draft_candidate> & drafter::ahead(int32_t i_part, int32_t depth, int32_t top_k) {
+const std::vector<draft_candidate> & eagle3_drafter::ahead(int32_t i_part, int32_t depth, int32_t top_k) {
     ahead_.resize(round_.size() * n_ahead_);
     std::vector<draft_candidate> & found = ahead_[static_cast<size_t>(i_part) * n_ahead_ + depth];
     if (found.empty()) {
@@ -156,7 +156,7 @@ const std::vector<draft_candidate> & drafter::ahead(int32_t i_part, int32_t dept
 }
 
 // the nodes order_ of a parallel head
-void drafter::expand_ahead(int32_t top_k) {
+void eagle3_drafter::expand_ahead(int32_t top_k) {
     for (const int32_t i : order_) {
         const draft_node    node = nodes_[i];
         const participant & part = participant_of(node.seq_id);
@@ -169,7 +169,7 @@ void drafter::expand_ahead(int32_t top_k) {
     }
 }
 
-drafter::participant & drafter::participant_of(llama_seq_id seq_id) {
+eagle3_drafter::participant & eagle3_drafter::participant_of(llama_seq_id seq_id) {
     return *std::find_if(round_.begin(), round_.end(),
                          [seq_id](const participant & part) { return part.seq_id == seq_id; });
 }
