@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Chain, DraftSettings, Engine, Media, ScheduledSequence, Sequence
+from .engine import Chain, DraftSettings, Engine, Media, Request, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
 
@@ -38,7 +38,7 @@ class Context:
     """The held sequence with its arrays, which mirror it position by position."""
 
     def __init__(self) -> None:
-        self.sequence = Sequence([], None, max_tokens=_NO_LIMIT, draft=DraftSettings())
+        self.sequence = Sequence(Request([]), max_tokens=_NO_LIMIT, draft=DraftSettings())
         self.engine: Engine | None = None  # until the model is loaded
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
@@ -70,11 +70,11 @@ class Context:
     @property
     def stats(self) -> Stats:
         """Of the last (or running) generation."""
-        return self.sequence.stats
+        return self.sequence.result.stats
 
     def begin_stats(self) -> None:
         """Count anew."""
-        self.sequence.stats = Stats()
+        self.sequence.result.stats = Stats()
 
     def eval(self, tokens: list[int]) -> None:
         """Evaluate tokens behind those that are there.

@@ -11,11 +11,11 @@ from typing import Any, Literal, overload
 
 from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
+from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Generation
-from .engine import Chain, Rng, Sampling
+from .engine import Chain, Request, Rng, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
 from .errors import ContextFullError
@@ -261,7 +261,7 @@ class GeneratingLlama(EngineLlama):
         return BatchRun(self.engine, requests, settings), calibrate_ns
 
     def _end_run(self, stats: Stats) -> None:
-        self._context.sequence.stats = stats
+        self._context.sequence.result.stats = stats
         self._explain()
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
@@ -326,7 +326,7 @@ class GeneratingLlama(EngineLlama):
         def texts() -> Iterator[str]:
             for _, _, text in run.stream(self._guard, progress_bar(1, False), self._end_run, 0, calibrate_ns):
                 yield text
-            if run.sequences[0].error is not None:
-                raise run.sequences[0].error
+            if run.sequences[0].result.error is not None:
+                raise run.sequences[0].result.error
 
         return run.sequences[0], texts()

@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
 
 from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Planner, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
-from .media import Media, check_media
 from .memory import Memory
 from .outputs import Output
 from .proposers import Proposer, Proposers
+from .request import DraftSettings, Request, RequestOptions
 from .sampling import Chain, Sampling
 from .scheduler import lost_error
-from .sequence import DraftSettings, Saved, ScheduledSequence, Sequence, Shift, State, Step, check_prompt
+from .sequence import Saved, ScheduledSequence, Sequence, State, Step
 from .slots import Slots
 from .step import Stepper
 from .vocab import Vocab
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Engine:
@@ -157,34 +161,14 @@ class Engine:
     # sequences
 
     def add(
-        self,
-        tokens: SequenceOf[int],
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int | None = None,
-        stop: SequenceOf[str] = (),
-        draft: DraftSettings | None = None,
-        logprobs: int | None = None,
-        seq_id: int | None = None,
-        cache_prompt: bool = True,
-        special: Collection[int] = (),
-        exact: bool = False,
-        media: SequenceOf[Media] = (),
+        self, tokens: SequenceOf[int], sampling: Sampling | None = None, **options: Unpack[RequestOptions]
     ) -> Sequence:
         """Have tokens continued. From any thread.
 
         Args:
             tokens: the prompt.
             sampling: how tokens are drawn.
-            max_tokens: at most; None = what the context holds.
-            stop: strings that end the text, and are cut off.
-            draft: what is drafted; None = the engine's settings.
-            logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
-            seq_id: the slot to run in, and to go on from what is kept there; None = any.
-            cache_prompt: whether it may begin with what others left behind.
-            special: special tokens that are part of the text.
-            exact: never exceed max_tokens, not even to complete a character.
-            media: images in the prompt, whose rows have the prompt's negative tokens.
+            **options: the other fields of `Request`.
 
         Returns:
             The sequence; look at it between two steps.
@@ -193,74 +177,27 @@ class Engine:
             ValueError: no tokens, or the sampler cannot be built.
             ContextFullError: the prompt has no room in the context.
         """
-        sequence = self.prepare(
-            tokens,
-            sampling,
-            max_tokens=max_tokens,
-            stop=stop,
-            draft=draft,
-            logprobs=logprobs,
-            seq_id=seq_id,
-            cache_prompt=cache_prompt,
-            special=special,
-            exact=exact,
-            media=media,
-        )
+        sequence = self.prepare(Request(tokens, sampling or Sampling(), **options))
         self.submit(sequence)
         return sequence
 
-    def prepare(
-        self,
-        tokens: SequenceOf[int],
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int | None = None,
-        stop: SequenceOf[str] = (),
-        draft: DraftSettings | None = None,
-        logprobs: int | None = None,
-        seq_id: int | None = None,
-        cache_prompt: bool = True,
-        special: Collection[int] = (),
-        exact: bool = False,
-        media: SequenceOf[Media] = (),
-        n_indent: int = 0,
-        shift: Shift | None = None,
-        prompt_logprobs: bool = False,
-    ) -> Sequence:
-        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread.
-
-        Args beside those of `add`:
-            n_indent: end the text at a line behind the first that begins with fewer blanks.
-            shift: how to go on when the context is full; None ends the text then.
-            prompt_logprobs: keep those of the prompt's tokens too, with as many others; all of it is read for that.
-        """
-        check_prompt(tokens, self.vocab.n_tokens, self.n_ctx, media)
-        check_media(tokens, media, self.n_batch, self.target.n_ubatch)
-        if media and (shift is not None or prompt_logprobs):
-            raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
-        draft = draft or self.draft
+    def prepare(self, request: Request) -> Sequence:
+        """The first half of `add`: check a request and make its sequence, for `submit`. From any thread."""
+        request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
+        draft = request.draft or self.draft
         self.check_draft(draft)
-        if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
-            raise ValueError(f"expected seq_id in 0..{self.target.n_seq - 1}, found {seq_id}")
-        n_left = self.n_ctx - len(tokens)
+        n_prompt = len(request.tokens)
+        chain = Chain(request.sampling, self.vocab, self.n_ctx)
+        n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
-            tokens,
-            Chain(sampling or Sampling(), self.vocab, self.n_ctx),
-            max_tokens=n_left if max_tokens is None else max_tokens,
+            request,
+            max_tokens=self.n_ctx - n_prompt if request.max_tokens is None else request.max_tokens,
             draft=draft,
-            detokenizer=Detokenizer(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),
-            logprobs=logprobs,
+            chain=chain,
+            detokenizer=Detokenizer(request.stop, n_complete=n_complete, n_indent=request.n_indent),
         )
-        assert sequence.chain is not None
-        sequence.chain.see(tokens)
-        sequence.n_save = self.n_save(len(tokens))
-        sequence.seq_id_wanted, sequence.cache_prompt, sequence.special = seq_id, cache_prompt, frozenset(special)
-        sequence.media = list(media)
-        sequence.shift = shift
-        if prompt_logprobs:
-            if logprobs is None:
-                raise ValueError("prompt_logprobs needs logprobs")
-            sequence.prompt_logprobs, sequence.logits_all, sequence.cache_prompt = [], True, False
+        chain.see(request.tokens)
+        sequence.n_save = self.n_save(n_prompt)
         return sequence
 
     def submit(self, sequence: Sequence) -> None:

@@ -49,11 +49,11 @@ class Outputs:
 
     def end(self, sequence: Sequence, reason: Literal["length", "cancelled", "error"]) -> None:
         """End a sequence without a token."""
-        sequence.finish_reason = reason
+        sequence.result.finish_reason = reason
         text = "" if sequence.detokenizer is None else sequence.detokenizer.release(at_end=True)
         self._outputs.append(Output(sequence, None, text, finish_reason=reason))
 
     def fail(self, sequence: Sequence, error: BaseException) -> None:
         """End a sequence with an error."""
-        sequence.error = error
+        sequence.result.error = error
         self.end(sequence, "error")

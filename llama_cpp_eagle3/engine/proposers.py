@@ -13,7 +13,8 @@ import numpy as np
 from .._core import Drafter, NgramDrafter, Planner
 from ..draft import Draft
 from .memory import Memory
-from .sequence import NO_DRAFT, DraftSettings, ScheduledSequence, Sequence, Step
+from .request import DraftSettings
+from .sequence import NO_DRAFT, ScheduledSequence, Sequence, Step
 from .slots import Slots
 
 N_REPLAY_MAX = 8

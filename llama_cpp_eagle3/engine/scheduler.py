@@ -17,7 +17,8 @@ from ..errors import ContextFullError, Eagle3Error
 from .memory import Memory
 from .outputs import Outputs
 from .prefill_budget import PrefillBudget
-from .sequence import ScheduledSequence, Sequence, Shift, State, Step
+from .request import Shift
+from .sequence import ScheduledSequence, Sequence, State, Step
 from .slots import Slots
 from .verifier import Verifier
 
@@ -73,7 +74,7 @@ class Scheduler:
                 self.waiting.remove(sequence)
                 self._finish(sequence)
             for sequence in self.running:
-                if sequence.is_cancelled and not sequence.finish_reason:
+                if sequence.is_cancelled and not sequence.result.finish_reason:
                     self.outputs.end(sequence, "cancelled")
             self.retire()
         except BaseException:
@@ -82,9 +83,9 @@ class Scheduler:
 
     def retire(self) -> None:
         """Free the slots of sequences that have ended."""
-        done = [s for s in self.running if s.finish_reason]
+        done = [s for s in self.running if s.result.finish_reason]
         if done:
-            self.running = [s for s in self.running if not s.finish_reason]
+            self.running = [s for s in self.running if not s.result.finish_reason]
             for sequence in done:
                 self._finish(sequence)
 
@@ -106,14 +107,14 @@ class Scheduler:
         target = self.memory.target
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
-            sequence = next((s for s in list(self.waiting) if s.seq_id_wanted not in taken), None)
+            sequence = next((s for s in list(self.waiting) if s.request.seq_id not in taken), None)
             if sequence is None:
                 return
             n_held = sum(len(s.tokens) for s in self.running)
             n_spare = _N_CELLS_EACH * (1 + len(self.running))
             if target.is_pooled and self.running and n_held + len(sequence.tokens) + n_spare > target.n_ctx:
                 return
-            while not self.slots.assign(sequence, sequence.seq_id_wanted):
+            while not self.slots.assign(sequence, sequence.request.seq_id):
                 if not self.slots.evict():
                     return
             self.waiting.remove(sequence)
@@ -131,7 +132,7 @@ class Scheduler:
             last = max(self.running, key=lambda s: s.seq_id)
             gap = self.slots.emptiest(gaps)
             n_left = last.max_tokens - last.n_generated
-            if n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
+            if n_left < _N_WORTH_MOVING or last.request.seq_id is not None:
                 return
             i = self.running.index(last)
             self.preempt(last)
@@ -196,11 +197,11 @@ class Scheduler:
             sequences = self.running if only is None else [only]
             self._settle(sequences)
             for sequence in sequences:
-                if len(sequence.tokens) > self.n_ctx and not sequence.finish_reason:
+                if len(sequence.tokens) > self.n_ctx and not sequence.result.finish_reason:
                     self._end_or_shift(sequence, only)
-                if sequence.n_past < sequence.n_prompt and sequence.lacks_media and not sequence.finish_reason:
+                if sequence.n_past < sequence.n_prompt and sequence.lacks_media and not sequence.result.finish_reason:
                     self._fail(sequence, _no_media(), only)
-            candidates = [s for s in sequences if not s.finish_reason]
+            candidates = [s for s in sequences if not s.result.finish_reason]
             self.verifier.choose_argmax(candidates)
             step = self._resample(candidates) or self._fill_batch(candidates)
             if step is None:
@@ -302,10 +303,10 @@ class Scheduler:
                 f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
                 "Use a larger n_ctx."
             )
-        if sequence.shift is None:
+        if sequence.request.shift is None:
             self.outputs.end(sequence, "length")
         else:
-            self._shift(sequence, sequence.shift)
+            self._shift(sequence, sequence.request.shift)
 
     def _shift(self, s: Sequence, shift: Shift) -> None:
         """Cut tokens out of a full context. What follows is evaluated again: the head cannot be shown a cut."""

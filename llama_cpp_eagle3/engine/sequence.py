@@ -1,59 +1,20 @@
-"""Sequences: what was asked for, their state in a slot, what was generated; and what a step does for them."""
+"""Sequences: the request, its state in a slot, and its result; and a sequence's share of a step."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..draft import Draft
-from ..errors import ContextFullError
 from ..stats import Stats
 from .detokenizer import Detokenizer
 from .media import Media
+from .request import DraftSettings, Request
 from .sampling import Chain
 
 FinishReason = Literal["", "stop", "length", "cancelled", "error"]
-DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "ngram"]
 NO_DRAFT = Draft()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftSettings:
-    """What is drafted for a sequence."""
-
-    mode: DraftMode = "auto"
-    """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
-    n_max: int = 8
-    """Drafted tokens that follow each other, at most."""
-    n_max_ngram: int = 32
-    """The same of the n-gram drafter."""
-    sources: tuple[DraftSource, ...] = ("head", "ngram")
-    """What may draft in mode "auto"; the other modes are the head's."""
-    n_min: int = 0
-    """Shorter chains are dropped."""
-    p_min: float = 0.0
-    """A chain ends before a token that is less likely than this."""
-    tree_depth: int = 4
-    tree_topk: int = 3
-    tree_tokens: int = 8
-
-    @property
-    def depth(self) -> int:
-        """Tokens that can follow each other in a draft at most."""
-        return self.tree_depth if self.mode == "tree" else self.n_max
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """What to do when the context is full: cut tokens out of the middle, and evaluate those behind them again."""
-
-    n_keep: int
-    """Tokens at the beginning that stay."""
-    n_discard: int = 0
-    """Tokens behind them that go; 0 = half of what is left."""
 
 
 class State(enum.Enum):
@@ -94,6 +55,21 @@ class TokenLogprob:
     """The most probable tokens, as many as were asked for."""
 
 
+@dataclass(slots=True)
+class Result:
+    """What has come of a sequence so far, beside its tokens and their text."""
+
+    finish_reason: FinishReason = ""
+    """Why it ended; empty: it has not."""
+    error: BaseException | None = None
+    """What ended it, if that was an error."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of the generated tokens, if they were asked for."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Of the prompt's tokens from the second one on, if they were asked for."""
+    stats: Stats = field(default_factory=Stats)
+
+
 class Sequence:
     """A prompt and the tokens generated behind it, of which target and draft have evaluated the first `n_past`.
 
@@ -102,60 +78,52 @@ class Sequence:
     """
 
     __slots__ = (
-        *("cache_prompt", "chain", "detokenizer", "draft", "error", "finish_reason"),
-        *("is_cancelled", "is_dirty", "logits_all", "logprobs", "max_tokens", "media", "n_cached"),
-        *("n_cut", "n_foreign", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "scheduled"),
-        *("prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state"),
-        *("stats", "tokens", "wants_logits"),
+        *("chain", "detokenizer", "is_cancelled", "is_dirty", "logits_all", "media", "n_cached", "n_cut"),
+        *("n_foreign", "n_own", "n_past", "n_prompt", "n_save", "request", "result", "rows", "saved", "scheduled"),
+        *("draft", "max_tokens", "seq_id", "state", "tokens", "wants_logits"),
     )
 
     def __init__(
         self,
-        tokens: SequenceOf[int],
-        chain: Chain | None,
+        request: Request,
         *,
         max_tokens: int,
         draft: DraftSettings,
+        chain: Chain | None = None,
         detokenizer: Detokenizer | None = None,
-        logprobs: int | None = None,
     ):
-        self.tokens = list(tokens)
-        self.n_prompt = len(self.tokens)
-        """Tokens of the prompt; those behind it were generated."""
-        self.chain = chain
+        """max_tokens, draft: what the request may leave open. chain: samples tokens. detokenizer: makes their text."""
+        self.request = request
         self.max_tokens = max_tokens
         self.draft = draft
+        self.result = Result(prompt_logprobs=[] if request.prompt_logprobs else None)
+        self.chain = chain
         self.detokenizer = detokenizer
-        self.n_logprobs = logprobs
-        self.wants_logits = logprobs is not None
-        """Whether the logits of its rows are needed on the host."""
-        self.logits_all = False
-        """Whether rows of prompts have logits too."""
-        self.media: list[Media] = []
+
+        # what the next steps evaluate
+        self.tokens = list(request.tokens)
+        self.n_prompt = len(self.tokens)
+        """Tokens of the prompt; those behind it were generated."""
+        self.media = list(request.media)
         """Images in its prompt, in order. One that was evaluated is needed again only if memory goes back before it."""
-        self.n_save = -1
-        """Position at which its state is kept to go back to, if its memory needs that."""
-
-        self.seq_id_wanted: int | None = None
-        """The only slot that it may have."""
-        self.cache_prompt = True
-        """Whether its prompt may begin with a cached prefix."""
-        self.special: frozenset[int] = frozenset()
-        """Special tokens whose text is part of the output."""
-        self.shift: Shift | None = None
-        """What to do when the context is full; None: it ends then."""
-        self.prompt_logprobs: list[TokenLogprob] | None = None
-        """Of the prompt's tokens from the second one on, if they were asked for; that needs `logits_all`."""
-
-        self.state = State.WAITING
-        self.n_cached = -1
-        """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
-        self.seq_id = -1
-        """Its slot; -1 without one."""
         self.n_cut = 0
         """Generated tokens that were cut out of the context."""
+        self.wants_logits = request.logprobs is not None
+        """Whether the logits of its rows are needed on the host."""
+        self.logits_all = request.prompt_logprobs
+        """Whether rows of prompts have logits too."""
+        self.is_cancelled = False
+
+        # its slot
+        self.state = State.WAITING
+        self.seq_id = -1
+        """Its slot; -1 without one."""
         self.n_past = 0
         """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
+        self.n_cached = -1
+        """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
+        self.n_save = -1
+        """Position at which its state is kept to go back to, if its memory needs that."""
         self.scheduled: ScheduledSequence | None = None
         """Its share of the open step."""
         self.rows: list[int] = []
@@ -165,18 +133,11 @@ class Sequence:
         """What target and draft held when it was preempted."""
         self.is_dirty = False
         """A step was begun and not committed: what target and draft hold has to be settled."""
-        self.is_cancelled = False
         # of a sequence that code outside of the engine decodes into
         self.n_own = 0
         """Where the engine's own last batch ended; what lies behind was decoded elsewhere."""
         self.n_foreign = 0
         """Tokens before this position may have been decoded elsewhere, and cannot be evaluated again."""
-
-        self.logprobs: list[TokenLogprob] = []
-        self.stats = Stats()
-        self.error: BaseException | None = None
-        self.finish_reason: FinishReason = ""
-        """Why it ended; empty: it has not."""
 
     @property
     def generated(self) -> list[int]:
@@ -220,9 +181,10 @@ class Sequence:
         return self.state is State.DONE
 
     def __repr__(self) -> str:
+        reason = self.result.finish_reason
         return (
             f"<Sequence {self.state.value}: {self.n_prompt} + {self.n_generated} tokens, "
-            f"{self.n_past} evaluated, seq_id {self.seq_id}{', ' + self.finish_reason if self.finish_reason else ''}>"
+            f"{self.n_past} evaluated, seq_id {self.seq_id}{', ' + reason if reason else ''}>"
         )
 
 
@@ -285,13 +247,3 @@ class Step:
     may_draft: bool = True
     draft_ns: int = 0
     verify_ns: int = 0
-
-
-def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
-    """Raise what `Engine.add` raises for a prompt that cannot be evaluated."""
-    if not tokens:
-        raise ValueError("expected at least one token, found none")
-    if len(tokens) > n_ctx:
-        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
-    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
-        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

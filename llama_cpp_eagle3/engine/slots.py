@@ -87,11 +87,11 @@ class Slots:
             return False
         if sequence.saved is not None:
             return self._resume_preempted(self._emptiest(free), sequence, sequence.saved)
-        if not sequence.cache_prompt:
+        if not sequence.request.cache_prompt:
             self._start_in(self._emptiest(free), sequence)
             return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
-        if sequence.seq_id_wanted is not None:  # it continues what this slot has cached
+        if sequence.request.seq_id is not None:  # it continues what this slot has cached
             n_cached = min(n_common(free[0].cached, sequence.tokens), n_wanted)
             if n_cached > 0:
                 self._continue_in(free[0], sequence, n_cached)

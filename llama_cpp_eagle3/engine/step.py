@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from ..errors import ContextFullError, LogitsError
+from .detokenizer import Detokenizer
 from .logprobs import token_logprob, token_prob
 from .memory import Memory
 from .outputs import Output, Outputs
@@ -101,13 +102,13 @@ class Stepper:
                 scheduled.path = [0] if n == 1 else list(range(n))
                 s.n_past = s.n_own = scheduled.n_past + n
             if scheduled.draft.tokens:
-                s.stats.begin_draft(scheduled.draft)
+                s.result.stats.begin_draft(scheduled.draft)
             scheduled.is_done = s.n_past < len(s.tokens) or s.chain is None
             s.scheduled = scheduled
             if media is not None and s.n_past == media.end:
                 media.forget_rows()
-            if s.prompt_logprobs is not None and scheduled.is_prefill:
-                self.verifier.score(scheduled, s.prompt_logprobs)
+            if s.result.prompt_logprobs is not None and scheduled.is_prefill:
+                self.verifier.score(scheduled, s.result.prompt_logprobs)
         if step.n_own_rows and step.scheduled[0].media is None:
             self.prefill_budget.observe(step.n_own_rows, step.n_prefill_rows, step.verify_ns)
 
@@ -128,16 +129,15 @@ class Stepper:
         token, logprob = self._draw(scheduled)
         scheduled.sample_ns += perf_counter_ns() - start
         node = scheduled.node = draft.child(node, token) if draft.tokens else -1
-        s.stats.judge(draft, len(scheduled.sampled), node)
+        s.result.stats.judge(draft, len(scheduled.sampled), node)
         scheduled.is_done = node < 0
         scheduled.sampled.append(token)
         s.tokens.append(token)
         detokenizer = s.detokenizer
         if detokenizer is None:
             return Output(s, token, "", node >= 0, logprob)
-        s.finish_reason = self._finish_reason(s, token)
-        text = detokenizer.release(at_end=s.finish_reason != "")
-        return Output(s, token, text, node >= 0, logprob, s.finish_reason)
+        reason = s.result.finish_reason = self._finish_reason(s, detokenizer, token)
+        return Output(s, token, detokenizer.release(at_end=reason != ""), node >= 0, logprob, reason)
 
     def commit(self) -> None:
         """End the open step: target, draft cache and sequences hold the accepted tokens. Does nothing without one.
@@ -186,7 +186,7 @@ class Stepper:
 
     def _sample_all(self, s: Sequence) -> None:
         """Sample all rows of a sequence; an error of its sampler ends the sequence alone."""
-        while not s.finish_reason:
+        while not s.result.finish_reason:
             try:
                 output = self.sample(s)
             except BaseException as e:
@@ -208,29 +208,28 @@ class Stepper:
             token = chain.draw(target, row, s.tokens)
             if self.on_sample is not None:
                 token = self.on_sample(scheduled, token)
-            if s.n_logprobs is None:
+            if s.request.logprobs is None:
                 return token, None
             probs = chain.probs  # of the candidates that the samplers left, if they are kept
             logprob = (
-                token_prob(probs, token, s.n_logprobs)
+                token_prob(probs, token, s.request.logprobs)
                 if probs
-                else token_logprob(target.logits(row), token, s.n_logprobs)
+                else token_logprob(target.logits(row), token, s.request.logprobs)
             )
         except LogitsError:
             self.has_bad_cells = True
             raise
-        s.logprobs.append(logprob)
+        s.result.logprobs.append(logprob)
         return token, logprob
 
-    def _finish_reason(self, s: Sequence, token: int) -> FinishReason:
-        """Add a token's text: does it end the sequence?"""
-        detokenizer = s.detokenizer
-        assert detokenizer is not None
+    def _finish_reason(self, s: Sequence, detokenizer: Detokenizer, token: int) -> FinishReason:
+        """Add a token's text, and see whether that ends the sequence."""
         if token in self.vocab.eog:
             s.tokens.pop()
             return "stop"
         n = s.n_generated
-        if detokenizer.add(self.vocab.piece(token, token in s.special), n < s.max_tokens + detokenizer.n_complete):
+        piece = self.vocab.piece(token, token in s.request.special)
+        if detokenizer.add(piece, may_wait=n < s.max_tokens + detokenizer.n_complete):
             if detokenizer.stop and detokenizer.find_stop():
                 return "stop"
             if (detokenizer.n_indent and detokenizer.find_outdent()) or n >= s.max_tokens:
@@ -242,7 +241,7 @@ def _count(step: Step, commit_ns: int) -> None:
     """Each sequence's share of a step, by rows."""
     n_all, verify_ns, draft_ns = max(1, step.n_own_rows), step.verify_ns, step.draft_ns + commit_ns
     for scheduled in step.scheduled:
-        stats, n = scheduled.sequence.stats, len(scheduled.tokens) + len(scheduled.draft.tokens)
+        stats, n = scheduled.sequence.result.stats, len(scheduled.tokens) + len(scheduled.draft.tokens)
         if scheduled.is_prefill:
             stats.prompt_tokens += n
             stats.prefill_ns += (verify_ns + commit_ns) * n // n_all

@@ -102,11 +102,12 @@ class Verifier:
     def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
         """Add the log-probabilities of a prompt's own tokens that a chunk of it tells."""
         s = scheduled.sequence
-        assert s.n_logprobs is not None
+        assert s.request.logprobs is not None
         n_past = scheduled.n_past
         for row, i in enumerate(range(n_past + 1, min(n_past + len(scheduled.tokens) + 1, s.n_prompt))):
             if i == len(found) + 1:  # else it is evaluated again
-                found.append(token_logprob(self.target.logits(scheduled.first_row + row), s.tokens[i], s.n_logprobs))
+                logits = self.target.logits(scheduled.first_row + row)
+                found.append(token_logprob(logits, s.tokens[i], s.request.logprobs))
 
     def _batch(self, step: Step) -> list[BatchPart]:
         """The rows of a batch; the last one of each sequence's tokens has logits, and those of its draft."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from ..engine import Media, Sampling, Shift
+from ..engine import Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .embedder import Embedder
@@ -189,20 +189,22 @@ class Server:
                 own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
                 try:
                     sequence = engine.prepare(
-                        tokens,
-                        own,
-                        max_tokens=n_tokens,
-                        stop=stops_of(c),
-                        draft=draft,
-                        logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
-                        seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
-                        cache_prompt=c.cache_prompt or i > 0,
-                        special=special,
-                        exact=True,
-                        media=media,
-                        n_indent=c.n_indent,
-                        shift=None if media else self._shift_of(c, len(tokens)),
-                        prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
+                        Request(
+                            tokens,
+                            own,
+                            max_tokens=n_tokens,
+                            stop=stops_of(c),
+                            draft=draft,
+                            logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
+                            seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
+                            cache_prompt=c.cache_prompt or i > 0,
+                            special=special,
+                            exact=True,
+                            media=media,
+                            n_indent=c.n_indent,
+                            shift=None if media else self._shift_of(c, len(tokens)),
+                            prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
+                        )
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None
@@ -220,7 +222,9 @@ class Server:
                 parent = parent or job
                 jobs.append(job)
                 answers.append(
-                    Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx, parent.sequence.prompt_logprobs)
+                    Answer(
+                        job.index, tokens, c, own, draft, figures, engine.n_ctx, parent.sequence.result.prompt_logprobs
+                    )
                 )
         return jobs, answers
 

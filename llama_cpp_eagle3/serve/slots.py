@@ -65,8 +65,8 @@ def _state(server: Server) -> list[dict[str, Any]]:
                 "n_prompt_tokens_processed": answer.figures.n_read,
                 "n_prompt_tokens_cache": answer.figures.n_cached,
                 "params": settings_of(server, answer),
-                "draft_n": sequence.stats.drafted,
-                "draft_n_accepted": sequence.stats.accepted,
+                "draft_n": sequence.result.stats.drafted,
+                "draft_n_accepted": sequence.result.stats.accepted,
                 "next_token": [
                     {
                         "has_next_token": True,

@@ -297,17 +297,16 @@ class Worker:
         figures.t_first = figures.t_first or now
         figures.t_last = now
         n = figures.n_tokens
-        logprob = sequence.logprobs[n - 1] if sequence.n_logprobs is not None else None
         timings = None
         if job.wants_timings:
-            figures.stats = sequence.stats
+            figures.stats = sequence.result.stats
             timings = figures.timings()
         if job.t_max and "\n" in output.text:
             if job.saw_line and now - figures.t_first > job.t_max:
                 job.ran_out = True
                 self.engine.cancel(sequence)
             job.saw_line = True
-        return Token(output.token, output.text, n, output.drafted, logprob, timings)
+        return Token(output.token, output.text, n, output.drafted, output.logprob, timings)
 
     def _first(self, job: Job, now: float) -> None:
         """Its prompt has been read, or will never be."""
@@ -321,13 +320,14 @@ class Worker:
 
     def _end(self, job: Job, rest: str) -> End:
         sequence = job.sequence
-        job.figures.stats = sequence.stats
+        job.figures.stats = sequence.result.stats
         del self._by_sequence[sequence]
         self.jobs.discard(job)
-        reason = "length" if job.ran_out and sequence.finish_reason == "cancelled" else sequence.finish_reason
+        result = sequence.result
+        reason = "length" if job.ran_out and result.finish_reason == "cancelled" else result.finish_reason
         word = "" if sequence.detokenizer is None else sequence.detokenizer.stopping_word
         self._observer.end(job, reason)
-        return End(reason, "" if job.reads_only else rest, sequence.error, word, reason == "stop" and not word)
+        return End(reason, "" if job.reads_only else rest, result.error, word, reason == "stop" and not word)
 
     def _tell(self, events: dict[Job, list[Event]]) -> None:
         if events and self._loop is not None:

@@ -168,8 +168,8 @@ class Harvester:
                 for key, (prompt, sequence, capture) in list(running.items()):
                     if sequence.is_done:
                         del running[key], captures[key]
-                        if sequence.error is not None:
-                            raise sequence.error
+                        if sequence.result.error is not None:
+                            raise sequence.result.error
                         yield self._sample(prompt, sequence.tokens, capture)
         finally:
             engine.on_sample = None

@@ -17,8 +17,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GumbelNoise, philox4x32
-from llama_cpp_eagle3.engine import SAMPLERS, Chain, Sampling
-from llama_cpp_eagle3.engine.sequence import Shift
+from llama_cpp_eagle3.engine import SAMPLERS, Chain, Request, Sampling, Shift
 from llama_cpp_eagle3.engine.vocab import Vocab
 from llama_cpp_eagle3.models import heldout_prompts
 from loading import OPTIONS, bundled_pair, load, prompts, take
@@ -329,7 +328,9 @@ def test_same_text_when_the_context_shifts(tiny_pair: Any) -> None:
     for head in (None, tiny_pair[1]):
         with closing(load(tiny_pair[0], head, n_ctx=256)) as llm:
             engine = llm.engine
-            s = engine.prepare(prompts(1, length=(100, 101))[0], Sampling(seed=5), max_tokens=300, shift=Shift(4))
+            s = engine.prepare(
+                Request(prompts(1, length=(100, 101))[0], Sampling(seed=5), max_tokens=300, shift=Shift(4))
+            )
             engine.submit(s)
             while not s.is_done:
                 engine.step()

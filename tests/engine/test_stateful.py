@@ -356,7 +356,7 @@ class Machine(RuleBasedStateMachine):
     @rule(i=picks)
     def cancel(self, i: int) -> None:
         r = self.requests[i % len(self.requests)]
-        r.may_be_cancelled |= not r.sequence.finish_reason
+        r.may_be_cancelled |= not r.sequence.result.finish_reason
         self.engine.cancel(r.sequence)
 
     @precondition(lambda self: self.requests)
@@ -364,7 +364,7 @@ class Machine(RuleBasedStateMachine):
     def drop(self, some: list[int], all_of_them: bool, fault: Fault | None) -> None:
         chosen = self.requests if all_of_them else [self.requests[i % len(self.requests)] for i in some]
         for r in chosen:
-            r.may_be_cancelled |= not r.sequence.finish_reason
+            r.may_be_cancelled |= not r.sequence.result.finish_reason
         self._attempt(fault, lambda: self.engine.drop([r.sequence for r in chosen]))
 
     @rule(n=st.integers(1, 12))
@@ -391,8 +391,8 @@ class Machine(RuleBasedStateMachine):
         self._check()
 
     @rule(fault=maybe_errors)
-    def vacate(self, fault: Fault | None) -> None:
-        self._attempt(fault, self.engine.vacate)
+    def preempt_all(self, fault: Fault | None) -> None:
+        self._attempt(fault, self.engine.preempt_all)
 
     @rule(fault=maybe_errors)
     def clear(self, fault: Fault | None) -> None:
@@ -618,7 +618,7 @@ class Machine(RuleBasedStateMachine):
                 self._check_done(r)
 
     def _check_done(self, r: Request) -> None:
-        s, reason = r.sequence, r.sequence.finish_reason
+        s, reason = r.sequence, r.sequence.result.finish_reason
         r.is_checked = True
         counts[f"finished: {reason}"] += 1
         generated = s.generated
@@ -639,12 +639,12 @@ class Machine(RuleBasedStateMachine):
             assert r.may_be_cancelled
         else:
             assert reason == "error"
-            if r.failing is not None and any(s.error is e for e in r.failing.raised):
+            if r.failing is not None and any(s.result.error is e for e in r.failing.raised):
                 assert len(generated) == r.failing.n - 1
             else:
-                assert any(s.error is e for e in self.raised), s.error
-        if s.n_logprobs is not None:
-            assert [entry.token for entry in s.logprobs][: len(generated)] == generated
+                assert any(s.result.error is e for e in self.raised), s.result.error
+        if s.request.logprobs is not None:
+            assert [entry.token for entry in s.result.logprobs][: len(generated)] == generated
         if r.is_watched and not r.may_be_cancelled:
             assert [t for t in r.tokens if t not in eog] == generated
             assert r.text == str(s.detokenizer)
@@ -697,7 +697,7 @@ class Machine(RuleBasedStateMachine):
             self._add(self.kind.texts[0][: 240 + i], GREEDY, DraftSettings(mode="off"), 1000)
         while self.engine.has_work:
             self._step()
-        assert all(r.sequence.finish_reason in ("length", "stop") for r in self.requests[-n:])
+        assert all(r.sequence.result.finish_reason in ("length", "stop") for r in self.requests[-n:])
 
 
 def test_stateful(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
     for s in waiting:
         assert s.state is State.WAITING, s
         assert s.seq_id == -1, s
-        assert not s.finish_reason, s
+        assert not s.result.finish_reason, s
     for seq_id, slot in enumerate(slots):
         assert slot.seq_id == seq_id
         if slot.user is not None:
@@ -62,7 +62,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.scheduled is None, user
-        if user.state is State.RUNNING and not user.finish_reason:
+        if user.state is State.RUNNING and not user.result.finish_reason:
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
         assert not user.rows or engine._stepper.verifier.is_owner(user), user
