@@ -25,33 +25,24 @@ class Output:
     """Why the sequence ended with this; empty: it goes on."""
 
 
-class Outputs:
+class Outputs(list[Output]):
     """The outputs that no caller has taken yet. They outlive a step that failed."""
 
-    def __init__(self) -> None:
-        self._outputs: list[Output] = []
-
-    def __len__(self) -> int:
-        return len(self._outputs)
-
-    def append(self, output: Output) -> None:
-        """Add one."""
-        self._outputs.append(output)
-
     def take(self) -> list[Output]:
-        """All of them, in order."""
-        outputs, self._outputs = self._outputs, []
+        """All of them, in order; none are left."""
+        outputs = self[:]
+        self.clear()
         return outputs
 
     def forget(self, sequences: Collection[Sequence]) -> None:
         """Drop the outputs of these sequences."""
-        self._outputs = [output for output in self._outputs if output.sequence not in sequences]
+        self[:] = [output for output in self if output.sequence not in sequences]
 
     def end(self, sequence: Sequence, reason: Literal["length", "cancelled", "error"]) -> None:
         """End a sequence without a token."""
         sequence.result.finish_reason = reason
         text = "" if sequence.detokenizer is None else sequence.detokenizer.release(at_end=True)
-        self._outputs.append(Output(sequence, None, text, finish_reason=reason))
+        self.append(Output(sequence, None, text, finish_reason=reason))
 
     def fail(self, sequence: Sequence, error: BaseException) -> None:
         """End a sequence with an error."""

@@ -90,6 +90,11 @@ class Request:
     prompt_logprobs: bool = False
     """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
 
+    @property
+    def reuses_prefix(self) -> bool:
+        """Whether the prompt begins with a cached prefix, if there is one."""
+        return self.cache_prompt and not self.prompt_logprobs
+
     def check(self, n_vocab: int, n_ctx: int, n_batch: int, target: Target) -> None:
         """Raise ValueError or ContextFullError for what cannot be generated."""
         check_prompt(self.tokens, n_vocab, n_ctx, self.media)

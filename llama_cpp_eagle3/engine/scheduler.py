@@ -279,7 +279,7 @@ class Scheduler:
 
     def _settle(self, sequences: SequenceOf[Sequence]) -> None:
         """Settle interrupted sequences: these, and others too, whose drafts would take up cells and leaves."""
-        for slot in self.slots:
+        for slot in self.slots.all:
             user = slot.user
             if user is None or not user.is_dirty:
                 continue

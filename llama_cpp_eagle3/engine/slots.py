@@ -87,7 +87,7 @@ class Slots:
             return False
         if sequence.saved is not None:
             return self._resume_preempted(self._emptiest(free), sequence, sequence.saved)
-        if not sequence.request.cache_prompt:
+        if not sequence.request.reuses_prefix:
             self._start_in(self._emptiest(free), sequence)
             return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits

@@ -164,7 +164,6 @@ class Stepper:
                     self.memory.save(s)
                 s.is_dirty = False
             s.scheduled = None
-        self.verifier.keep_rows(step)
         self.opened = None
         commit_ns = perf_counter_ns() - start
         _count(step, commit_ns)

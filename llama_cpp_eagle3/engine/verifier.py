@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from .._core import BatchPart, Target
+from .._core import BatchPart
 from ..errors import Eagle3Error
 from .logprobs import token_logprob
 from .memory import Memory
@@ -31,11 +31,6 @@ class Verifier:
         self._n_batches = target.n_batches  # of the target, that one included
 
     @property
-    def target(self) -> Target:
-        """The context."""
-        return self.memory.target
-
-    @property
     def n_drafts_max(self) -> int:
         """Tokens of a sequence's draft that can be verified."""
         return min(self._n_drafts_max, N_ROWS_ARGMAX - 1) if self.argmax_on_device else self._n_drafts_max
@@ -46,26 +41,23 @@ class Verifier:
         Raises:
             ContextFullError: the context has no room for them.
         """
-        batch = self._batch(step)
-        if self._has_snapshots and not self.target.can_take_back(batch):
+        target, batch = self.memory.target, self._batch(step)
+        if self._has_snapshots and not target.can_take_back(batch):
             batch = self._shorten(step)
         if batch:
             self._forget_rows()
             n_pad = self.proposers.n_pad(step, len(batch))
             step.n_rows += n_pad
-            self.target.decode_parts(batch, n_pad)
-            self._n_batches = self.target.n_batches
+            target.decode_parts(batch, n_pad)
+            self._n_batches = target.n_batches
+        self._owners = [scheduled.sequence for scheduled in step.scheduled]
 
     def has_rows(self) -> bool:
         """Whether the target still holds the rows of the last step; else the sequences' `rows` are cleared."""
-        if self.target.n_batches == self._n_batches:
+        if self.memory.target.n_batches == self._n_batches:
             return True
         self._forget_rows()
         return False
-
-    def keep_rows(self, step: Step) -> None:
-        """The sequences of a step have the rows of the last batch."""
-        self._owners = [scheduled.sequence for scheduled in step.scheduled]
 
     def is_owner(self, sequence: Sequence) -> bool:
         """Whether a sequence may have rows of the last batch."""
@@ -81,7 +73,7 @@ class Verifier:
         for s in self._owners:
             s.rows = []
         self._owners = []
-        self._n_batches = self.target.n_batches
+        self._n_batches = self.memory.target.n_batches
 
     def choose_argmax(self, sequences: SequenceOf[Sequence]) -> None:
         """Have an accelerator take the argmax of each row while all sequences are greedy."""
@@ -91,7 +83,7 @@ class Verifier:
         if wanted == self.argmax_on_device:
             return
         try:
-            self.target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
+            self.memory.target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
         except Eagle3Error:
             self._can_take_argmax = False  # several devices that act as one cannot
             return
@@ -106,7 +98,7 @@ class Verifier:
         n_past = scheduled.n_past
         for row, i in enumerate(range(n_past + 1, min(n_past + len(scheduled.tokens) + 1, s.n_prompt))):
             if i == len(found) + 1:  # else it is evaluated again
-                logits = self.target.logits(scheduled.first_row + row)
+                logits = self.memory.target.logits(scheduled.first_row + row)
                 found.append(token_logprob(logits, s.tokens[i], s.request.logprobs))
 
     def _batch(self, step: Step) -> list[BatchPart]:
@@ -125,7 +117,7 @@ class Verifier:
             if scheduled.media is None:
                 batch.append(BatchPart(s.seq_id, scheduled.n_past, tokens, draft.tokens, draft.parents, logits))
             else:
-                batch.append(scheduled.media.piece(self.target, s.seq_id, scheduled.n_past, len(tokens), logits))
+                batch.append(scheduled.media.piece(self.memory.target, s.seq_id, scheduled.n_past, len(tokens), logits))
         step.n_own_rows = row
         return batch
 
@@ -137,6 +129,6 @@ class Verifier:
                 step.n_rows -= max(0, len(scheduled.draft) - n)
                 scheduled.draft = scheduled.draft.first(n)
             batch = self._batch(step)
-            if self.target.can_take_back(batch):
+            if self.memory.target.can_take_back(batch):
                 break
         return batch
