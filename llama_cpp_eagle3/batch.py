@@ -118,7 +118,7 @@ def make_requests(
 
 
 class BatchRun:
-    """Requests on their way through an engine, which runs dry."""
+    """Requests that an engine is run for until all have ended."""
 
     def __init__(self, engine: Engine, requests: SequenceOf[Request], draft: DraftSettings):
         """Add all of them.

@@ -1,7 +1,7 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
-It is a sequence like any other, held in slot 0 between calls. Whoever uses the model between two tokens of a generator
-takes it over; the generator then goes on only if what it stands on is still there.
+It is a sequence like any other, in slot 0 between calls. A call between two tokens of a generator may change it; the
+generator then continues only if its own tokens are still there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(slots=True)
 class Generation:
-    """What one call of `generate` stands on."""
+    """One call of `generate`."""
 
     chain: Chain
     draft: DraftSettings
@@ -35,7 +35,7 @@ class Generation:
 
 
 class Context:
-    """The held sequence with its arrays, which mirror it position by position."""
+    """The sequence with the arrays that mirror it position by position."""
 
     def __init__(self) -> None:
         self.sequence = Sequence(Request([]), max_tokens=_NO_LIMIT, draft=DraftSettings())
@@ -49,11 +49,11 @@ class Context:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that target and draft have taken in."""
+        """Tokens that target and draft have evaluated."""
         return self.sequence.n_past
 
     def set_n_tokens(self, n: int) -> None:
-        """What users of Llama do: fewer goes back, more says that they have decoded something themselves."""
+        """Go back to fewer tokens; more tokens were decoded by the user, outside of the engine."""
         sequence, engine = self.sequence, self.engine
         if engine is None or self._is_being_filled or n == sequence.n_past:
             return
@@ -179,7 +179,7 @@ class Context:
                     sequence.tokens = generation.tokens.copy()
                     sequence.n_prompt = len(sequence.tokens)
                 if sequence.scheduled is not scheduled:
-                    break  # somebody settled the round meanwhile
+                    break  # another call has committed the step
             engine.commit()
 
     def end(self, generation: Generation) -> None:
@@ -197,7 +197,7 @@ class Context:
 
     @contextmanager
     def being_filled(self) -> Iterator[None]:
-        """Somebody fills the empty context from a saved state, and sets `input_ids` and `n_tokens` on the way."""
+        """While Llama fills the empty context from a saved state it sets `input_ids` and `n_tokens`, which is ignored."""
         self._is_being_filled = True
         try:
             yield
@@ -211,7 +211,7 @@ class Context:
         self._n_mirrored = n_tokens
 
     def _begin(self) -> Engine:
-        """Settle the open round, and have the sequence hold exactly what was taken in: another call begins."""
+        """Commit the open step and drop pending tokens: another call begins."""
         engine, sequence = self.engine, self.sequence
         assert engine is not None
         self._driver = None
@@ -243,7 +243,7 @@ class Context:
         return scheduled
 
     def _mirror(self, scheduled: ScheduledSequence) -> None:
-        """Write what was taken in into Llama's arrays."""
+        """Copy what was evaluated into Llama's arrays."""
         sequence, m = self.sequence, self._n_mirrored
         n = sequence.n_past
         if n <= m:
@@ -260,7 +260,7 @@ class Context:
         self._n_mirrored = n
 
     def _take_back(self, generation: Generation, n_past: int) -> None:
-        """Somebody used the model between two tokens: go on only if what the generation stands on is still there."""
+        """Another call used the model between two tokens: continue only if the generation's tokens are still there."""
         sequence, engine = self.sequence, self._begin()
         if sequence.n_past < max(n_past, 1) or sequence.tokens[:n_past] != generation.tokens[:n_past]:
             raise Eagle3Error(

@@ -104,14 +104,14 @@ class GeneratingLlama(EngineLlama):
                         context.stats.total_ns += perf_counter_ns() - start
                 sent = yield token
         finally:
-            # else somebody is at it, who has settled the round
+            # else another thread uses the engine, and has committed the step
             with self._guard.if_free() as is_in:
                 if is_in and generation is not None:
                     context.end(generation)
                     self._explain()
 
     def _check_length(self, text: str) -> None:
-        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is somebody else's."""
+        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is not llama.cpp's."""
         if type(self.tokenizer_) is LlamaTokenizer:
             self.engine.vocab.check_length(text, self.engine.n_ctx)
 

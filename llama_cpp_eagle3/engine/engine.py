@@ -316,8 +316,8 @@ class Engine:
                 if user is not None and user.state is State.RUNNING:
                     user.is_dirty = True
                     raise Eagle3Error(
-                        f"somebody has decoded into sequence {seq_id}, where another text is being generated: "
-                        "let the engine come to an end before, or evaluate at least one token with `eval`"
+                        f"tokens were decoded into slot {seq_id} outside of the engine while a sequence runs there: "
+                        "let the engine finish first, or evaluate at least one token with `eval`"
                     )
                 sequence.state = State.IDLE
                 self.slots.take_over(sequence, seq_id)

@@ -1,6 +1,6 @@
 """What target and draft hold of each sequence. Both move together, here.
 
-`n_past` says how far. Going back, copying, saving and loading cut both at one position; `keep` commits the accepted
+`n_past` is how far. Going back, copying, saving and loading cut both at one position; `keep` commits the accepted
 rows of a step to both.
 """
 
@@ -37,7 +37,7 @@ class Memory:
     # one slot
 
     def set_drafter(self, drafter: Drafter | None) -> None:
-        """Have another draft; `draft_from` says of each slot where it starts."""
+        """Use another draft; `draft_from` tells it where each slot starts."""
         self.drafter = drafter
         self._n_heads += 1
 
@@ -163,7 +163,7 @@ class Memory:
         if drafter is not None and (n_seen := drafter.n_past(sequence.seq_id)) < n_past:
             self.draft_from(sequence.seq_id, n_past)
             positions = f"positions {n_seen} to {n_past - 1}"
-            self._log(f"{positions} were decoded behind the draft's back; it goes on without them")
+            self._log(f"{positions} were decoded outside of the engine; the draft continues without them")
 
     def save(self, sequence: Sequence) -> None:
         """Keep the present state of a sequence to go back to, if its memory needs that."""
