@@ -197,7 +197,7 @@ class Context:
 
     @contextmanager
     def being_filled(self) -> Iterator[None]:
-        """While Llama fills the empty context from a saved state it sets `input_ids` and `n_tokens`, which is ignored."""
+        """Ignore `n_tokens` as Llama sets it while it fills the empty context from a saved state."""
         self._is_being_filled = True
         try:
             yield
