@@ -20,7 +20,7 @@ from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
 from .parser import Parser
-from .sampling import sampling_of
+from .sampling_flags import sampling_of
 from .sources import head_of
 from .writer import Writer
 

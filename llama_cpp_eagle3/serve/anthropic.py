@@ -7,9 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from ..chat import ChatParams
 from .anthropic_schema import (
     Image,
@@ -23,35 +20,26 @@ from .anthropic_schema import (
     ToolUse,
     UrlSource,
 )
-from .chat import Conversation, begin, n_prompt_tokens
-from .completions import Shape, respond
+from .chat import Conversation, prepare_message
+from .engine_thread import End, Event, Progress
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json, until_gone
 from .jsons import dumps
+from .response_format import ResponseFormat
 from .schema import MESSAGE_ALONE, parse_object
-from .server import Server, random_id
-from .worker import End, Event, Progress
+from .server import Admission, Server, random_id
+from .sse import named_event
 
 _N_MAX_TOKENS = 4096  # where a request does not say it, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 _BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", re.DOTALL)
 
 
-async def messages(request: Request) -> Response:
-    """POST /v1/messages."""
-    server: Server = request.app.state.server
-    asked, body = to_chat(await read_json(request))
-    generation, params, c = await until_gone(request.receive, begin(server, body, f"msg_{random_id()}"))
-    shape = MessagesShape(generation, params, asked.stop_sequences)
-    return await respond(server, request, generation, shape, c.stream)
-
-
-async def count_tokens(request: Request) -> Response:
-    """POST /v1/messages/count_tokens."""
-    server: Server = request.app.state.server
-    _, body = to_chat(await read_json(request))
-    return Json({"input_tokens": await n_prompt_tokens(server, body)})
+def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesFormat:
+    """A request to /v1/messages."""
+    asked, chat = to_chat(body)
+    generation, params = prepare_message(server, chat, admission, f"msg_{random_id()}")
+    return MessagesFormat(generation, params, asked.stop_sequences)
 
 
 def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
@@ -156,7 +144,7 @@ def _part(block: Text | Image) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-class MessagesShape(Shape):
+class MessagesFormat(ResponseFormat):
     """Anthropic's objects and events of a message."""
 
     @staticmethod
@@ -164,32 +152,31 @@ class MessagesShape(Shape):
         """An event as bytes: these have names."""
         return named_event(data["type"], data)
 
-    @staticmethod
-    def error(e: ApiError) -> bytes:
+    def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun."""
         return named_event("error", anthropic_error(e))
 
     def __init__(self, generation: Generation, params: ChatParams, stop_sequences: list[str]):
-        self._generation, self._stop_sequences = generation, stop_sequences
+        self.generation, self._stop_sequences = generation, stop_sequences
         self._conversation = Conversation(params)
         self._has_begun = False
         self._block: tuple[str, int] | None = None
         """The block that is open: its type, and the number of its call."""
         self._n_blocks = 0
 
-    def part(self, answer: Answer, came: Event) -> list[Any]:
+    def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """The message's head, then its blocks, one after the other, then the reason of the end."""
         events: list[dict[str, Any]] = []
         if not self._has_begun:
             self._has_begun = True
             message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
             events.append({"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}})
-        if isinstance(came, Progress):
+        if isinstance(event, Progress):
             return [*events, {"type": "ping"}]
-        for delta in self._conversation.add(came.text, is_partial=not isinstance(came, End)):
+        for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
             events += self._of_delta(delta)
-        if isinstance(came, End):
-            usage = {"output_tokens": answer.figures.n_tokens}
+        if isinstance(event, End):
+            usage = {"output_tokens": answer.metrics.n_tokens}
             events += [
                 *self._close(),
                 {"type": "message_delta", "delta": self._why(answer), "usage": usage},
@@ -236,15 +223,15 @@ class MessagesShape(Shape):
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": {"type": kind, **fields}}
 
     def _head(self) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return {"id": generation.id, "type": "message", "role": "assistant", "model": generation.model}
 
     @staticmethod
     def _usage(answer: Answer, n_tokens: int) -> dict[str, int]:
-        figures = answer.figures
+        metrics = answer.metrics
         return {
-            "cache_read_input_tokens": figures.n_cached,
-            "input_tokens": figures.n_prompt - figures.n_cached,
+            "cache_read_input_tokens": metrics.n_cached,
+            "input_tokens": metrics.n_prompt - metrics.n_cached,
             "output_tokens": n_tokens,
         }
 
@@ -259,13 +246,9 @@ class MessagesShape(Shape):
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
-    def last(self) -> list[bytes]:
-        """Nothing."""
-        return []
-
-    def whole(self) -> Any:
+    def response(self) -> Any:
         """All of it."""
-        (answer,) = self._generation.answers
+        (answer,) = self.generation.answers
         self._conversation.add(answer.text, is_partial=False)
         message = self._conversation.message
         content: list[dict[str, Any]] = []
@@ -276,7 +259,7 @@ class MessagesShape(Shape):
         for call in message.get("tool_calls") or ():
             fields = {"id": call.get("id") or f"toolu_{random_id()}", "name": call["function"]["name"]}
             content.append({"type": "tool_use", **fields, "input": _input(call["function"]["arguments"])})
-        usage = self._usage(answer, answer.figures.n_tokens)
+        usage = self._usage(answer, answer.metrics.n_tokens)
         return {**self._head(), "content": content, **self._why(answer), "usage": usage}
 
 

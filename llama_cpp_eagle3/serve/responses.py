@@ -5,34 +5,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from ..chat import ChatParams
-from .chat import Conversation, begin, n_prompt_tokens
-from .completions import Shape, figures_of, progress_of, respond
-from .errors import invalid, unsupported
-from .figures import usage
+from .chat import Conversation, prepare_message
+from .engine_thread import End, Event, Progress, Token
+from .errors import ApiError, invalid, unsupported
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json, until_gone
+from .request_metrics import usage
+from .response_format import ResponseFormat, metrics_of, progress_of
 from .schema import MESSAGE_ALONE
-from .server import Server, random_id
-from .worker import End, Event, Progress, Token
+from .server import Admission, Server, random_id
+from .sse import named_event
 
 
-async def respond_to(request: Request) -> Response:
-    """POST /v1/responses."""
-    server: Server = request.app.state.server
-    body = to_chat(await read_json(request))
-    generation, params, c = await until_gone(request.receive, begin(server, body, f"resp_{random_id()}"))
-    return await respond(server, request, generation, ResponsesShape(generation, params), c.stream)
-
-
-async def count_tokens(request: Request) -> Response:
-    """POST /v1/responses/input_tokens."""
-    server: Server = request.app.state.server
-    n_tokens = await n_prompt_tokens(server, to_chat(await read_json(request)))
-    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
+def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesFormat:
+    """A request to /v1/responses."""
+    return ResponsesFormat(*prepare_message(server, to_chat(body), admission, f"resp_{random_id()}"))
 
 
 def to_chat(body: Any) -> dict[str, Any]:
@@ -146,7 +133,7 @@ def _texts(content: Any) -> list[dict[str, Any]]:
     return parts
 
 
-class ResponsesShape(Shape):
+class ResponsesFormat(ResponseFormat):
     """OpenAI's objects and events of a response."""
 
     @staticmethod
@@ -155,27 +142,39 @@ class ResponsesShape(Shape):
         return named_event(data["type"], data)
 
     def __init__(self, generation: Generation, params: ChatParams):
-        self._generation = generation
+        self.generation = generation
         self._conversation = Conversation(params)
         self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
         self._calls: list[dict[str, str]] = []
         self._begun: set[str] = set()
         self._n_events = 0
 
-    def part(self, answer: Answer, came: Event) -> list[Any]:
+    def error(self, e: ApiError) -> bytes:
+        """OpenAI's event of an error in a stream that has begun."""
+        return self.encode(
+            {
+                "type": "error",
+                "code": e.kind,
+                "message": e.message,
+                "param": None,
+                "sequence_number": self._n_events,
+            }
+        )
+
+    def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """Named events, numbered."""
         events = self._begin()
-        if isinstance(came, Progress):
+        if isinstance(event, Progress):
             events.append({"type": "response.in_progress", "response": self._object("in_progress", [])})
-            events[-1]["prompt_progress"] = progress_of(answer, came)
+            events[-1]["prompt_progress"] = progress_of(answer, event)
             if answer.completion.timings_per_token:
-                events[-1]["timings"] = came.timings
+                events[-1]["timings"] = event.timings
         else:
-            for delta in self._conversation.add(came.text, is_partial=not isinstance(came, End)):
+            for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
                 events += self._of_delta(delta)
-            if isinstance(came, Token) and came.timings is not None and events:
-                events[-1]["timings"] = came.timings
-            if isinstance(came, End):
+            if isinstance(event, Token) and event.timings is not None and events:
+                events[-1]["timings"] = event.timings
+            if isinstance(event, End):
                 events += self._finish(answer)
         for data in events:
             data["sequence_number"] = self._n_events
@@ -253,7 +252,7 @@ class ResponsesShape(Shape):
                 events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
             events.append(self._item("done", item, i))
         last = "completed" if answer.finish_reason == "stop" else "incomplete"
-        events.append({"type": f"response.{last}", "response": self._object(last, output), **figures_of(answer)})
+        events.append({"type": f"response.{last}", "response": self._object(last, output), **metrics_of(answer)})
         return events
 
     def _output(self) -> list[dict[str, Any]]:
@@ -274,7 +273,7 @@ class ResponsesShape(Shape):
         return output
 
     def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         data: dict[str, Any] = {
             "id": generation.id,
             "object": "response",
@@ -289,7 +288,7 @@ class ResponsesShape(Shape):
         if status == "incomplete":
             data["incomplete_details"] = {"reason": "max_output_tokens"}
         if status != "in_progress":
-            counts = usage(generation.prompt_figures, generation.figures)
+            counts = usage(generation.prompt_metrics, generation.metrics)
             data["completed_at"] = int(time.time())
             data["usage"] = {
                 "input_tokens": counts["prompt_tokens"],
@@ -300,13 +299,9 @@ class ResponsesShape(Shape):
             }
         return data
 
-    def last(self) -> list[bytes]:
-        """Nothing."""
-        return []
-
-    def whole(self) -> Any:
+    def response(self) -> Any:
         """All of it."""
-        answer = self._generation.answers[0]
+        answer = self.generation.answers[0]
         self._conversation.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
-        return {**self._object(status, self._output()), **figures_of(answer)}
+        return {**self._object(status, self._output()), **metrics_of(answer)}

@@ -1,4 +1,4 @@
-"""What all endpoints share: the model, the worker, the queue, and how a request becomes sequences."""
+"""What all endpoints share: the model, the engine thread, the queue, and how a request becomes sequences."""
 
 from __future__ import annotations
 
@@ -6,63 +6,77 @@ import asyncio
 import logging
 import secrets
 import string
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as SequenceOf
-from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
-from ..engine import Media, Sampling, Shift
+from ..engine import DraftSettings, Media, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
+from .bodies import Bodies
 from .embedder import Embedder
-from .errors import failed, invalid, too_busy, too_long
-from .figures import Figures
+from .engine_thread import EngineThread, Job
+from .errors import ApiError, failed, invalid, too_busy, too_long
+from .executor import Executor
 from .generation import Answer, Generation
 from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
-from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
-from .preparing import Preparing
+from .request_metrics import RequestMetrics
+from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
 from .templates import Templates
-from .text import Tokenizer
-from .worker import Job, Worker
+from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
+_N_BODIES = 4  # of the largest size, at once
 _STOP_SECONDS = 20.0
 _UNLIMITED_SECONDS = 1e9
 
 
+class Prepared(Protocol):
+    """A request that is ready to be generated."""
+
+    generation: Generation
+
+
+P = TypeVar("P", bound=Prepared)
+
+
 class Server:
-    """A loaded model and those who work on it."""
+    """A loaded model, its engine thread and executors."""
 
     def __init__(self, llm: Eagle3Llama, options: ServeOptions):
         self.llm, self.options, self.engine = llm, options, llm.engine
         self.metrics = Metrics(options.model_name)
-        self.worker = Worker(self.engine, self.metrics)
+        self.engine_thread = EngineThread(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
         self.embedder = self._make_embedder() if options.embeddings else None
-        self.preparing = Preparing(options.prepare_seconds)
-        self._files = Preparing(_UNLIMITED_SECONDS)
+        self.bodies = Bodies(_N_BODIES * options.n_body_max)
+        self.executor = Executor(options.prepare_seconds)
+        self._file_executor = Executor(_UNLIMITED_SECONDS)
         self._n_preparing = 0
+        self._admission_lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin, in the running loop."""
-        self.worker.start(asyncio.get_running_loop())
+        """Start the engine thread, in the running loop."""
+        self.engine_thread.start(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """End all that runs, and free the model."""
-        if not self.worker.stop():
+        """Cancel all requests, and free the model."""
+        if not self.engine_thread.stop():
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
-        if not (self.preparing.stop(_STOP_SECONDS) and self._files.stop(_STOP_SECONDS)):
+        if not (self.executor.stop(_STOP_SECONDS) and self._file_executor.stop(_STOP_SECONDS)):
             _log.error("a request is still being prepared or a file written: the model is not freed")
             return
         if self.embedder is not None:
@@ -81,56 +95,97 @@ class Server:
         return self.engine.target.n_seq
 
     @property
+    def cache_usage(self) -> float:
+        """Share of the KV cache that running sequences hold. From any thread."""
+        slots = self.engine.memory.slots
+        users = [user for slot in slots if (user := slot.user) is not None]
+        n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
+        return min(1.0, sum(user.n_past for user in users) / n_cells)
+
+    @property
     def n_queued(self) -> int:
-        """Sequences that wait for a place."""
+        """Sequences that wait for a slot."""
         return max(0, self._n_ahead - self.n_slots)
 
     @property
     def _n_ahead(self) -> int:
-        return len(self.worker.jobs) + self._n_preparing
+        return len(self.engine_thread.jobs) + self._n_preparing
 
-    async def prepare(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop that is a part of a request's preparation.
+    def drafting(self) -> dict[str, Any]:
+        """What is drafted by default, and why nothing is, if so. For the engine's thread."""
+        engine = self.engine
+        settings: DraftSettings = engine.draft
+        planner = engine.planner if settings.mode == "auto" else None
+        reason = ""
+        can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
+        if not can_draft:
+            reason = self.options.why_no_draft
+        elif settings.mode == "off":
+            reason = "it was switched off"
+        elif settings.mode == "auto" and planner is None:
+            reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
+        return {
+            "enabled": can_draft and settings.mode != "off",
+            "reason": reason,
+            "mode": settings.mode,
+            "sources": list(settings.sources),
+            "n_max_ngram": settings.n_max_ngram,
+            "n_max": settings.n_max,
+            "n_min": settings.n_min,
+            "p_min": settings.p_min,
+            "planner": None if planner is None else planner.stats(),
+        }
 
-        Raises:
-            ApiError: the request takes too long.
-        """
-        return await self.preparing.run(function, *args)
+    async def run_in_executor(self, function: Any, *args: Any) -> Any:
+        """Run a function that reads or writes files in a thread, without a deadline."""
+        return await self._file_executor.run(function, *args)
 
-    async def aside(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop, for as long as it takes: files."""
-        return await self._files.run(function, *args)
-
-    @contextmanager
-    def admit(self, n_new: int) -> Iterator[None]:
-        """Hold places in the queue for sequences that are prepared: those that find none cost nothing.
+    def reserve(self, n_new: int) -> None:
+        """Reserve places in the queue for sequences that are being prepared; see `Admission`. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever.
         """
-        if self.worker.failure:
-            raise failed(self.worker.failure)
+        if self.engine_thread.failure:
+            raise failed(self.engine_thread.failure)
         n_queue, n_most = self.options.n_queue_max, self.n_slots + self.options.n_queue_max
         if n_new > n_most:
             raise invalid(
                 f"the request asks for {n_new} texts (prompts x n) and never fits: this server has {self.n_slots} "
                 f"slots and a queue of {n_queue} (--max-queued-requests); send at most {n_most} at once"
             )
-        if self._n_ahead + n_new > n_most:
-            raise too_busy(self.n_queued, self._retry_after())
-        self._n_preparing += n_new
-        try:
-            yield
-        finally:
-            self._n_preparing -= n_new
+        with self._admission_lock:
+            if self._n_ahead + n_new > n_most:
+                raise too_busy(self.n_queued, self._retry_after())
+            self._n_preparing += n_new
 
-    async def between_steps(self, function: Any, seq_id: int | None = None) -> Any:
-        """Call a function in the worker; seq_id: once nobody uses this place."""
-        if self.worker.failure:
-            raise failed(self.worker.failure)
-        return await asyncio.wrap_future(self.worker.call(function, seq_id))
+    def release(self, n: int, generation: Generation | None = None) -> None:
+        """Release reserved places; generation: is started in their stead."""
+        with self._admission_lock:
+            self._n_preparing -= n
+            if generation is not None:
+                generation.start()
 
-    async def generate(
+    async def start_generation(self, prepare: Callable[[Admission], P]) -> P:
+        """Prepare a request in a thread, then start its generation.
+
+        prepare: parses, renders and tokenizes, within one deadline.
+
+        Raises:
+            ApiError: the request cannot be done, takes too long to prepare, or there is no room.
+        """
+        with Admission(self) as admission:
+            prepared: P = await self.executor.run(prepare, admission)
+            admission.start(prepared.generation)
+        return prepared
+
+    async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
+        """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
+        if self.engine_thread.failure:
+            raise failed(self.engine_thread.failure)
+        return await asyncio.wrap_future(self.engine_thread.call(function, seq_id))
+
+    def make_generation(
         self,
         prompts: SequenceOf[list[int]],
         completion: Completion,
@@ -140,7 +195,7 @@ class Server:
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
-        """Have prompts continued, each `completion.n` times; to be called by who was admitted.
+        """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
 
         Args:
             prompts: tokens of each.
@@ -153,9 +208,9 @@ class Server:
         Raises:
             ApiError: the request cannot be done.
         """
-        generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
+        generation = Generation(self.engine_thread, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
-        generation.begin(*await self.prepare(self._prepare, generation, prompts, completion, special, media, sampling))
+        generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
         return generation
 
     def _retry_after(self) -> int:
@@ -208,19 +263,19 @@ class Server:
                     raise too_long(len(tokens), engine.n_ctx) from None
                 except ValueError as e:
                     raise invalid(str(e)) from None
-                figures = Figures(len(tokens), perf_counter())
+                metrics = RequestMetrics(len(tokens), perf_counter())
                 job = Job(
-                    *(len(jobs), sequence, generation, figures),
+                    *(len(jobs), sequence, generation, metrics),
                     wants_timings=c.timings_per_token,
                     wants_progress=c.return_progress and c.stream,
-                    reads_only=c.n_predict == 0,
+                    prompt_only=c.n_predict == 0,
                     t_max=max(0.0, 1e-3 * c.t_max_predict_ms),
                     parent=parent,
                 )
                 parent = parent or job
                 jobs.append(job)
                 answers.append(
-                    Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx, parent.sequence.prompt_logprobs)
+                    Answer(job.index, tokens, c, own, draft, metrics, engine.n_ctx, parent.sequence.prompt_logprobs)
                 )
         return jobs, answers
 
@@ -231,6 +286,42 @@ class Server:
         return Shift(n_keep, c.n_discard)
 
 
+class Admission:
+    """Places in the queue that one request holds while it is prepared: requests that find none cost nothing more."""
+
+    def __init__(self, server: Server):
+        self._server = server
+        self._lock = threading.Lock()
+        self._n = 0
+        self._is_over = False
+
+    def reserve(self, n_new: int) -> None:
+        """Reserve places in the queue. From any thread.
+
+        Raises:
+            ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
+        """
+        with self._lock:
+            if self._is_over:
+                raise ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
+            self._server.reserve(n_new)
+            self._n += n_new
+
+    def start(self, generation: Generation) -> None:
+        """Start a generation, whose sequences take the reserved places."""
+        with self._lock:
+            self._server.release(self._n, generation)
+            self._n = 0
+
+    def __enter__(self) -> Admission:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        with self._lock:
+            self._is_over = True
+            self._server.release(self._n)
+
+
 def check_unsupported(c: Completion) -> None:
     """Raise ApiError for options that would have to be ignored."""
     if any(isinstance(item, dict) and item.get("scale", 0.0) != 0.0 for item in c.lora):
@@ -238,7 +329,7 @@ def check_unsupported(c: Completion) -> None:
 
 
 def random_id() -> str:
-    """Letters and digits that nobody can guess."""
+    """Random letters and digits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(32))
 
 
