@@ -24,7 +24,7 @@ struct state_header {
 
 } // namespace
 
-std::vector<uint8_t> eagle3_drafter::state_get(llama_seq_id seq_id) const {
+std::vector<uint8_t> eagle3_drafter::state_get(llama_seq_id seq_id) {
     const draft_sequence & seq     = sequence(seq_id);
     const int32_t          n_slots = seq.n_slots() - seq.pos_start();
     const size_t           n_rows  = seq.n_rows();

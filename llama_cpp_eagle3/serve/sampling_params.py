@@ -112,8 +112,8 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
     if draft.mode != "auto":
-        return "none" if draft.mode == "off" else "draft-eagle3"
-    names = {"head": "draft-eagle3", "ngram": "ngram-simple"}
+        return "none" if draft.mode == "off" else "draft-mtp" if "mtp" in draft.sources else "draft-eagle3"
+    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
     return ",".join(names[source] for source in draft.sources) or "none"
 
 
