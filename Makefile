@@ -4,6 +4,7 @@
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
+# make docs      the documentation as a site in build/site
 # make clean     remove .venv and all that was built
 #
 # For a GPU: CMAKE_ARGS="-DGGML_CUDA=on" make demo (-DGGML_METAL=on, ...). Only llama-cpp-python is compiled for it.
@@ -25,7 +26,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity sanitize lint format clean FORCE
+.PHONY: demo test parity sanitize lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	$(BIN)/llama-cpp-eagle3 speculative-simple
@@ -53,12 +54,16 @@ format: $(STAMPS)/dev
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CSRC)
 
+docs: $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 # Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
 # isolation, so that a change of the C++ code compiles only what it touches.
-$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev: pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
+$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs: pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
 	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]"
 	@touch $@
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,19 +15,18 @@ from llama_cpp_eagle3.bench import machine, peer, random_model
 from llama_cpp_eagle3.bench.runs import N_CTX, load
 
 HERE = Path(__file__).parent
-README = HERE / "README.md"
 
 
 @dataclass
 class Section:
-    """One benchmark's part of README.md."""
+    """One benchmark's figures, as results/NAME.md shows them."""
 
     script: str
     title: str
     text: str
     data: dict[str, object]
     variant: str = ""
-    """Name of the part, where a script makes several."""
+    """Its name, where a script makes several."""
 
     @property
     def name(self) -> str:
@@ -48,7 +46,7 @@ def parser(description: str | None, runs: int = 5) -> argparse.ArgumentParser:
     p.add_argument("-ngl", "--gpu-layers", type=int, default=0, help="of the target; the head follows; -1 = all")
     p.add_argument("--runs", type=int, default=runs)
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
-    p.add_argument("--publish", action="store_true", help="write the figures to README.md and results/")
+    p.add_argument("--publish", action="store_true", help="write the figures to results/")
     return p
 
 
@@ -94,7 +92,7 @@ def progress(text: str) -> None:
 
 
 def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> None:
-    """Print the figures; with --publish also put them into README.md and results/."""
+    """Print the figures; with --publish also write them to results/."""
     progress("")
     about = machine.describe(args.threads)
     command = shlex.join(["python", f"benchmarks/{section.script}.py", *(a for a in sys.argv[1:] if a != "--publish")])
@@ -113,16 +111,4 @@ def finish(args: argparse.Namespace, section: Section, files: Sequence[str]) -> 
         results.mkdir(exist_ok=True)
         document = {"command": command, **about, **section.data}
         (results / f"{section.name}.json").write_text(json.dumps(document, indent=1) + "\n")
-        _replace(section, text)
-
-
-def _replace(section: Section, text: str) -> None:
-    begin, end = f"<!-- {section.name} -->", f"<!-- /{section.name} -->"
-    block = f"{begin}\n## {section.title}\n\n{text}\n{end}"
-    readme = README.read_text(encoding="utf-8")
-    pattern = re.escape(begin) + ".*?" + re.escape(end)
-    if re.search(pattern, readme, re.DOTALL):
-        readme = re.sub(pattern, lambda _: block, readme, flags=re.DOTALL)
-    else:
-        readme = f"{readme.rstrip()}\n\n{block}\n"
-    README.write_text(readme, encoding="utf-8")
+        (results / f"{section.name}.md").write_text(f"# {section.title}\n\n{text}\n", encoding="utf-8")

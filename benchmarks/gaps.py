@@ -3,7 +3,7 @@
 Seven sequences generate; then a prompt of 4,000 tokens comes in. Told is the longest time between two tokens of a
 running sequence until that prompt's first token, relative to the median round before, and gaps relative to the nearest
 rounds in between that had nothing of the prompt: while it is read texts and drafts grow, and so does the cache that all
-attend to, so that a round takes longer than before without anybody's prompt. `--n-prompt-rows` takes as many rows of
+attend to, so that a round takes longer than before without anybody's prompt. `--prefill-budget` takes as many rows of
 the prompt into a pass instead of what the engine measures; as many as the batch holds is what reading it in one go
 would do.
 """
@@ -66,16 +66,16 @@ class Gaps:
 def main() -> None:
     p = common.parser(__doc__, runs=1)
     p.add_argument("--n-prompt", type=int, default=4000, help="tokens of the prompt that comes in")
-    p.add_argument("--n-prompt-rows", type=int, nargs="*", default=[0, 512], help="0 = as the engine measures")
+    p.add_argument("--prefill-budget", type=int, nargs="*", default=[0, 512], help="0 = as the engine measures")
     p.add_argument("--cpu-time", action="store_true", help="count processor time: for a busy machine, with one thread")
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "inflated", help="for the model files")
     args = p.parse_args()
     model, head = common.pair(args) if args.model else map(str, inflated_pair(args.folder)[:2])
     rows, data = [], []
-    for n_prompt_rows in args.n_prompt_rows:
-        gaps = measure(args, model, head, n_prompt_rows)
-        rows.append(gaps.row("measured" if n_prompt_rows == 0 else str(n_prompt_rows)))
-        data.append({"n_prompt_rows": n_prompt_rows, **asdict(gaps)})
+    for prefill_budget in args.prefill_budget:
+        gaps = measure(args, model, head, prefill_budget)
+        rows.append(gaps.row("measured" if prefill_budget == 0 else str(prefill_budget)))
+        data.append({"prefill_budget": prefill_budget, **asdict(gaps)})
     titles = [
         "prompt rows in a pass", "round before, ms", "longest gap, ms", "ratio", "gap / rounds in between, median",
         "longest", "prompt read in, s",
@@ -87,12 +87,12 @@ def main() -> None:
     common.finish(args, common.Section("gaps", "Beside a long prompt", text, {"runs": data}), [model, head])
 
 
-def measure(args: argparse.Namespace, model: str, head: str, n_prompt_rows: int) -> Gaps:
+def measure(args: argparse.Namespace, model: str, head: str, prefill_budget: int) -> Gaps:
     """One run, from the prompt's coming in to its first token."""
     n_ctx = (_N_RUNNING + 1) * (args.n_prompt + 256)
     llm: Eagle3Llama = load(
         model, head, args.threads, args.gpu_layers, n_ctx, n_batch=512, n_parallel=_N_RUNNING + 1, draft="auto",
-        n_prompt_rows=n_prompt_rows or None,
+        prefill_budget=prefill_budget or None,
     )  # fmt: skip
     llm.calibrate()
     engine, rng = llm.engine, np.random.default_rng(0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from llama_cpp_eagle3.bench.figures import Spread, table
 
 SHAPE = replace(random_model.SHAPES["Qwen3.5-4B"], n_layer=8)
 N_PROMPT = 128
-DOCUMENT = common.HERE.parent / "docs" / "targets.md"
 
 
 class Context:
@@ -122,8 +120,6 @@ def main() -> None:
     text, data, path = measure(args)
     title = "Rounds on a hybrid target: Qwen3.5-4B cut to 8 layers"
     common.finish(args, common.Section("hybrid", title, text, data), [str(path)])
-    if args.publish:
-        publish(text)
 
 
 def get_target(args: argparse.Namespace) -> Path:
@@ -204,16 +200,6 @@ def describe(
             f"interleaved runs (lowest - highest) of {args.rounds} rounds. Drafting is not in these figures.",
         ]
     )
-
-
-def publish(text: str) -> None:
-    """Put the tables into docs/targets.md."""
-    begin, end = "<!-- benchmarks/hybrid.py: begin -->\n", "<!-- benchmarks/hybrid.py: end -->"
-    old = DOCUMENT.read_text(encoding="utf-8")
-    pattern = re.escape(begin) + ".*?" + re.escape(end)
-    new, n_found = re.subn(pattern, lambda _: f"{begin}{text}\n{end}", old, flags=re.DOTALL)
-    assert n_found == 1
-    DOCUMENT.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def main() -> None:
             for title, included in (("prompts included", True), ("while all generate", False))
         ]
         report.plot_lines(common.HERE / "results" / f"{name}.svg", panels, "prompts at once")
-        texts.append(f"![tokens per second](results/{name}.svg)")
+        texts.append(f"![tokens per second]({name}.svg)")
     what = "a 1B model in Q4_0" if not args.model else Path(args.model).name
     title = f"Several prompts at once: {what}, head {args.head if not args.model else Path(args.model_draft).name}"
     if args.synthetic_acceptance:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measure everything and write it to README.md and results/. Some hours on two cores; nothing else should run.
+# Measure everything and write it to results/. Some hours on two cores; nothing else should run.
 # speed.py goes on where it was interrupted; `rm -r benchmarks/results/speed` makes it begin again.
 #
 #   pip install '.[bench]'

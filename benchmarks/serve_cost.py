@@ -83,7 +83,7 @@ def _of_engine(llm: Eagle3Llama, texts: list[str], args: argparse.Namespace, dra
     start = time.process_time()
     for text in texts:
         tokens = llm.tokenize(text.encode(), special=True)
-        engine.add(tokens, sampling, max_tokens=args.n_predict, draft=settings, use_kept=False)
+        engine.add(tokens, sampling, max_tokens=args.n_predict, draft=settings, cache_prompt=False)
     while engine.has_work:
         engine.step()
     return time.process_time() - start

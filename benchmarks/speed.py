@@ -314,7 +314,7 @@ def main() -> None:
     p.add_argument("--tools", help=f"folder of llama.cpp's tools (or {peer.ENV_TOOLS}; default: build them)")
     p.add_argument("--again", action="store_true", help="also what is there already")
     p.add_argument("--quick", action="store_true", help="very few tokens, and results that are not kept")
-    p.add_argument("--publish", action="store_true", help="write the figures to README.md and draw results/speed.svg")
+    p.add_argument("--publish", action="store_true", help="write the figures to results/ and draw speed.svg")
     args = p.parse_args()
     unknown = set(args.parts) - {*PARTS, PASSES, ALONE, SAMPLING}
     if unknown:
@@ -334,7 +334,7 @@ def main() -> None:
         plotted = [(PARTS[name].title, result) for name, result in results.items() if name not in ("peers", "simple")]
         if plotted:
             report.plot(common.HERE / "results" / "speed.svg", plotted)
-            text.append("![tokens per second](results/speed.svg)")
+            text.append("![tokens per second](speed.svg)")
     if passes is not None:
         text.append(f"### A pass of the target over n rows, ms\n\n{pass_table(passes)}")
     for name, result in results.items():

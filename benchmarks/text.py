@@ -20,14 +20,14 @@ import common
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import TextDrafter
+from llama_cpp_eagle3._core import NgramDrafter
 from llama_cpp_eagle3.bench import peer
 from llama_cpp_eagle3.bench.figures import Spread, table
 from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
 from llama_cpp_eagle3.bench.runs import Peer, load, run_own
 from llama_cpp_eagle3.bench.server import Server
 
-SOURCES = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
+SOURCES = {"auto": ("head", "ngram"), "head": ("head",), "text": ("ngram",)}
 
 
 @dataclass
@@ -47,7 +47,7 @@ _N_WARM = 2  # tokens that are said before, so that the prompt is in the cache
 def index_cost(n_max: int = 1_000_000) -> None:
     """Processor time of one more token, at texts of growing length with words as frequent as words are."""
     words = (np.random.default_rng(0).zipf(1.3, n_max + 3000) % 32000).tolist()
-    drafter, n_held = TextDrafter(), 0
+    drafter, n_held = NgramDrafter(), 0
     for n in (10_000, 100_000, n_max):
         start = time.process_time()
         drafter.update(words[:n])
@@ -83,7 +83,7 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
         clock = time.process_time if args.cpu_time else time.perf_counter
         found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=clock)
         stats = llm.last_stats
-        accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.text_accepted}/{stats.text_drafted}"
+        accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.ngram_accepted}/{stats.ngram_drafted}"
         return Measured(found.tokens_per_second, found.acceptance_length, accepted)
 
     return run

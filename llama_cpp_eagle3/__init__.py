@@ -17,7 +17,7 @@ from .errors import (
 _library.load()
 
 # these need the compiled module
-from ._core import TextStore  # noqa: E402
+from ._core import NgramStore  # noqa: E402
 from .batch import BatchResult  # noqa: E402
 from .features import Features  # noqa: E402
 from .llama import Eagle3Llama  # noqa: E402
@@ -38,8 +38,8 @@ __all__ = [
     "LibraryMismatchError",
     "LogitsError",
     "ModelFileError",
+    "NgramStore",
     "RpcError",
     "Stats",
-    "TextStore",
     "__version__",
 ]

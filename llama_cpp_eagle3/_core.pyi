@@ -764,7 +764,7 @@ class _Source(Protocol):
     def expand(self, nodes: list[int], top_k: int, /) -> list[_Node]: ...
     def time_us(self) -> float: ...
 
-class TextStore:
+class NgramStore:
     """Texts that were written, for all sequences of a process to draft from. For any number of threads."""
 
     def __init__(self, n_max: int = 1 << 20) -> None:
@@ -779,10 +779,10 @@ class TextStore:
     def n_bytes(self) -> int:
         """Of memory."""
 
-class TextDrafter:
+class NgramDrafter:
     """Drafts without a model: what followed, the last times, where a text ended as it ends now."""
 
-    def __init__(self, n_seq_max: int = 1, store: TextStore | None = None) -> None:
+    def __init__(self, n_seq_max: int = 1, store: NgramStore | None = None) -> None:
         """store: where to look besides the text itself, and where what is generated goes."""
     def begin(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
@@ -822,7 +822,7 @@ class Planner:
         uniform: bool = False,
         replays: bool = False,
         pads: bool = False,
-        text: TextDrafter | None = None,
+        text: NgramDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
@@ -844,11 +844,11 @@ class Planner:
         n_rooms: Sequence[int],
         n_rows_extra: int = 0,
         n_max: Sequence[int] = (),
-        n_max_text: Sequence[int] = (),
+        n_max_ngram: Sequence[int] = (),
     ) -> list[Draft]:
         """Draft for sequences that share one pass of the target.
 
-        n_max, n_max_text: tokens of the head's and of the text's that may follow each other; else the planner's n_max.
+        n_max, n_max_ngram: tokens of the head's and of the text's that may follow each other; else the planner's n_max.
         """
     def observe(
         self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0

@@ -11,7 +11,7 @@ from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-from ._core import TextStore
+from ._core import NgramStore
 from .media import AllowHttp
 
 
@@ -69,10 +69,10 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
 
     draft_model_path: str | os.PathLike[str] | None
     draft: Literal["auto", "chain", "tree"] | None
-    draft_sources: Sequence[Literal["head", "text"]] | None
+    draft_sources: Sequence[Literal["head", "ngram"]] | None
     draft_n_max: int | None
-    draft_text_n_max: int | None
-    draft_text_store: TextStore | bool
+    draft_ngram_n_max: int | None
+    draft_ngram_store: NgramStore | bool
     draft_n_min: int
     draft_p_min: float
     draft_tree_depth: int | None
@@ -87,7 +87,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     draft_n_threads: int | None
     n_parallel: int
     kv_unified: bool | None
-    n_prompt_rows: int | None
+    prefill_budget: int | None
     prefix_cache_bytes: int
     rpc_servers: str | Sequence[str] | None
     devices: str | Sequence[str] | None

@@ -209,7 +209,7 @@ class BatchRun:
             BatchResult(
                 prompt_tokens=s.tokens[: s.n_prompt],
                 tokens=s.generated,
-                text=str(s.text),
+                text=str(s.detokenizer),
                 finish_reason=s.finish_reason,
                 stats=s.stats,
                 error=s.error,

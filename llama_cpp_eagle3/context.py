@@ -1,6 +1,6 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
-It is a sequence like any other, held in place 0 between calls. Whoever uses the model between two tokens of a generator
+It is a sequence like any other, held in slot 0 between calls. Whoever uses the model between two tokens of a generator
 takes it over; the generator then goes on only if what it stands on is still there.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Chain, DraftSettings, Engine, Media, Part, Sequence
+from .engine import Chain, DraftSettings, Engine, Media, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
 
@@ -88,7 +88,7 @@ class Context:
                 f"{len(tokens)} tokens do not fit behind {sequence.n_past}: the context holds {engine.n_ctx}. "
                 "Use a larger n_ctx."
             )
-        engine.hold(sequence, _SEQ_ID)
+        engine.attach(sequence, _SEQ_ID)
         sequence.chain = None
         sequence.tokens += tokens
         sequence.n_prompt, sequence.n_save = len(sequence.tokens), -1
@@ -231,7 +231,7 @@ class Context:
         sequence.chain, sequence.draft = generation.chain, generation.draft
         sequence.wants_logits = generation.stop is not None or sequence.logits_all
 
-    def _open(self) -> Part:
+    def _open(self) -> ScheduledSequence:
         """One pass for this sequence."""
         assert self.engine is not None
         opened = self.engine.open(self.sequence)
@@ -240,7 +240,7 @@ class Context:
         self._mirror(part)
         return part
 
-    def _mirror(self, part: Part) -> None:
+    def _mirror(self, part: ScheduledSequence) -> None:
         """Write what was taken in into Llama's arrays."""
         sequence, m = self.sequence, self._n_mirrored
         n = sequence.n_past

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-BY_HEAD, BY_TEXT = 1, 2
+BY_HEAD, BY_NGRAM = 1, 2
 """Who suggested a drafted token, as bits."""
 
 
@@ -15,7 +15,7 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i behind its parent; empty if nobody asked for them.
-    `sources[i]` says who suggested token i: BY_HEAD, BY_TEXT or both; empty: the head.
+    `sources[i]` says who suggested token i: BY_HEAD, BY_NGRAM or both; empty: the head.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -57,9 +57,9 @@ class EngineLlama(Llama):  # type: ignore[misc]
 
     # how to draft, see Eagle3Llama
     draft: str
-    draft_sources: Sequence[Literal["head", "text"]]
+    draft_sources: Sequence[Literal["head", "ngram"]]
     draft_n_max: int
-    draft_text_n_max: int
+    draft_ngram_n_max: int
     draft_n_min: int
     draft_p_min: float
     draft_tree_depth: int
@@ -140,7 +140,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
         return DraftSettings(
             mode=self.draft,  # type: ignore[arg-type]
             sources=tuple(self.draft_sources),
-            n_max_text=self.draft_text_n_max,
+            n_max_ngram=self.draft_ngram_n_max,
             n_max=self.draft_n_max,
             n_min=self.draft_n_min,
             p_min=self.draft_p_min,
@@ -257,7 +257,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
 
     def _have_planner(self, seconds: float = 2.0, must: bool = False, log: Callable[[str], None] | None = None) -> None:
         """The time that measuring takes is told as such, and is nobody's prompt's."""
-        drafts = self._head is not None or self.engine.text is not None
+        drafts = self._head is not None or self.engine.ngram is not None
         if (drafts or self.n_parallel > 1) and self.engine.planner is None:
             start = perf_counter_ns()
             with without_details():
@@ -389,7 +389,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
             check_state(state, self._loading.pair_id, self._n_ctx)
             self._loading.check_servers()
             self._context.forget()
-            self.engine.vacate()
+            self.engine.preempt_all()
             try:
                 with self._context.being_filled():
                     super().load_state(state)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from llama_cpp import LLAMA_FLASH_ATTN_TYPE_ENABLED
 
-from ._core import Guard, TextStore
+from ._core import Guard, NgramStore
 from .arguments import check_names
 from .context import Context
 from .engine import Engine, Vocab, check_rng
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("llama_cpp_eagle3")
 
 DRAFT_SETTINGS = (
-    "draft", "draft_sources", "draft_n_max", "draft_text_n_max", "draft_n_min",
+    "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
     "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
 """Attributes that may be changed between two generations."""
@@ -52,7 +52,7 @@ class Eagle3Llama(GeneratingLlama):
 
     Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.
 
-    Example:
+    Examples:
         >>> llm = Eagle3Llama("target.gguf", draft_model_path="eagle3.gguf", n_ctx=4096)
         >>> llm("def fibonacci(", max_tokens=64, temperature=0)["choices"][0]["text"]
         >>> llm.last_stats
@@ -64,10 +64,10 @@ class Eagle3Llama(GeneratingLlama):
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "text"]] | None = None,
+        draft_sources: Sequence[Literal["head", "ngram"]] | None = None,
         draft_n_max: int | None = None,
-        draft_text_n_max: int | None = None,
-        draft_text_store: TextStore | bool = False,
+        draft_ngram_n_max: int | None = None,
+        draft_ngram_store: NgramStore | bool = False,
         draft_n_min: int = 0,
         draft_p_min: float = 0.0,
         draft_tree_depth: int | None = None,
@@ -82,7 +82,7 @@ class Eagle3Llama(GeneratingLlama):
         draft_n_threads: int | None = None,
         n_parallel: int = 1,
         kv_unified: bool | None = None,
-        n_prompt_rows: int | None = None,
+        prefill_budget: int | None = None,
         prefix_cache_bytes: int = 0,
         rpc_servers: str | Sequence[str] | None = None,
         devices: str | Sequence[str] | None = None,
@@ -106,13 +106,13 @@ class Eagle3Llama(GeneratingLlama):
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
-            draft_sources: what may draft in "auto": "head", and "text", which suggests what followed before where the
-                text ended as it ends now, and costs nothing. Default: all that there is; without a head "text" if
+            draft_sources: what may draft in "auto": "head", and "ngram", which drafts what followed before where the
+                text ended as it ends now, and costs nothing. Default: all that there is; without a head "ngram" if
                 draft="auto" is given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
-            draft_text_n_max: the same of what the text suggests (default: draft_n_max if given, else 32).
-            draft_text_store: look for the end of the text in what others wrote too: a TextStore, or True for one that
-                all objects of this process on the same model file share.
+            draft_ngram_n_max: the same of the n-gram drafter (default: draft_n_max if given, else 32).
+            draft_ngram_store: look for the end of the text in what others wrote too: an NgramStore, or True for one
+                that all objects of this process on the same model file share.
             draft_n_min: shorter chains are dropped.
             draft_p_min: a chain ends before a token that is less likely than this.
             draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
@@ -135,7 +135,7 @@ class Eagle3Llama(GeneratingLlama):
                 trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
                 n_parallel: passes over many sequences are faster, since none looks at the others' cells. Default:
                 False, or True for draft="tree".
-            n_prompt_rows: tokens of a prompt that join a pass in which other sequences generate. Default: as many as
+            prefill_budget: tokens of a prompt that join a pass in which other sequences generate. Default: as many as
                 take as long again as their rows alone.
             prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
@@ -174,7 +174,7 @@ class Eagle3Llama(GeneratingLlama):
             draft=draft,
             sources=draft_sources,
             n_max=draft_n_max,
-            text_n_max=draft_text_n_max,
+            ngram_n_max=draft_ngram_n_max,
             n_min=draft_n_min,
             p_min=draft_p_min,
             tree_depth=draft_tree_depth,
@@ -205,13 +205,13 @@ class Eagle3Llama(GeneratingLlama):
         self._n_state_bytes = 0
         self.n_parallel = n_parallel
         self.draft, self.draft_sources = draft_options.mode, draft_options.sources
-        self._text_store = draft_text_store
-        self.draft_n_max, self.draft_text_n_max = draft_options.n_max, draft_options.text_n_max
+        self._ngram_store = draft_ngram_store
+        self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
         self.rng = rng
-        self._n_prompt_rows, self._n_host_bytes = n_prompt_rows, prefix_cache_bytes
+        self._prefill_budget, self._prefix_cache_bytes = prefill_budget, prefix_cache_bytes
         self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
         self._media_placeholder, self._media_http = media_placeholder, media_http
         self._projector: Projector | None = None
@@ -265,12 +265,12 @@ class Eagle3Llama(GeneratingLlama):
             tap=loading.tap,
             draft=self.draft_settings,
             draft_model=self.draft_model,
-            text=loading.make_text_drafter(self._text_store),
+            ngram=loading.make_ngram_drafter(self._ngram_store),
             n_rs_seq=self.context_params.n_rs_seq,
             before_pass=loading.check_servers,
             log=self._info,
-            n_prompt_rows=self._n_prompt_rows,
-            n_host_bytes=self._n_host_bytes,
+            prefill_budget=self._prefill_budget,
+            prefix_cache_bytes=self._prefix_cache_bytes,
         )
         self._info(self.where)
         if loading.leaves_gpu_idle(self.model_params):
@@ -407,8 +407,8 @@ class Eagle3Llama(GeneratingLlama):
             **super().__getstate__(),
             **draft,
             **{name: getattr(self, name) for name in DRAFT_SETTINGS},
-            "n_prompt_rows": self._n_prompt_rows,
-            "prefix_cache_bytes": self._n_host_bytes,
+            "prefill_budget": self._prefill_budget,
+            "prefix_cache_bytes": self._prefix_cache_bytes,
             "rpc_servers": self._loading.rpc_servers,
             "devices": self._loading.model.devices,
             "override_tensor": self._loading.model.override_tensor,

@@ -12,9 +12,9 @@ from ._core import (
     Drafter,
     Eagle3Drafter,
     FeatureTap,
+    NgramDrafter,
+    NgramStore,
     Target,
-    TextDrafter,
-    TextStore,
     local_accelerators,
     model_matrices,
 )
@@ -30,7 +30,7 @@ from .rpc import RpcServers, find_device
 
 _N_ROWS = 64  # passes of more rows than this are not measured
 
-_stores: dict[str, TextStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
+_stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
 
 class Loading:
@@ -196,13 +196,13 @@ class Loading:
             drafter.use_cpu_kernels(self.kernel_choice.limits(drafter.matrices, n_threads, log))
         return drafter
 
-    def make_text_drafter(self, store: TextStore | bool) -> TextDrafter | None:
+    def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
         """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
-        if "text" not in self.draft.sources:
+        if "ngram" not in self.draft.sources:
             return None
         if store is True:
-            store = _stores.setdefault(fingerprint(self.model_path), TextStore())
-        return TextDrafter(self.draft.n_parallel, store if isinstance(store, TextStore) else None)
+            store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
+        return NgramDrafter(self.draft.n_parallel, store if isinstance(store, NgramStore) else None)
 
     def describe(self, drafter: Drafter, target: Target, n_state_bytes: int) -> str:
         """One line on what was loaded, with a head."""

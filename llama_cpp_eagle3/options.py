@@ -15,7 +15,7 @@ from .engine.sequence import DraftSource
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "text")
+SOURCES = ("head", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1
@@ -31,7 +31,7 @@ class DraftOptions:
     mode: str
     sources: tuple[DraftSource, ...]
     n_max: int
-    text_n_max: int
+    ngram_n_max: int
     n_min: int
     p_min: float
     tree_depth: int
@@ -55,7 +55,7 @@ class DraftOptions:
         draft: str | None,
         sources: Sequence[DraftSource] | None,
         n_max: int | None,
-        text_n_max: int | None,
+        ngram_n_max: int | None,
         n_min: int,
         p_min: float,
         tree_depth: int | None,
@@ -84,7 +84,7 @@ class DraftOptions:
             mode=mode,
             sources=chosen,
             n_max=(8 if mode == "auto" else 3) if n_max is None else n_max,
-            text_n_max=(n_max or _N_MAX_TEXT) if text_n_max is None else text_n_max,
+            ngram_n_max=(n_max or _N_MAX_TEXT) if ngram_n_max is None else ngram_n_max,
             n_min=n_min,
             p_min=p_min,
             tree_depth=4 if tree_depth is None else tree_depth,
@@ -137,7 +137,7 @@ def _mode(mode: str | None, chain: bool, tree: bool) -> str:
 def _sources(sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool) -> tuple[DraftSource, ...]:
     """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source."""
     if sources is None:
-        return ("head", "text") if has_head else ("text",) if is_auto else ()
+        return ("head", "ngram") if has_head else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
     return tuple(source for source in sources if has_head or source != "head")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .draft import BY_HEAD, BY_TEXT, Draft
+from .draft import BY_HEAD, BY_NGRAM, Draft
 
 _NS = 1e-9
 
@@ -37,9 +37,9 @@ class Stats:
     head_drafted: int = 0
     """Tokens that the head drafted and the target verified."""
     head_accepted: int = 0
-    text_drafted: int = 0
+    ngram_drafted: int = 0
     """Tokens that followed the same words before, in the text or in others, and that the target verified."""
-    text_accepted: int = 0
+    ngram_accepted: int = 0
 
     why_not_drafted: str = ""
     """Why there was no draft, if there was none."""
@@ -60,7 +60,7 @@ class Stats:
         """A draft is verified."""
         self.drafts += 1
         self.head_drafted += draft.n_of(BY_HEAD)
-        self.text_drafted += draft.n_of(BY_TEXT)
+        self.ngram_drafted += draft.n_of(BY_NGRAM)
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
             self.accepted_per_position += [0] * (draft.depth - n)
@@ -76,7 +76,7 @@ class Stats:
         self.accepted_per_position[i] += 1
         source = draft.source(node)
         self.head_accepted += source & BY_HEAD != 0
-        self.text_accepted += source & BY_TEXT != 0
+        self.ngram_accepted += source & BY_NGRAM != 0
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -174,8 +174,8 @@ class Stats:
             "spec_decode_num_accepted_tokens_per_pos_total": list(self.accepted_per_position),
             "spec_decode_head_num_draft_tokens_total": self.head_drafted,
             "spec_decode_head_num_accepted_tokens_total": self.head_accepted,
-            "spec_decode_text_num_draft_tokens_total": self.text_drafted,
-            "spec_decode_text_num_accepted_tokens_total": self.text_accepted,
+            "spec_decode_ngram_num_draft_tokens_total": self.ngram_drafted,
+            "spec_decode_ngram_num_accepted_tokens_total": self.ngram_accepted,
         }
 
     def __repr__(self) -> str:
@@ -189,9 +189,9 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
-        if self.text_drafted:
+        if self.ngram_drafted:
             parts.append(f"of the head {self.head_accepted}/{self.head_drafted}")
-            parts.append(f"from text {self.text_accepted}/{self.text_drafted}")
+            parts.append(f"from text {self.ngram_accepted}/{self.ngram_drafted}")
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")
         parts.append(

@@ -22,7 +22,7 @@ from llama_cpp._logger import set_verbose
 
 import placement
 from llama_cpp_eagle3 import _core, model_file
-from llama_cpp_eagle3.engine.proposer import Planned
+from llama_cpp_eagle3.engine.proposers import AutoProposer
 from rpc_server import RpcServer
 from tiny import Head, Target, write_head, write_perfect_pair, write_target
 
@@ -150,9 +150,9 @@ def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners are not told what passes take, so that the costs of a test stay as they are."""
-    observe = Planned.observe
+    observe = AutoProposer.observe
     monkeypatch.setattr(
-        Planned, "observe", lambda self, ended, parts, _: observe(self, replace(ended, verify_ns=0), parts, 0)
+        AutoProposer, "observe", lambda self, ended, parts, _: observe(self, replace(ended, verify_ns=0), parts, 0)
     )
 
 

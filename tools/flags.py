@@ -26,10 +26,10 @@ _HEAD = """# Flags
 
 <!-- made by tools/flags.py from the help of llama.cpp's tools: change llama_cpp_eagle3/cli/flags -->
 
-Commands take llama.cpp's flags as llama.cpp {version} spells them, with its aliases, its `on`, `off` and `auto` (also
-`1`, `true`, `enabled`, ...), and its environment variables, which the command line goes before. Flags are matched
-whole; `--long_names` may have underscores. What cannot be done here is refused by name, so that nothing is silently
-another thing.
+Which flags does the command line take? llama.cpp's, as llama.cpp {version} spells them, with its aliases, environment
+variables, and values `on`, `off` and `auto` (also `1`, `true`, `enabled`, ...). The command line overrides the
+environment. Flags are not abbreviated; `--long_names` may have underscores. What a command does not support is
+refused by name.
 """
 
 
@@ -135,7 +135,7 @@ def document(known: Mapping[str, Any]) -> str:
                 value = f" {flag.metavar}" if flag.metavar else ""
                 parts.append(f"| `{', '.join(flag.names)}{value}` | {flag.help} |")
     parts.append(
-        "\n## `llama-cpp-eagle3 chat`\n\nThose of speculative-simple that load and sample (at "
+        "\n## `llama-cpp-eagle3 chat`\n\nThe flags of speculative-simple that load and sample (at "
         "llama.cpp's temperature, 0.8), and\n\n| flag | variable | |\n|---|---|---|"
     )
     for flag in (*CONVERSATION, *TEMPLATE):

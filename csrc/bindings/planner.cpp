@@ -120,7 +120,7 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          bool uniform, bool replays, bool pads, std::shared_ptr<text_source> text) {
     if (text != nullptr && text->n_seq_max() < n_seq_max) {
         throw std::invalid_argument(
-            format("planner: expected a TextDrafter for %d sequences, found one for %d", n_seq_max, text->n_seq_max()));
+            format("planner: expected a NgramDrafter for %d sequences, found one for %d", n_seq_max, text->n_seq_max()));
     }
     planner_params params;
     params.n_max        = n_max;
@@ -153,10 +153,10 @@ py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
                                       int32_t n_rows_extra, const std::vector<int32_t> & n_max,
-                                      const std::vector<int32_t> & n_max_text) {
+                                      const std::vector<int32_t> & n_max_ngram) {
     const busy_flag::scope  scope(self.busy);
     std::vector<py::object> drafts;
-    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_text)) {
+    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram)) {
         drafts.push_back(plan_to_draft(plan));
     }
     return drafts;
@@ -240,7 +240,7 @@ void register_planner(py::module_ & m) {
         of all trees of a round, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
         uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass
-        evaluates all accepted tokens again. pads: passes get the rows that `n_pad` says. text: a TextDrafter for the
+        evaluates all accepted tokens again. pads: passes get the rows that `n_pad` says. text: a NgramDrafter for the
         same sequences, which drafts too; it must be up to date in each round.
 
         One thread at a time: a second one gets BusyError.
@@ -259,8 +259,8 @@ void register_planner(py::module_ & m) {
         )pbdoc")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
-             py::arg("n_max_text") = std::vector<int32_t>(),
-             "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_text: tokens "
+             py::arg("n_max_ngram") = std::vector<int32_t>(),
+             "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_ngram: tokens "
              "of the head's and of the text's that may follow each other, for each; else the planner's own n_max.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(

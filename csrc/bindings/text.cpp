@@ -43,7 +43,7 @@ propose(text_source & self, int32_t n_max, int32_t n_nodes, int32_t top_k, llama
 } // namespace
 
 void register_text(py::module_ & m) {
-    py::class_<text_store, std::shared_ptr<text_store>>(m, "TextStore", R"pbdoc(
+    py::class_<text_store, std::shared_ptr<text_store>>(m, "NgramStore", R"pbdoc(
         Texts that were written, for all sequences of a process to draft from. For any number of threads.
 
         n_max: tokens that it holds at most, at least half of them the latest ones.
@@ -56,7 +56,7 @@ void register_text(py::module_ & m) {
         .def("__len__", &text_store::n_tokens)
         .def_property_readonly("n_bytes", &text_store::n_bytes, "Of memory.");
 
-    py::class_<text_source, std::shared_ptr<text_source>>(m, "TextDrafter", R"pbdoc(
+    py::class_<text_source, std::shared_ptr<text_source>>(m, "NgramDrafter", R"pbdoc(
         Drafts without a model: what followed, the last times, where a text ended as it ends now.
 
         store: where to look besides the text itself, and where what is generated goes.

@@ -129,10 +129,10 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
                                                  const std::vector<llama_token> &  ids_last,
                                                  const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
                                                  const std::vector<int32_t> & n_max,
-                                                 const std::vector<int32_t> & n_max_text) {
+                                                 const std::vector<int32_t> & n_max_ngram) {
     const double t_start = now_us();
     check(seq_ids, ids_last, n_rooms);
-    for (const auto * limits : { &n_max, &n_max_text }) {
+    for (const auto * limits : { &n_max, &n_max_ngram }) {
         if (!limits->empty() && limits->size() != seq_ids.size()) {
             throw std::invalid_argument(
                 format("planner: expected n_max for %zu sequences, found %zu", seq_ids.size(), limits->size()));
@@ -161,7 +161,7 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
             return is_there ? std::min(params_.n_max, limits.empty() ? params_.n_max : limits[i]) : 0;
         };
         const int32_t n_room = std::max(n_rooms[i], 0), n_head = limit(n_max, source_ != nullptr),
-                      n_text   = limit(n_max_text, text_ != nullptr);
+                      n_text   = limit(n_max_ngram, text_ != nullptr);
         const int32_t n_levels = std::clamp(n_head, 0, n_room);
         n_max_all              = std::max(n_max_all, source_ != nullptr ? n_head : n_text);
         requests_.push_back({ seq_ids[i], n_room, n_levels, std::clamp(n_text, 0, n_room) });

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine import Part
+from ..engine import ScheduledSequence
 from ..text_lines import read_lines
 
 
@@ -60,7 +60,7 @@ class Replay:
     def __init__(self) -> None:
         self.answer: Sequence[int] = ()
 
-    def __call__(self, part: Part, token: int) -> int:
+    def __call__(self, part: ScheduledSequence, token: int) -> int:
         """The token to go on with instead of the one that was drawn."""
         i = len(part.sequence.tokens) - part.sequence.n_prompt
         return self.answer[i] if i < len(self.answer) else token

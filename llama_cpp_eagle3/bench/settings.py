@@ -12,7 +12,7 @@ from ..engine.sequence import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("head", "text"), "head": ("head",), "text": ("text",)}
+_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("head", "ngram"), "head": ("head",), "text": ("ngram",)}
 
 
 @dataclass(frozen=True)

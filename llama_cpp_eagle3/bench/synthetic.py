@@ -13,7 +13,7 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from ..engine import Part
+from ..engine import ScheduledSequence
 
 
 def conditional(rates: Sequence[float]) -> list[float]:
@@ -48,13 +48,13 @@ class SyntheticAcceptance:
         self._dice = random.Random(0)
         self._n_vocab = n_vocab
 
-    def __call__(self, part: Part, token: int) -> int:
+    def __call__(self, part: ScheduledSequence, token: int) -> int:
         """The token to go on with instead of the one that was drawn."""
         draft = part.draft
         children = draft.children(part.node)
         if not children:
             return token
-        depth = len(part.said)
+        depth = len(part.sampled)
         best = max(children, key=lambda i: draft.probs[i]) if draft.probs else children[0]
         if depth < len(self._chances) and self._dice.random() < self._chances[depth]:
             return int(draft.tokens[best])

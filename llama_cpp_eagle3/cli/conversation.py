@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..chat import ChatParams, ChatTemplates, sampling_rules
 from ..chat.parser import Message
-from ..engine import Sampling, Text
+from ..engine import Detokenizer, Sampling
 from ..llama import Eagle3Llama
 
 
@@ -90,7 +90,7 @@ class Conversation:
         rules = self._rules(params)
         self.n_prompt, self.finish_reason = len(tokens), "length"
         parser = params.new_parser()
-        text = Text([*self._stop, *params.additional_stops])
+        text = Detokenizer([*self._stop, *params.additional_stops])
         stream = llm.generate(tokens, sampling=replace(self._sampling, seed=self._seed(), **rules.options))
         is_drafted = False
         try:

@@ -25,6 +25,6 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    sources = [*(["head"] if "draft-eagle3" in types else []), *(["text"] if text else [])]
+    sources = [*(["head"] if "draft-eagle3" in types else []), *(["ngram"] if text else [])]
     mode = {"draft": "auto"} if text else {}
-    return {"draft_sources": sources, "draft_text_store": "ngram-mod" in text, **mode}
+    return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

@@ -3,42 +3,42 @@
 `Engine` knows a target, a draft and llama.cpp's samplers, and neither `llama_cpp.Llama` nor files nor HTTP.
 """
 
+from .detokenizer import Detokenizer
 from .engine import Engine
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
-from .proposer import Fixed, Guess, Plain, Planned, Proposer
+from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
 from .rounds import N_ROWS_ARGMAX
 from .sampling import RNGS, SAMPLERS, Chain, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
-from .sequence import DraftSettings, Part, Round, Sequence, Shift, State, TokenLogprob, check_prompt
-from .text import Text
+from .sequence import DraftSettings, ScheduledSequence, Sequence, Shift, State, Step, TokenLogprob, check_prompt
 from .vocab import Vocab
 
 __all__ = [
     "N_ROWS_ARGMAX",
     "RNGS",
     "SAMPLERS",
+    "AutoProposer",
     "Chain",
+    "Detokenizer",
+    "DraftModelProposer",
     "DraftSettings",
     "Engine",
-    "Fixed",
-    "Guess",
+    "FixedProposer",
     "LogitsProcessor",
     "Media",
     "Memory",
+    "NoProposer",
     "Output",
-    "Part",
-    "Plain",
-    "Planned",
     "Proposer",
     "Reasoning",
     "Rng",
-    "Round",
     "Sampling",
+    "ScheduledSequence",
     "Sequence",
     "Shift",
     "State",
-    "Text",
+    "Step",
     "TokenLogprob",
     "Vocab",
     "check_media",

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 
-from .._core import Drafter, FeatureTap, Guard, Planner, Target, TextDrafter
+from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Planner, Target
 from ..errors import Eagle3Error, LogitsError
+from .detokenizer import N_COMPLETE, Detokenizer
 from .media import Media, check_media
 from .memory import Memory
 from .opener import Opener, lost_error
 from .outputs import Output, Outputs
-from .proposer import Proposer
+from .proposers import Proposer
 from .rounds import Rounds
 from .sampling import Chain, Sampling
 from .schedule import Schedule
-from .sequence import DraftSettings, Part, Round, Saved, Sequence, Shift, State, check_prompt
-from .text import N_COMPLETE, Text
+from .sequence import DraftSettings, Saved, ScheduledSequence, Sequence, Shift, State, Step, check_prompt
 from .vocab import Vocab
 
 
@@ -41,9 +41,9 @@ class Engine:
         tap: FeatureTap | None = None,
         draft: DraftSettings | None = None,
         draft_model: Callable[..., object] | None = None,
-        text: TextDrafter | None = None,
-        n_prompt_rows: int | None = None,
-        n_host_bytes: int = 0,
+        ngram: NgramDrafter | None = None,
+        prefill_budget: int | None = None,
+        prefix_cache_bytes: int = 0,
         n_rs_seq: int = 0,
         before_pass: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
@@ -58,10 +58,10 @@ class Engine:
             tap: what reads the target's hidden states.
             draft: what is drafted for sequences that do not say it.
             draft_model: a `llama_cpp.LlamaDraftModel`, in place of a drafter.
-            text: what drafts from the texts themselves, for as many sequences, once there is a planner.
-            n_prompt_rows: rows of a prompt in a pass in which others generate; None = what takes as long again as
+            ngram: the n-gram drafter, for as many sequences; it drafts once there is a planner.
+            prefill_budget: rows of a prompt in a pass in which others generate; None = what takes as long again as
                 their rows alone.
-            n_host_bytes: host memory for prefixes that fall out of the cache.
+            prefix_cache_bytes: host memory for prefixes that fall out of the cache.
             n_rs_seq: snapshots that a recurrent target keeps of each sequence.
             before_pass: called before the target or the draft computes; it may raise.
             log: told what users should know.
@@ -69,16 +69,16 @@ class Engine:
         self.vocab = vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
         """Positions of a sequence, and rows of a pass."""
-        self.memory = Memory(target, drafter, tap, n_host_bytes, log)
+        self.memory = Memory(target, drafter, tap, prefix_cache_bytes, log)
         self.draft = draft or DraftSettings()
         self.before_pass = before_pass
         self._rounds = Rounds(
             self.memory,
             n_batch=n_batch,
             n_rs_seq=n_rs_seq,
-            n_prompt_rows=n_prompt_rows,
+            prefill_budget=prefill_budget,
             draft_model=draft_model,
-            text=text,
+            ngram=ngram,
         )
         self._is_spoilt = False
         """Whether cells may hold what is no number."""
@@ -115,9 +115,9 @@ class Engine:
         self._rounds.planner = planner
 
     @property
-    def text(self) -> TextDrafter | None:
-        """What drafts from the texts themselves; None without it."""
-        return self._rounds.text
+    def ngram(self) -> NgramDrafter | None:
+        """The n-gram drafter; None without it."""
+        return self._rounds.ngram
 
     @property
     def proposer(self) -> Proposer | None:
@@ -129,12 +129,12 @@ class Engine:
         self._rounds.proposer = proposer
 
     @property
-    def on_draw(self) -> Callable[[Part, int], int] | None:
+    def on_draw(self) -> Callable[[ScheduledSequence, int], int] | None:
         """Hook for experiments: (part, token drawn) -> the token to go on with. None: the one that was drawn."""
         return self._rounds.on_draw
 
     @on_draw.setter
-    def on_draw(self, hook: Callable[[Part, int], int] | None) -> None:
+    def on_draw(self, hook: Callable[[ScheduledSequence, int], int] | None) -> None:
         self._rounds.on_draw = hook
 
     @property
@@ -143,13 +143,13 @@ class Engine:
         return self._rounds.argmax_on_device
 
     @property
-    def opened(self) -> Round | None:
+    def opened(self) -> Step | None:
         """The pass that is open."""
         return self._rounds.opened
 
     @property
     def n_running(self) -> int:
-        """Sequences that have a place."""
+        """Sequences that have a slot."""
         return len(self._schedule.running)
 
     @property
@@ -174,7 +174,7 @@ class Engine:
         draft: DraftSettings | None = None,
         logprobs: int | None = None,
         seq_id: int | None = None,
-        use_kept: bool = True,
+        cache_prompt: bool = True,
         special: Collection[int] = (),
         exact: bool = False,
         media: SequenceOf[Media] = (),
@@ -188,8 +188,8 @@ class Engine:
             stop: strings that end the text, and are cut off.
             draft: what is drafted; None = the engine's settings.
             logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
-            seq_id: the place to run in, and to go on from what is kept there; None = any.
-            use_kept: whether it may begin with what others left behind.
+            seq_id: the slot to run in, and to go on from what is kept there; None = any.
+            cache_prompt: whether it may begin with what others left behind.
             special: special tokens that are part of the text.
             exact: never exceed max_tokens, not even to complete a character.
             media: images in the prompt, whose rows have the prompt's negative tokens.
@@ -209,7 +209,7 @@ class Engine:
             draft=draft,
             logprobs=logprobs,
             seq_id=seq_id,
-            use_kept=use_kept,
+            cache_prompt=cache_prompt,
             special=special,
             exact=exact,
             media=media,
@@ -227,7 +227,7 @@ class Engine:
         draft: DraftSettings | None = None,
         logprobs: int | None = None,
         seq_id: int | None = None,
-        use_kept: bool = True,
+        cache_prompt: bool = True,
         special: Collection[int] = (),
         exact: bool = False,
         media: SequenceOf[Media] = (),
@@ -256,23 +256,23 @@ class Engine:
             Chain(sampling or Sampling(), self.vocab, self.n_ctx),
             max_tokens=n_left if max_tokens is None else max_tokens,
             draft=draft,
-            text=Text(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),
+            detokenizer=Detokenizer(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),
             logprobs=logprobs,
         )
         assert sequence.chain is not None
         sequence.chain.see(tokens)
         sequence.n_save = self.n_save(len(tokens))
-        sequence.seq_id_wanted, sequence.use_kept, sequence.special = seq_id, use_kept, frozenset(special)
+        sequence.seq_id_wanted, sequence.cache_prompt, sequence.special = seq_id, cache_prompt, frozenset(special)
         sequence.media = list(media)
         sequence.shift = shift
         if prompt_logprobs:
             if logprobs is None:
                 raise ValueError("prompt_logprobs needs logprobs")
-            sequence.prompt_logprobs, sequence.logits_all, sequence.use_kept = [], True, False
+            sequence.prompt_logprobs, sequence.logits_all, sequence.cache_prompt = [], True, False
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
-        """The second half of `add`: have a prepared sequence wait for a place. From any thread."""
+        """The second half of `add`: have a prepared sequence wait for a slot. From any thread."""
         self._schedule.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
@@ -282,7 +282,7 @@ class Engine:
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
         n_rs_seq = self._rounds.n_rs_seq
-        drafts = self.drafter is not None or (self.text is not None and draft.mode == "auto")
+        drafts = self.drafter is not None or (self.ngram is not None and draft.mode == "auto")
         if drafts and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
             raise ValueError(
                 f"a draft of {draft.depth} tokens is longer than the target's snapshots allow: it keeps "
@@ -310,7 +310,7 @@ class Engine:
             self._schedule.retire()
             return self._outputs.take()
 
-    def open(self, only: Sequence | None = None) -> Round | None:
+    def open(self, only: Sequence | None = None) -> Step | None:
         """Begin a pass: draft and verify. None if nothing is to be done.
 
         only: for this sequence, which was not added but is `held`; else for all that run.
@@ -349,19 +349,19 @@ class Engine:
 
     # a sequence that somebody drives by hand
 
-    def hold(self, sequence: Sequence, seq_id: int) -> None:
-        """Give a place to a sequence that `open(sequence)` will run; others may take it while nothing runs."""
+    def attach(self, sequence: Sequence, seq_id: int) -> None:
+        """Give a slot to a sequence that `open(sequence)` will run; others may take it while nothing runs."""
         with self._guard:
             self._begin()
             if sequence.seq_id < 0:
-                self._hold(sequence, seq_id)
+                self._attach(sequence, seq_id)
 
-    def _hold(self, sequence: Sequence, seq_id: int) -> None:
-        user = self.memory.places[seq_id].user
+    def _attach(self, sequence: Sequence, seq_id: int) -> None:
+        user = self.memory.slots[seq_id].user
         if user is not None and user.state is State.RUNNING:
-            self._schedule.put_aside(user)
-        sequence.state = State.HELD
-        self.memory.place(sequence, seq_id)
+            self._schedule.preempt(user)
+        sequence.state = State.IDLE
+        self.memory.assign(sequence, seq_id)
 
     def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Have a held sequence go on with other tokens, as far as they begin alike; the rest of them is pending."""
@@ -369,7 +369,7 @@ class Engine:
             self._begin()
             if sequence.seq_id < 0:
                 sequence.tokens = tokens
-                self._hold(sequence, seq_id)
+                self._attach(sequence, seq_id)
             else:
                 self.memory.settle(sequence)  # what is lost was not to be gone on from
                 self.memory.resume(sequence, tokens)
@@ -388,7 +388,7 @@ class Engine:
     def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Somebody has filled the empty context: a sequence holds these tokens there, and nothing else is there."""
         with self._guard:
-            sequence.state = State.HELD
+            sequence.state = State.IDLE
             self.memory.adopt(sequence, tokens, seq_id)
 
     def decoded_elsewhere(self, sequence: Sequence, n_past: int, seq_id: int) -> None:
@@ -400,14 +400,14 @@ class Engine:
         with self._guard:
             self._begin()
             if sequence.seq_id < 0:
-                user = self.memory.places[seq_id].user
+                user = self.memory.slots[seq_id].user
                 if user is not None and user.state is State.RUNNING:
                     user.is_dirty = True
                     raise Eagle3Error(
                         f"somebody has decoded into sequence {seq_id}, where another text is being generated: "
                         "let the engine come to an end before, or evaluate at least one token with `eval`"
                     )
-                sequence.state = State.HELD
+                sequence.state = State.IDLE
                 self.memory.take_over(sequence, seq_id)
             self.memory.decoded_elsewhere(sequence, n_past)
             self._rounds.decoded_elsewhere(sequence)
@@ -426,12 +426,12 @@ class Engine:
             self._begin()
             self.memory.clear()
 
-    def vacate(self) -> None:
+    def preempt_all(self) -> None:
         """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
         with self._guard:
             self._begin()
             for sequence in reversed(self._schedule.running.copy()):
-                self._schedule.put_aside(sequence)
+                self._schedule.preempt(sequence)
             self.memory.clear()
 
     def flush(self) -> None:
@@ -440,34 +440,34 @@ class Engine:
             self._begin()
             self.memory.flush()
 
-    def kept(self, seq_id: int) -> tuple[list[int], Saved]:
-        """Tokens that are kept in a place that nobody uses, and what target and draft hold of them, to be stored."""
+    def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
+        """Tokens that are kept in a slot that nobody uses, and what target and draft hold of them, to be stored."""
         with self._guard:
             self._begin()
             self.memory.flush()
-            return self.memory.kept(seq_id)
+            return self.memory.store_prefix(seq_id)
 
-    def keep_there(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
-        """Have a place that nobody uses keep tokens, from what `kept` gave before.
+    def restore_prefix(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+        """Have a slot that nobody uses keep tokens, from what `kept` gave before.
 
         Raises:
             ContextFullError: no room.
-            Eagle3Error: the states are not what they should be. The place is empty then.
+            Eagle3Error: the states are not what they should be. The slot is empty then.
         """
         with self._guard:
             self._begin()
             try:
-                self.memory.keep_there(seq_id, tokens, target, draft)
+                self.memory.restore_prefix(seq_id, tokens, target, draft)
             except BaseException:  # whatever it was, some of the state may be in the cells
                 self._is_spoilt = True
                 self._scrub()
                 raise
 
-    def forget(self, seq_id: int) -> int:
-        """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
+    def evict_prefix(self, seq_id: int) -> int:
+        """Forget what is kept in a slot that nobody uses; returns how many tokens that was."""
         with self._guard:
             self._begin()
-            return self.memory.forget(seq_id)
+            return self.memory.evict_prefix(seq_id)
 
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
         """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
@@ -499,7 +499,7 @@ class Engine:
         Those that run are put aside, and come back by themselves.
         """
         for sequence in reversed(self._schedule.running.copy()):
-            self._schedule.put_aside(sequence)
+            self._schedule.preempt(sequence)
         self.memory.scrub()
         self._is_spoilt = False
 

@@ -1,7 +1,7 @@
-"""What target and draft hold of each sequence: places, prefixes that are kept, going back. Both move together, here.
+"""What target and draft hold of each sequence: slots, prefixes that are kept, going back. Both move together, here.
 
-A place is a sequence id of target and draft. A sequence that ends leaves its tokens there, for the next one that begins
-with them, until the place or its cells are needed; what goes then may stay in host memory, up to a limit.
+A slot is a sequence id of target and draft. A sequence that ends leaves its tokens there, for the next one that begins
+with them, until the slot or its cells are needed; what goes then may stay in host memory, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 
 from .._core import Drafter, FeatureTap, Target
 from ..errors import ContextFullError, Eagle3Error
-from .host_store import HostStore, n_common
+from .host_cache import HostCache, n_common
 from .media import Media
-from .sequence import Part, Saved, Sequence, State
+from .sequence import Saved, ScheduledSequence, Sequence, State
 
 _N_WORTH_KEEPING = 32
 """Prefixes shorter than this are neither kept in host memory nor copied: to read them again is as quick."""
 _SHARE_CONTINUED = 0.5
-"""Of a kept prefix: a prompt that begins with so much of it goes on in its place, others get a copy."""
+"""Of a kept prefix: a prompt that begins with so much of it goes on in its slot, others get a copy."""
 
 
 @dataclass(slots=True)
-class Place:
-    """A sequence id."""
+class Slot:
+    """A sequence id of target and draft."""
 
     seq_id: int
     user: Sequence | None = None
-    kept: list[int] = field(default_factory=list)
-    """Tokens of a prefix that nobody uses."""
+    cached: list[int] = field(default_factory=list)
+    """Tokens of the cached prefix, while no sequence uses the slot."""
     is_dirty: bool = False
     """Nobody uses it, and what target and draft hold there is to be forgotten."""
     used_at: int = 0
@@ -38,30 +38,30 @@ class Place:
     @property
     def is_free(self) -> bool:
         """Whether another sequence may have it."""
-        return self.user is None or self.user.state is State.HELD
+        return self.user is None or self.user.state is State.IDLE
 
     @property
     def tokens(self) -> SequenceOf[int]:
         """What target and draft hold there."""
-        return self.kept if self.user is None else self.user.tokens[: self.user.n_past]
+        return self.cached if self.user is None else self.user.tokens[: self.user.n_past]
 
 
 class Memory:
-    """The places of target and draft, and all that moves what they hold."""
+    """The slots of target and draft, and all that moves what they hold."""
 
     def __init__(
         self,
         target: Target,
         drafter: Drafter | None,
         tap: FeatureTap | None,
-        n_host_bytes: int = 0,
+        prefix_cache_bytes: int = 0,
         log: Callable[[str], None] = lambda text: None,
     ):
-        """n_host_bytes: limit of host memory for prefixes that lost their place. log: told what users should know."""
+        """prefix_cache_bytes: limit of host memory for evicted prefixes. log: told what users should know."""
         self.target, self.drafter, self.tap = target, drafter, tap
         self._n_heads = 1
-        self.places = [Place(seq_id) for seq_id in range(target.n_seq)]
-        self.host = HostStore(n_host_bytes)
+        self.slots = [Slot(seq_id) for seq_id in range(target.n_seq)]
+        self.host = HostCache(prefix_cache_bytes)
         self._log = log
         self._clock = 0
 
@@ -69,51 +69,51 @@ class Memory:
         """Have another draft, which has seen nothing of what the target holds."""
         self.drafter = drafter
         self._n_heads += 1
-        for place in self.places:
-            self._draft_from(place.seq_id, len(place.tokens))
+        for slot in self.slots:
+            self._draft_from(slot.seq_id, len(slot.tokens))
 
     def _draft_from(self, seq_id: int, n_past: int) -> None:
         """Have the draft go on at a position, without what lies before."""
         if self.drafter is not None:
             self.drafter.restart(n_past, seq_id)
 
-    # places
+    # slots
 
-    def place(self, sequence: Sequence, seq_id: int | None = None) -> bool:
-        """Give a sequence a place, with as much of its tokens as is there already; False if none is free.
+    def assign(self, sequence: Sequence, seq_id: int | None = None) -> bool:
+        """Give a sequence a slot, with as much of its tokens as is there already; False if none is free.
 
         seq_id: this one and no other; it must be free.
         """
-        free = [p for p in self.places if p.is_free and (seq_id is None or p.seq_id == seq_id)]
+        free = [p for p in self.slots if p.is_free and (seq_id is None or p.seq_id == seq_id)]
         if not free:
             return False
         if sequence.saved is not None:
-            place, n_past = self._emptiest(free), sequence.n_past
-            self._vacate(place)
-            with self._changing(place):
-                if not self._load(place.seq_id, sequence.saved):
+            slot, n_past = self._emptiest(free), sequence.n_past
+            self._vacate(slot)
+            with self._changing(slot):
+                if not self._load(slot.seq_id, sequence.saved):
                     return False
             sequence.saved = None
-            self._occupy(place, sequence, n_past)
+            self._occupy(slot, sequence, n_past)
             return True
-        if not sequence.use_kept:
+        if not sequence.cache_prompt:
             self._start_in(self._emptiest(free), sequence)
             return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
         if sequence.seq_id_wanted is not None:  # it is to go on from what is there
-            n_kept = min(n_common(free[0].kept, sequence.tokens), n_wanted)
-            if n_kept > 0:
-                self._go_on_in(free[0], sequence, n_kept)
+            n_cached = min(n_common(free[0].cached, sequence.tokens), n_wanted)
+            if n_cached > 0:
+                self._go_on_in(free[0], sequence, n_cached)
             else:
                 self._start_in(free[0], sequence)
             return True
         source, n_source = self._best(sequence.tokens, n_wanted, free)
         key, n_host = self.host.find(sequence.tokens[:n_wanted])
         if n_host > n_source:
-            place, saved = self._emptiest(free), self.host.take(key)  # before what is there now goes to host memory
-            self._vacate(place)
-            self._bring_back(place, key, saved)
-            self._go_on_in(place, sequence, n_host)
+            slot, saved = self._emptiest(free), self.host.take(key)  # before what is there now goes to host memory
+            self._vacate(slot)
+            self._bring_back(slot, key, saved)
+            self._go_on_in(slot, sequence, n_host)
         elif source is None:
             self._start_in(self._emptiest(free), sequence)
         elif source in free and (len(free) == 1 or n_source >= _SHARE_CONTINUED * len(source.tokens)):
@@ -126,47 +126,47 @@ class Memory:
         return True
 
     @contextmanager
-    def _changing(self, place: Place) -> Iterator[None]:
-        """Change what a free place holds; whoever comes after an error or interrupt in the middle forgets all of it."""
-        if place.user is not None:
-            self._detach(place.user)
-        place.kept, place.is_dirty = [], True
+    def _changing(self, slot: Slot) -> Iterator[None]:
+        """Change what a free slot holds; whoever comes after an error or interrupt in the middle forgets all of it."""
+        if slot.user is not None:
+            self._detach(slot.user)
+        slot.cached, slot.is_dirty = [], True
         yield
-        place.is_dirty = False
+        slot.is_dirty = False
 
-    def _start_in(self, place: Place, sequence: Sequence) -> None:
-        self._vacate(place)
-        self._occupy(place, sequence, 0)
+    def _start_in(self, slot: Slot, sequence: Sequence) -> None:
+        self._vacate(slot)
+        self._occupy(slot, sequence, 0)
 
-    def _bring_back(self, place: Place, key: tuple[int, ...], saved: Saved) -> None:
-        """Load a prefix from host memory into an empty place, if there is room."""
-        with self._changing(place):
-            is_there = self._load(place.seq_id, saved)
-        place.kept = list(key) if is_there else []
+    def _bring_back(self, slot: Slot, key: tuple[int, ...], saved: Saved) -> None:
+        """Load a prefix from host memory into an empty slot, if there is room."""
+        with self._changing(slot):
+            is_there = self._load(slot.seq_id, saved)
+        slot.cached = list(key) if is_there else []
 
-    def _go_on_in(self, place: Place, sequence: Sequence, n_past: int) -> None:
-        """Take a free place over with the first n_past tokens that it holds, or fewer."""
-        held = place.tokens
+    def _go_on_in(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
+        """Take a free slot over with the first n_past tokens that it holds, or fewer."""
+        held = slot.tokens
         n_past = min(n_past, len(held))
         same_next = n_past < len(held) and held[n_past] == sequence.tokens[n_past]
         same_next = same_next or ends_with_media(held, n_past)
-        with self._changing(place):
-            n_past = self._truncate(place.seq_id, n_past, same_next)
-        self._occupy(place, sequence, n_past)
+        with self._changing(slot):
+            n_past = self._truncate(slot.seq_id, n_past, same_next)
+        self._occupy(slot, sequence, n_past)
 
-    def _copy_to(self, place: Place, source: Place, sequence: Sequence, n_past: int) -> bool:
-        """Have a free place hold the first tokens of another one too; False if it cannot go back there."""
-        self._vacate(place)
-        with self._changing(place):
-            n_past = self._copy(source.seq_id, place.seq_id, n_past)
+    def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, n_past: int) -> bool:
+        """Have a free slot hold the first tokens of another one too; False if it cannot go back there."""
+        self._vacate(slot)
+        with self._changing(slot):
+            n_past = self._copy(source.seq_id, slot.seq_id, n_past)
             if n_past > 0 and self.drafter is not None:
                 same_next = ends_with_media(source.tokens, n_past)
-                n_seen = self.drafter.copy(source.seq_id, place.seq_id, n_past, same_next)
-                n_past = self.target.truncate(n_seen, place.seq_id)
+                n_seen = self.drafter.copy(source.seq_id, slot.seq_id, n_past, same_next)
+                n_past = self.target.truncate(n_seen, slot.seq_id)
         if n_past == 0:
-            self._forget(place)
+            self._forget(slot)
             return False
-        self._occupy(place, sequence, n_past)
+        self._occupy(slot, sequence, n_past)
         return True
 
     def _copy(self, source: int, seq_id: int, n_past: int) -> int:
@@ -182,7 +182,7 @@ class Memory:
         return n
 
     def resume(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Have a sequence that is held in its place go on with other tokens, as far as they begin alike."""
+        """Have a sequence that is held in its slot go on with other tokens, as far as they begin alike."""
         held = sequence.tokens[: sequence.n_past]
         n_same = n_common(held, tokens)
         if n_same == len(tokens) == len(held) and sequence.rows:
@@ -192,7 +192,7 @@ class Memory:
             seq_id = sequence.seq_id
             self.release(sequence)
             sequence.tokens = tokens
-            self.place(sequence, seq_id)
+            self.assign(sequence, seq_id)
             return
         consumed = n_same == len(tokens)
         n_reuse = n_same - 1 if consumed else n_same
@@ -203,76 +203,76 @@ class Memory:
         sequence.tokens = tokens
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's place away; what it holds is kept there for others."""
+        """Take a sequence's slot away; what it holds is kept there for others."""
         if sequence.seq_id < 0:
             return
-        place = self.places[sequence.seq_id]
+        slot = self.slots[sequence.seq_id]
         if sequence.is_dirty or sequence.n_foreign > 0:
-            place.is_dirty = True
+            slot.is_dirty = True
         else:
-            place.kept = sequence.tokens[: sequence.n_past]
-        place.used_at = self._tick()
+            slot.cached = sequence.tokens[: sequence.n_past]
+        slot.used_at = self._tick()
         self._detach(sequence)
 
-    def put_aside(self, sequence: Sequence) -> None:
-        """Take a sequence's place and cells away; `place` brings it back as it was."""
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a sequence's slot and cells away; `slot` brings it back as it was."""
         if sequence.is_dirty:
             self.settle(sequence)
-        place, n_past = self.places[sequence.seq_id], sequence.n_past
-        sequence.saved = self._save(place.seq_id)
-        place.is_dirty = True
+        slot, n_past = self.slots[sequence.seq_id], sequence.n_past
+        sequence.saved = self._save(slot.seq_id)
+        slot.is_dirty = True
         self._detach(sequence)
         sequence.n_past = n_past
 
     def tidy(self) -> None:
         """Forget what nobody uses and nobody can go on from."""
-        for place in self.places:
-            if place.is_dirty:
-                self._forget(place)
+        for slot in self.slots:
+            if slot.is_dirty:
+                self._forget(slot)
 
-    def make_room(self) -> bool:
+    def evict(self) -> bool:
         """Let the least recently used prefix go that nobody uses; False if there is none."""
-        if any(place.is_dirty for place in self.places):
+        if any(slot.is_dirty for slot in self.slots):
             self.tidy()
             return True
-        kept = [p for p in self.places if p.is_free and p.tokens]
+        kept = [p for p in self.slots if p.is_free and p.tokens]
         if not kept:
             return False
         self._vacate(min(kept, key=lambda p: p.used_at))
         return True
 
     def take_over(self, sequence: Sequence, seq_id: int) -> None:
-        """Somebody has filled a free place: it is this sequence's, which has not taken in anything yet."""
-        place = self.places[seq_id]
-        if place.user is not None:
-            self._detach(place.user)
-        place.is_dirty = False
-        self._occupy(place, sequence, 0)
+        """Somebody has filled a free slot: it is this sequence's, which has not taken in anything yet."""
+        slot = self.slots[seq_id]
+        if slot.user is not None:
+            self._detach(slot.user)
+        slot.is_dirty = False
+        self._occupy(slot, sequence, 0)
 
     def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Somebody has filled the context anew: a sequence has these tokens, and nothing else is there."""
-        for place in self.places:
-            if place.seq_id != seq_id:
-                self._forget(place)
+        for slot in self.slots:
+            if slot.seq_id != seq_id:
+                self._forget(slot)
         self._draft_from(seq_id, len(tokens))
         self.take_over(sequence, seq_id)
         sequence.tokens = tokens
         sequence.n_past = sequence.n_own = sequence.n_prompt = len(tokens)
 
-    def kept(self, seq_id: int) -> tuple[list[int], Saved]:
-        """Tokens that are kept in a place that nobody uses, and what target and draft hold of them."""
-        return self._unused(seq_id).kept, self._save(seq_id)
+    def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
+        """Tokens that are kept in a slot that nobody uses, and what target and draft hold of them."""
+        return self._unused(seq_id).cached, self._save(seq_id)
 
-    def keep_there(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
-        """Have a place that nobody uses keep tokens, from what `kept` gave somewhere else; draft: empty without a head.
+    def restore_prefix(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+        """Have a slot that nobody uses keep tokens, from what `kept` gave somewhere else; draft: empty without a head.
 
         Raises:
-            ContextFullError: no room; the place is empty then.
-            Eagle3Error: the states are not what they should be; the place is empty then.
+            ContextFullError: no room; the slot is empty then.
+            Eagle3Error: the states are not what they should be; the slot is empty then.
         """
-        place = self._unused(seq_id)
-        self._forget(place)
-        with self._changing(place):
+        slot = self._unused(seq_id)
+        self._forget(slot)
+        with self._changing(slot):
             self.target.state_set(seq_id, target)
             if self.target.n_past(seq_id) != len(tokens):
                 raise Eagle3Error(f"expected a state of {len(tokens)} tokens, found {self.target.n_past(seq_id)}")
@@ -280,80 +280,80 @@ class Memory:
                 self.drafter.state_set(draft, seq_id)
             else:
                 self._draft_from(seq_id, len(tokens))
-        place.kept, place.used_at = list(tokens), self._tick()
+        slot.cached, slot.used_at = list(tokens), self._tick()
 
-    def forget(self, seq_id: int) -> int:
-        """Forget what is kept in a place that nobody uses; returns how many tokens that was."""
-        place = self._unused(seq_id)
-        n_tokens = len(place.tokens)
-        self._forget(place)
+    def evict_prefix(self, seq_id: int) -> int:
+        """Forget what is kept in a slot that nobody uses; returns how many tokens that was."""
+        slot = self._unused(seq_id)
+        n_tokens = len(slot.tokens)
+        self._forget(slot)
         return n_tokens
 
-    def _unused(self, seq_id: int) -> Place:
-        place = self.places[seq_id]
-        if not place.is_free:
-            raise Eagle3Error(f"place {seq_id} is in use")
-        if place.user is not None:
-            self.release(place.user)
-        if place.is_dirty:
-            self._forget(place)
-        return place
+    def _unused(self, seq_id: int) -> Slot:
+        slot = self.slots[seq_id]
+        if not slot.is_free:
+            raise Eagle3Error(f"slot {seq_id} is in use")
+        if slot.user is not None:
+            self.release(slot.user)
+        if slot.is_dirty:
+            self._forget(slot)
+        return slot
 
     def clear(self) -> None:
         """Forget everything that no running sequence holds, host memory included."""
         self.host.clear()
-        for place in self.places:
-            if place.is_free:
-                self._forget(place)
+        for slot in self.slots:
+            if slot.is_free:
+                self._forget(slot)
 
     def scrub(self) -> None:
         """Forget everything, and clear the cells too: no sequence runs, and what is in the cells may be NaN."""
         self.clear()
         self.target.clear()
 
-    def _best(self, tokens: SequenceOf[int], n_wanted: int, free: SequenceOf[Place]) -> tuple[Place | None, int]:
-        """The place that shares the most tokens with a prompt, of equal ones a free one; and how many."""
+    def _best(self, tokens: SequenceOf[int], n_wanted: int, free: SequenceOf[Slot]) -> tuple[Slot | None, int]:
+        """The slot that shares the most tokens with a prompt, of equal ones a free one; and how many."""
         best, n_best = None, 0
-        for place in self.places:
-            if place.user is not None and (place.user.is_dirty or place.user.n_foreign > 0):
+        for slot in self.slots:
+            if slot.user is not None and (slot.user.is_dirty or slot.user.n_foreign > 0):
                 continue
-            n = min(n_common(place.tokens, tokens), n_wanted)
-            if n > n_best or (n == n_best > 0 and best not in free and place in free):
-                best, n_best = place, n
+            n = min(n_common(slot.tokens, tokens), n_wanted)
+            if n > n_best or (n == n_best > 0 and best not in free and slot in free):
+                best, n_best = slot, n
         return best, n_best
 
-    def _emptiest(self, free: SequenceOf[Place]) -> Place:
+    def _emptiest(self, free: SequenceOf[Slot]) -> Slot:
         return min(free, key=lambda p: (bool(p.tokens), p.used_at))
 
     def emptiest(self, seq_ids: SequenceOf[int]) -> int:
-        """The one of these free places that has the least to lose."""
-        return self._emptiest([self.places[i] for i in seq_ids]).seq_id
+        """The one of these free slots that has the least to lose."""
+        return self._emptiest([self.slots[i] for i in seq_ids]).seq_id
 
-    def _occupy(self, place: Place, sequence: Sequence, n_past: int) -> None:
-        place.user, place.kept = sequence, []
-        place.used_at = self._tick()
-        sequence.seq_id, sequence.n_past, sequence.n_own = place.seq_id, n_past, n_past
+    def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
+        slot.user, slot.cached = sequence, []
+        slot.used_at = self._tick()
+        sequence.seq_id, sequence.n_past, sequence.n_own = slot.seq_id, n_past, n_past
         sequence.rows = []
 
     def _detach(self, sequence: Sequence) -> None:
-        """A sequence has no place any more; what is there is the caller's business."""
-        self.places[sequence.seq_id].user = None
+        """A sequence has no slot any more; what is there is the caller's business."""
+        self.slots[sequence.seq_id].user = None
         sequence.seq_id, sequence.n_past, sequence.n_own, sequence.n_foreign = -1, 0, 0, 0
         sequence.rows, sequence.is_dirty = [], False
 
-    def _vacate(self, place: Place) -> None:
-        """Make a free place empty. A prefix that is worth it goes to host memory."""
-        tokens = place.tokens
+    def _vacate(self, slot: Slot) -> None:
+        """Make a free slot empty. A prefix that is worth it goes to host memory."""
+        tokens = slot.tokens
         if self.host.n_bytes_max > 0 and len(tokens) >= _N_WORTH_KEEPING:
-            intact = place.user is None or (not place.user.is_dirty and place.user.n_foreign == 0)
+            intact = slot.user is None or (not slot.user.is_dirty and slot.user.n_foreign == 0)
             if intact:
-                self.host.put(tokens, self._save(place.seq_id))
-        self._forget(place)
+                self.host.put(tokens, self._save(slot.seq_id))
+        self._forget(slot)
 
-    def _forget(self, place: Place) -> None:
-        """Make a free place empty."""
-        with self._changing(place):
-            self._reset(place.seq_id)
+    def _forget(self, slot: Slot) -> None:
+        """Make a free slot empty."""
+        with self._changing(slot):
+            self._reset(slot.seq_id)
 
     def _reset(self, seq_id: int) -> None:
         self.target.truncate(0, seq_id)
@@ -368,7 +368,7 @@ class Memory:
         )
 
     def _load(self, seq_id: int, state: Saved) -> bool:
-        """Load into an empty place; False if there is no room."""
+        """Load into an empty slot; False if there is no room."""
         try:
             self.target.state_set(seq_id, state.target)
         except ContextFullError:
@@ -423,8 +423,8 @@ class Memory:
 
     def flush(self) -> None:
         """Have the target evaluate all tokens that it has put off, and give up what leaves of trees share."""
-        behind = [place for place in self.places if self.target.n_replay(place.seq_id) > 0]
-        owners: list[Place | Sequence] = [place.user or place for place in behind]
+        behind = [slot for slot in self.slots if self.target.n_replay(slot.seq_id) > 0]
+        owners: list[Slot | Sequence] = [slot.user or slot for slot in behind]
         owners = [owner for owner in owners if not owner.is_dirty]
         for owner in owners:
             owner.is_dirty = True
@@ -448,7 +448,7 @@ class Memory:
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded behind the draft's back; it goes on without them")
 
-    def keep(self, parts: SequenceOf[Part], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
+    def keep(self, parts: SequenceOf[ScheduledSequence], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
         """After a pass: keep the accepted tokens of its parts, and show their rows to the draft if these still exist.
 
         may_wait: for each part whether nobody is going to draft soon. Whoever comes back after an interrupt finds some

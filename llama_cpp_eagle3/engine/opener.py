@@ -9,7 +9,7 @@ from .memory import Memory
 from .outputs import Outputs
 from .rounds import Rounds
 from .schedule import Schedule
-from .sequence import Part, Round, Sequence, Shift, State
+from .sequence import ScheduledSequence, Sequence, Shift, State, Step
 
 
 class Opener:
@@ -19,20 +19,20 @@ class Opener:
         self.memory, self.rounds, self.schedule, self.outputs = memory, rounds, schedule, outputs
         self.n_ctx = memory.target.n_ctx
 
-    def open(self, only: Sequence | None = None) -> Round | None:
+    def open(self, only: Sequence | None = None) -> Step | None:
         """Draft and verify for all that run, or for one that is held; None if nothing is to be done."""
         if only is None:
             self.schedule.admit()
-            self.schedule.close_ranks()
+            self.schedule.compact_slots()
             return self._pass(self.schedule.running, by_hand=False)
-        only.state = State.RUNNING  # nobody may take its place now
+        only.state = State.RUNNING  # nobody may take its slot now
         try:
             return self._pass([only], by_hand=True)
         finally:
             if self.rounds.opened is None:
-                only.state = State.HELD
+                only.state = State.IDLE
 
-    def _pass(self, sequences: list[Sequence], by_hand: bool) -> Round | None:
+    def _pass(self, sequences: list[Sequence], by_hand: bool) -> Step | None:
         with_drafts = True
         while True:
             self._settle_all(sequences)
@@ -52,21 +52,21 @@ class Opener:
             try:
                 self.rounds.verify(opened)
             except ContextFullError as e:
-                if self.memory.make_room():
+                if self.memory.evict():
                     continue
                 if any(part.draft.tokens for part in opened.parts):
                     with_drafts = False
                 elif by_hand:
                     raise
                 elif len(going) > 1:
-                    self.schedule.put_aside(going[-1])
+                    self.schedule.preempt(going[-1])
                 else:
                     self.outputs.fail(going[0], e)
                     return None
             else:
                 return opened
 
-    def _encode(self, part: Part, by_hand: bool) -> bool:
+    def _encode(self, part: ScheduledSequence, by_hand: bool) -> bool:
         """Have an image's rows; False if that ends its sequence."""
         assert part.media is not None
         try:
@@ -83,8 +83,8 @@ class Opener:
 
     def _settle_all(self, sequences: SequenceOf[Sequence]) -> None:
         """Settle what was interrupted: of these, and of others too, whose drafts would take up cells and leaves."""
-        for place in self.memory.places:
-            user = place.user
+        for slot in self.memory.slots:
+            user = slot.user
             if user is None or not user.is_dirty:
                 continue
             n_past, is_there = user.n_past, self.memory.settle(user)

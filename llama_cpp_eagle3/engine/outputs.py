@@ -44,7 +44,7 @@ class Outputs:
     def end(self, sequence: Sequence, reason: Literal["stop", "length", "cancelled", "error"]) -> None:
         """A sequence ends without a token."""
         sequence.finish_reason = reason
-        text = "" if sequence.text is None else sequence.text.release(at_end=True)
+        text = "" if sequence.detokenizer is None else sequence.detokenizer.release(at_end=True)
         self._outputs.append(Output(sequence, None, text))
 
     def fail(self, sequence: Sequence, error: BaseException) -> None:
@@ -54,7 +54,7 @@ class Outputs:
 
     def add(self, s: Sequence, token: int) -> None:
         """A token came: go on, or end the text."""
-        text = s.text
+        text = s.detokenizer
         assert text is not None
         if token in self.vocab.eog:
             s.tokens.pop()

@@ -1,4 +1,4 @@
-"""Rounds: propose, verify, accept, commit, for sequences that have a place.
+"""Rounds: propose, verify, accept, commit, for sequences that have a slot.
 
 Lossless by construction: a sequence's sampler chain sees the target's logits only, once per emitted token and in order.
 What is drafted decides how many rows one pass of the target computes, never which token comes out.
@@ -20,12 +20,12 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from .._core import BatchPart, Drafter, Planner, Target, TextDrafter
+from .._core import BatchPart, Drafter, NgramDrafter, Planner, Target
 from ..errors import Eagle3Error
 from .memory import Memory
-from .pace import Pace
-from .proposer import Fixed, Guess, Plain, Planned, Proposer
-from .sequence import Part, Round, Sequence, State, TokenLogprob
+from .prefill_budget import PrefillBudget
+from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
+from .sequence import ScheduledSequence, Sequence, State, Step, TokenLogprob
 
 N_ROWS_ARGMAX = 33
 """Rows of one sequence whose argmax a device may have to take at once."""
@@ -42,18 +42,18 @@ class Rounds:
         *,
         n_batch: int,
         n_rs_seq: int,
-        n_prompt_rows: int | None,
+        prefill_budget: int | None,
         draft_model: Callable[..., object] | None,
-        text: TextDrafter | None,
+        ngram: NgramDrafter | None,
     ):
         """The arguments are those of `Engine`."""
         target = memory.target
-        self.memory, self.n_batch, self.text = memory, n_batch, text
+        self.memory, self.n_batch, self.ngram = memory, n_batch, ngram
         self.n_rs_seq = n_rs_seq
-        self.pace = Pace(n_prompt_rows)
-        self.on_draw: Callable[[Part, int], int] | None = None
+        self.prefill_budget = PrefillBudget(prefill_budget)
+        self.on_draw: Callable[[ScheduledSequence, int], int] | None = None
         self.proposer: Proposer | None = None
-        self.opened: Round | None = None
+        self.opened: Step | None = None
         """The pass that is open."""
         self.argmax_on_device = False
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
@@ -64,10 +64,10 @@ class Rounds:
         self._is_text_turn = False  # images and text take turns
         self._live: list[Sequence] = []  # whose rows may still be those of the last decode
         self._n_batches = target.n_batches  # with that one
-        self._plain = Plain()
-        self._guess = None if draft_model is None else Guess(draft_model)
+        self._plain = NoProposer()
+        self._guess = None if draft_model is None else DraftModelProposer(draft_model)
         self._fixed: Proposer = self._plain
-        self._planned: Planned | None = None
+        self._planned: AutoProposer | None = None
         self.set_drafter(memory.drafter)
 
     @property
@@ -79,7 +79,7 @@ class Rounds:
         """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
         if drafter is not self.memory.drafter:
             self.memory.set_drafter(drafter)
-        self._fixed = self._plain if drafter is None else Fixed(drafter, self.target.n_leaves_max)
+        self._fixed = self._plain if drafter is None else FixedProposer(drafter, self.target.n_leaves_max)
         self._planned = None
 
     @property
@@ -89,14 +89,14 @@ class Rounds:
 
     @planner.setter
     def planner(self, planner: Planner | None) -> None:
-        self._planned = None if planner is None else Planned(planner, self.memory.drafter, self.text)
+        self._planned = None if planner is None else AutoProposer(planner, self.memory.drafter, self.ngram)
 
     def begin_text(self, sequence: Sequence) -> None:
-        """A new text begins in this sequence's place."""
+        """A new text begins in this sequence's slot."""
         if self._planned is not None:
             self._planned.planner.reset(sequence.seq_id)
-        if self.text is not None:
-            self.text.begin(sequence.seq_id)
+        if self.ngram is not None:
+            self.ngram.begin(sequence.seq_id)
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
         """Somebody else has decoded; the last row of that says what follows in this sequence."""
@@ -112,19 +112,19 @@ class Rounds:
 
     # open
 
-    def plan(self, sequences: SequenceOf[Sequence], by_hand: bool) -> Round | None:
+    def plan(self, sequences: SequenceOf[Sequence], by_hand: bool) -> Step | None:
         """Who takes part in the pass: rows of those that generate first, then pieces of prompts."""
         self.take_argmax_on_device(sequences)
         again = []
         for s in sequences:
             if s.n_past == len(s.tokens):
                 if s.rows:
-                    again.append(Part(s, s.n_past, [], True, root=s.rows[-1]))
+                    again.append(ScheduledSequence(s, s.n_past, [], True, root=s.rows[-1]))
                 else:
                     self.memory.go_back(s, s.n_past - 1, same_next=True)
         if again:  # first, for another pass would overwrite their rows
-            return Round(again, by_hand, n_rows=0, n_prompt_rows=0)
-        parts: list[Part] = []
+            return Step(again, by_hand, n_rows=0, prefill_budget=0)
+        parts: list[ScheduledSequence] = []
         reading: list[Sequence] = []
         looking: list[Sequence] = []
         n_room = self.n_batch
@@ -138,22 +138,22 @@ class Rounds:
                 is_crowded = True
                 continue
             n_room -= n
-            parts.append(Part(s, s.n_past, s.tokens[-1:], False))
-        n_prompt_rows = 0
+            parts.append(ScheduledSequence(s, s.n_past, s.tokens[-1:], False))
+        prefill_budget = 0
         # prompts that come at once begin together: only who has said more than its first token is not kept waiting
         is_going = any(len(part.sequence.tokens) > part.sequence.n_prompt + 1 for part in parts)
-        n_prompt_max = self.pace.n_rows if is_going and reading else n_room
+        n_prompt_max = self.prefill_budget.n_rows if is_going and reading else n_room
         for s in reading:
             n_replay = self._n_replay(s)
-            n = min(n_room - n_replay, n_prompt_max - n_prompt_rows)
+            n = min(n_room - n_replay, n_prompt_max - prefill_budget)
             if n <= 0:
                 break
             media = s.next_media()
             n_end = min(len(s.tokens) if media is None else media.first, s.n_past + n)
             if s.n_past < s.n_save < n_end:
                 n_end = s.n_save
-            parts.append(Part(s, s.n_past, s.tokens[s.n_past : n_end], True))
-            n_prompt_rows += n_end - s.n_past
+            parts.append(ScheduledSequence(s, s.n_past, s.tokens[s.n_past : n_end], True))
+            prefill_budget += n_end - s.n_past
             n_room -= n_replay + n_end - s.n_past
         if looking and not (parts and self._is_text_turn):
             self._is_text_turn = True
@@ -164,27 +164,27 @@ class Rounds:
         if len(parts) > 1:
             parts.sort(key=attrgetter("sequence.seq_id"))
         # without drafts nobody has tokens to evaluate again after this pass: the next one has room for all
-        return Round(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, n_prompt_rows)
+        return Step(parts, by_hand, self.n_batch if is_crowded else self.n_batch - n_room, prefill_budget)
 
-    def _plan_media(self, s: Sequence, by_hand: bool) -> Round:
+    def _plan_media(self, s: Sequence, by_hand: bool) -> Step:
         """A pass for rows of one image: llama.cpp takes either tokens or embeddings."""
         media = s.next_media()
         assert media is not None
         n = min(media.end - s.n_past, self.n_batch)
-        part = Part(s, s.n_past, s.tokens[s.n_past : s.n_past + n], True, media)
-        return Round([part], by_hand, n, n)
+        part = ScheduledSequence(s, s.n_past, s.tokens[s.n_past : s.n_past + n], True, media)
+        return Step([part], by_hand, n, n)
 
     def _n_replay(self, s: Sequence) -> int:
         return self.target.n_replay(s.seq_id) if self._can_replay else 0
 
-    def propose(self, opened: Round) -> None:
+    def propose(self, opened: Step) -> None:
         """Draft for those that can be drafted for."""
         start = perf_counter_ns()
-        groups: dict[Proposer, list[Part]] = {}
+        groups: dict[Proposer, list[ScheduledSequence]] = {}
         n_rows = opened.n_rows
         for part in opened.parts:
             s = part.sequence
-            if part.reads or s.draft.mode == "off":
+            if part.is_prefill or s.draft.mode == "off":
                 continue
             if self._n_replay(s) > N_REPLAY_MAX:
                 continue
@@ -199,8 +199,8 @@ class Rounds:
         if n_drafting == 0:
             return
         n_each = min((self.n_batch - n_rows) // n_drafting, self._n_draft_max)
-        if opened.n_prompt_rows:
-            n_each = min(n_each, self.pace.n_drafts(n_drafting))
+        if opened.prefill_budget:
+            n_each = min(n_each, self.prefill_budget.n_drafts(n_drafting))
         if self.argmax_on_device:
             n_each = min(n_each, N_ROWS_ARGMAX - 1)
         with self._noise_shown(groups):
@@ -217,7 +217,7 @@ class Rounds:
         opened.draft_ns = perf_counter_ns() - start
 
     @contextmanager
-    def _noise_shown(self, groups: Mapping[Proposer, list[Part]]) -> Iterator[None]:
+    def _noise_shown(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
         """The head knows what the next tokens will be drawn with, for as long as it drafts."""
         drafter = self.memory.drafter
         shown: list[int] = []
@@ -252,7 +252,7 @@ class Rounds:
             return False
         return s.draft.mode == "off" or (self._planned is not None and self._planned.planner.may_wait(s.seq_id, n_seqs))
 
-    def verify(self, opened: Round) -> None:
+    def verify(self, opened: Step) -> None:
         """The pass of the target."""
         start = perf_counter_ns()
         batch = self._batch(opened)
@@ -277,12 +277,12 @@ class Rounds:
             s.part = part
             if part.media is not None and s.n_past == part.media.end:
                 part.media.forget_rows()
-            if s.prompt_logprobs is not None and part.reads:
+            if s.prompt_logprobs is not None and part.is_prefill:
                 self._score(part, s.prompt_logprobs)
         if batch and opened.parts[0].media is None:
-            self.pace.observe(opened.n_part_rows, opened.n_prompt_rows, opened.verify_ns)
+            self.prefill_budget.observe(opened.n_part_rows, opened.prefill_budget, opened.verify_ns)
 
-    def _batch(self, opened: Round) -> list[BatchPart]:
+    def _batch(self, opened: Step) -> list[BatchPart]:
         """The rows of a pass, and which of them says what comes behind each part."""
         batch, row = [], 0
         for part in opened.parts:
@@ -302,7 +302,7 @@ class Rounds:
         opened.n_part_rows = row
         return batch
 
-    def _shorten(self, opened: Round) -> list[BatchPart]:
+    def _shorten(self, opened: Step) -> list[BatchPart]:
         """Have drafts that could not be taken back be of one length, which may help, or leave them out."""
         shortest = min(len(part.draft) for part in opened.parts if part.draft.tokens)
         for n in (shortest, 0):
@@ -314,13 +314,13 @@ class Rounds:
                 break
         return batch
 
-    def _n_pad(self, opened: Round, n_parts: int) -> int:
+    def _n_pad(self, opened: Step, n_parts: int) -> int:
         """Rows that make the pass faster, as far as that is known."""
-        if self._planned is None or opened.n_prompt_rows:
+        if self._planned is None or opened.prefill_budget:
             return 0
         return self._planned.planner.n_pad(opened.n_rows, n_parts)
 
-    def _score(self, part: Part, found: list[TokenLogprob]) -> None:
+    def _score(self, part: ScheduledSequence, found: list[TokenLogprob]) -> None:
         """What the rows of a prompt say of the prompt's own tokens."""
         s = part.sequence
         assert s.n_logprobs is not None
@@ -371,9 +371,9 @@ class Rounds:
             )
         part.sample_ns += perf_counter_ns() - start
         node = part.node = draft.child(node, token) if draft.tokens else -1
-        s.stats.judge(draft, len(part.said), node)
+        s.stats.judge(draft, len(part.sampled), node)
         part.ended = node < 0
-        part.said.append(token)
+        part.sampled.append(token)
         s.tokens.append(token)
         s.drafted = node >= 0
         return token
@@ -390,7 +390,7 @@ class Rounds:
             return
         start = perf_counter_ns()
         if opened.by_hand:
-            opened.parts[0].sequence.state = State.HELD
+            opened.parts[0].sequence.state = State.IDLE
         # whoever comes back after an interrupt finds some of this done
         kept = [part for part in opened.parts if part.tokens and part.sequence.part is part]
         self.memory.keep(kept, has_rows, [self._may_wait(part.sequence, len(opened.parts)) for part in kept])
@@ -410,12 +410,12 @@ class Rounds:
         self._count(opened, commit_ns)
         self._observe(opened, commit_ns)
 
-    def _count(self, opened: Round, commit_ns: int) -> None:
+    def _count(self, opened: Step, commit_ns: int) -> None:
         """Each sequence's share of the pass, by rows."""
         n_all, verify_ns, draft_ns = max(1, opened.n_part_rows), opened.verify_ns, opened.draft_ns + commit_ns
         for part in opened.parts:
             stats, n = part.sequence.stats, len(part.tokens) + len(part.draft.tokens)
-            if part.reads:
+            if part.is_prefill:
                 stats.prompt_tokens += n
                 stats.prefill_ns += (verify_ns + commit_ns) * n // n_all
             else:
@@ -424,12 +424,12 @@ class Rounds:
                 stats.draft_ns += draft_ns * n // n_all
             stats.sample_ns += part.sample_ns
 
-    def _observe(self, opened: Round, commit_ns: int) -> None:
+    def _observe(self, opened: Step, commit_ns: int) -> None:
         """Tell those who draft how it went."""
         proposer = self.proposer or self._planned
         if proposer is None:
             return
-        parts = [p for p in opened.parts if p.said and not p.reads and p.sequence.draft.mode == "auto"]
+        parts = [p for p in opened.parts if p.sampled and not p.is_prefill and p.sequence.draft.mode == "auto"]
         if parts:
             other_ns = commit_ns + sum(part.sample_ns for part in opened.parts)
             proposer.observe(opened, parts, other_ns)

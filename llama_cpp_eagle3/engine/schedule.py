@@ -1,4 +1,4 @@
-"""Who runs and who waits: places are given in the order of arrival, for as long as there is room for what is held."""
+"""Who runs and who waits: slots are given in the order of arrival, for as long as there is room for what is held."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .memory import Memory
 from .sequence import Sequence, State
 
 _N_WORTH_MOVING = 16
-"""Tokens that a sequence must still want before it is moved to another place."""
+"""Tokens that a sequence must still want before it is moved to another slot."""
 _N_CELLS_EACH = 16
 """Cells that every running sequence should have left when another one joins."""
 
@@ -19,7 +19,7 @@ class Schedule:
     """The sequences of an engine that have not ended. Only `submit` and `cancel` may be called from any thread."""
 
     def __init__(self, memory: Memory, on_run: Callable[[Sequence], None]):
-        """on_run: told of each sequence that gets a place."""
+        """on_run: told of each sequence that gets a slot."""
         self.memory = memory
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -27,7 +27,7 @@ class Schedule:
         self._has_cancelled = False
 
     def submit(self, sequence: Sequence) -> None:
-        """Have a sequence wait for a place."""
+        """Have a sequence wait for a slot."""
         self.waiting.append(sequence)
         if sequence.is_cancelled:  # before it came here
             self._has_cancelled = True
@@ -54,7 +54,7 @@ class Schedule:
             raise
 
     def admit(self) -> None:
-        """Give places to those that wait. Who waits for a place that is taken lets others pass."""
+        """Give slots to those that wait. Who waits for a slot that is taken lets others pass."""
         target = self.memory.target
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
@@ -65,13 +65,13 @@ class Schedule:
             n_spare = _N_CELLS_EACH * (1 + len(self.running))
             if target.is_pooled and self.running and n_held + len(sequence.tokens) + n_spare > target.n_ctx:
                 return
-            while not self.memory.place(sequence, sequence.seq_id_wanted):
-                if not self.memory.make_room():
+            while not self.memory.assign(sequence, sequence.seq_id_wanted):
+                if not self.memory.evict():
                     return
             self.waiting.remove(sequence)
             self._run(sequence, len(self.running))
 
-    def close_ranks(self) -> None:
+    def compact_slots(self) -> None:
         """Without a pool llama.cpp cuts a batch where the ids of its sequences leave a gap: move the last there."""
         if self.memory.target.is_pooled:
             return
@@ -86,22 +86,22 @@ class Schedule:
             if n_left < _N_WORTH_MOVING or last.seq_id_wanted is not None:
                 return
             i = self.running.index(last)
-            self.put_aside(last)
-            if not self.memory.place(last, hole):
+            self.preempt(last)
+            if not self.memory.assign(last, hole):
                 return
             self.waiting.popleft()
             self._run(last, i)
 
-    def put_aside(self, sequence: Sequence) -> None:
-        """Take a running sequence's place away; it comes back by itself, before all that were never there."""
-        self.memory.put_aside(sequence)
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's slot away; it comes back by itself, before all that were never there."""
+        self.memory.preempt(sequence)
         self.running.remove(sequence)
         sequence.state = State.WAITING
         self.waiting.appendleft(sequence)
         self.memory.tidy()
 
     def retire(self) -> None:
-        """Free the places of those that have ended."""
+        """Free the slots of those that have ended."""
         done = [s for s in self.running if s.finish_reason]
         if done:
             self.running = [s for s in self.running if not s.finish_reason]
@@ -114,10 +114,10 @@ class Schedule:
         self._finish(sequence)
 
     def _run(self, sequence: Sequence, i: int) -> None:
-        """A sequence that was waiting has a place now."""
+        """A sequence that was waiting has a slot now."""
         sequence.state = State.RUNNING
-        if sequence.n_kept < 0:
-            sequence.n_kept = sequence.n_past
+        if sequence.n_cached < 0:
+            sequence.n_cached = sequence.n_past
         self.running.insert(i, sequence)
         self._on_run(sequence)
 

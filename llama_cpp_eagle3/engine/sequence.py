@@ -10,12 +10,12 @@ from typing import Literal
 from ..draft import Draft
 from ..errors import ContextFullError
 from ..stats import Stats
+from .detokenizer import Detokenizer
 from .media import Media
 from .sampling import Chain
-from .text import Text
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "text"]
+DraftSource = Literal["head", "ngram"]
 NO_DRAFT = Draft()
 
 
@@ -27,9 +27,9 @@ class DraftSettings:
     """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
     n_max: int = 8
     """Drafted tokens that follow each other, at most."""
-    n_max_text: int = 32
-    """The same of what the text suggests."""
-    sources: tuple[DraftSource, ...] = ("head", "text")
+    n_max_ngram: int = 32
+    """The same of the n-gram drafter."""
+    sources: tuple[DraftSource, ...] = ("head", "ngram")
     """What may draft in mode "auto"; the other modes are the head's."""
     n_min: int = 0
     """Shorter chains are dropped."""
@@ -59,10 +59,10 @@ class State(enum.Enum):
     """Where a sequence stands."""
 
     WAITING = "waiting"
-    """It has no place yet, or lost it to others that were there before, and gets one when there is room."""
+    """It has no slot yet, or lost it to others that were there before, and gets one when there is room."""
     RUNNING = "running"
-    HELD = "held"
-    """It has a place, which others may take: nothing runs at the moment."""
+    IDLE = "idle"
+    """It has a slot, which others may take: nothing runs at the moment."""
     DONE = "done"
 
 
@@ -101,10 +101,11 @@ class Sequence:
     """
 
     __slots__ = (
-        *("chain", "draft", "drafted", "error", "finish_reason", "is_cancelled", "is_dirty", "logprobs", "max_tokens"),
-        *("logits_all", "media", "n_foreign", "n_cut", "n_kept", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save"),
-        *("part", "prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state", "stats"),
-        *("text", "tokens", "use_kept", "wants_logits"),
+        *("cache_prompt", "chain", "detokenizer", "draft", "drafted", "error", "finish_reason"),
+        *("is_cancelled", "is_dirty", "logits_all", "logprobs", "max_tokens", "media", "n_cached"),
+        *("n_cut", "n_foreign", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "part"),
+        *("prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state"),
+        *("stats", "tokens", "wants_logits"),
     )
 
     def __init__(
@@ -114,7 +115,7 @@ class Sequence:
         *,
         max_tokens: int,
         draft: DraftSettings,
-        text: Text | None = None,
+        detokenizer: Detokenizer | None = None,
         logprobs: int | None = None,
     ):
         self.tokens = list(tokens)
@@ -123,7 +124,7 @@ class Sequence:
         self.chain = chain
         self.max_tokens = max_tokens
         self.draft = draft
-        self.text = text
+        self.detokenizer = detokenizer
         self.n_logprobs = logprobs
         self.wants_logits = logprobs is not None
         """Whether somebody looks at the logits of its rows, so that they must not stay on a device."""
@@ -135,8 +136,8 @@ class Sequence:
         """Position at which its state is kept to go back to, if its memory needs that."""
 
         self.seq_id_wanted: int | None = None
-        """The only place that it may have."""
-        self.use_kept = True
+        """The only slot that it may have."""
+        self.cache_prompt = True
         """Whether it may begin with what others left behind."""
         self.special: frozenset[int] = frozenset()
         """Special tokens that are part of its text."""
@@ -146,15 +147,15 @@ class Sequence:
         """Of the prompt's tokens from the second one on, if they were asked for; that needs `logits_all`."""
 
         self.state = State.WAITING
-        self.n_kept = -1
+        self.n_cached = -1
         """Tokens of the prompt that did not have to be read, since others had left them behind; -1 before it runs."""
         self.seq_id = -1
-        """Of target and draft; -1 without a place."""
+        """Of target and draft; -1 without a slot."""
         self.n_cut = 0
         """Generated tokens that were cut out of the context."""
         self.n_past = 0
         """Tokens that target and draft have taken in; while a round is open, those of it that were accepted too."""
-        self.part: Part | None = None
+        self.part: ScheduledSequence | None = None
         self.rows: list[int] = []
         """Rows of the target's last decode that belong to the last of tokens[:n_past], while they are there; -1 is the
         last one of a decode that was not the engine's."""
@@ -218,14 +219,14 @@ class Sequence:
 
 
 @dataclass(slots=True)
-class Part:
+class ScheduledSequence:
     """A sequence's share of a pass: pending tokens from `n_past` on, and what was drafted behind the only one."""
 
     sequence: Sequence
     n_past: int
     tokens: list[int]
     """What was pending; empty if the row of an earlier pass is used again."""
-    reads: bool
+    is_prefill: bool
     """Whether it belongs to a prompt, rather than to a round of generation."""
     media: Media | None = None
     """The image that its tokens are rows of."""
@@ -234,7 +235,7 @@ class Part:
     draft: Draft = NO_DRAFT
     path: list[int] = field(default_factory=list)
     """Rows of accepted tokens, counted from the part's first one: those of `tokens`, 1 + i for token i of the draft."""
-    said: list[int] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
     """What the target said: the drafted tokens that were accepted, and the one behind them."""
     has_logits: bool = True
     """Whether its last row has logits: that of a piece of a prompt has none."""
@@ -259,15 +260,15 @@ class Part:
 
 
 @dataclass(slots=True)
-class Round:
+class Step:
     """One pass of the target, from its drafts to its end."""
 
-    parts: list[Part]
+    parts: list[ScheduledSequence]
     by_hand: bool
     """Whether it is for a held sequence alone."""
     n_rows: int
     """Of the pass, with tokens that it evaluates once more."""
-    n_prompt_rows: int
+    prefill_budget: int
     """Of them, of prompts."""
     n_part_rows: int = 0
     """Of them, of the parts themselves, drafts included."""

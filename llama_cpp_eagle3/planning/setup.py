@@ -184,7 +184,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
-    options.setdefault("text", engine.text)
+    options.setdefault("text", engine.ngram)
     options.setdefault("pads", engine.target.rollback_kind == "trim")
     return Planner(
         drafter,

@@ -50,7 +50,7 @@ class Limit:
 
 def is_idle(engine: Engine) -> bool:
     """Whether nothing runs and no context is held, so that passes can be timed."""
-    return not engine.has_work and all(place.user is None or not place.tokens for place in engine.memory.places)
+    return not engine.has_work and all(slot.user is None or not slot.tokens for slot in engine.memory.slots)
 
 
 def measure(

@@ -55,8 +55,8 @@ class Figures:
         }
         if self.stats.drafted:
             timings |= {"draft_n": self.stats.drafted, "draft_n_accepted": self.stats.accepted}
-        if self.stats.text_drafted:
-            timings |= {"draft_text_n": self.stats.text_drafted, "draft_text_n_accepted": self.stats.text_accepted}
+        if self.stats.ngram_drafted:
+            timings |= {"draft_ngram_n": self.stats.ngram_drafted, "draft_ngram_n_accepted": self.stats.ngram_accepted}
         return timings
 
     def speculative_decoding(self, n_max: int) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Figures:
             "num_spec_tokens": n_max,
             "by_source": {
                 "head": {"num_draft_tokens": stats.head_drafted, "num_accepted_draft_tokens": stats.head_accepted},
-                "text": {"num_draft_tokens": stats.text_drafted, "num_accepted_draft_tokens": stats.text_accepted},
+                "ngram": {"num_draft_tokens": stats.ngram_drafted, "num_accepted_draft_tokens": stats.ngram_accepted},
             },
         }
 

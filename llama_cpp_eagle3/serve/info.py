@@ -149,7 +149,7 @@ def drafting(server: Server) -> dict[str, Any]:
     settings: DraftSettings = engine.draft
     planner = engine.planner if settings.mode == "auto" else None
     reason = ""
-    can_draft = engine.drafter is not None or (engine.text is not None and bool(settings.sources))
+    can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
     if not can_draft:
         reason = server.options.why_no_draft
     elif settings.mode == "off":
@@ -161,7 +161,7 @@ def drafting(server: Server) -> dict[str, Any]:
         "reason": reason,
         "mode": settings.mode,
         "sources": list(settings.sources),
-        "n_max_text": settings.n_max_text,
+        "n_max_ngram": settings.n_max_ngram,
         "n_max": settings.n_max,
         "n_min": settings.n_min,
         "p_min": settings.p_min,

@@ -80,7 +80,7 @@ class Metrics:
         self._n_running = self._n_waiting = 0
         self._usage = 0.0
         self._n_drafted = self._n_accepted = self._n_drafts = 0
-        self._by_source = {"head": (0, 0), "text": (0, 0)}
+        self._by_source = {"head": (0, 0), "ngram": (0, 0)}
         self._per_position: list[int] = []
         self._ended: dict[str, int] = {}
         self._bucket = _Bucket()
@@ -98,9 +98,9 @@ class Metrics:
             self._bucket.n_decode += n_decode
             self._bucket.n_busy += n_decode * max(1, n_running)
             self._n_running, self._n_waiting = n_running, n_waiting
-            places = engine.memory.places
-            n_held = sum(0 if place.user is None else place.user.n_past for place in places)
-            n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(places))
+            slots = engine.memory.slots
+            n_held = sum(0 if slot.user is None else slot.user.n_past for slot in slots)
+            n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(slots))
             self._usage = min(1.0, n_held / n_cells)
 
     def tokens(self, job: Job, n: int, now: float, before: float) -> None:

@@ -103,7 +103,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
     asked = {name: value for name, value in speculative.model_dump().items() if value is not None}
     draft = replace(base, **asked)
     if "n_max" in asked:
-        draft = replace(draft, n_max_text=draft.n_max)
+        draft = replace(draft, n_max_ngram=draft.n_max)
     if draft.n_min > draft.n_max:
         raise invalid(f"Field 'speculative': n_min {draft.n_min} is more than n_max {draft.n_max}")
     return draft
@@ -113,7 +113,7 @@ def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
     if draft.mode != "auto":
         return "none" if draft.mode == "off" else "draft-eagle3"
-    names = {"head": "draft-eagle3", "text": "ngram-simple"}
+    names = {"head": "draft-eagle3", "ngram": "ngram-simple"}
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

@@ -196,7 +196,7 @@ class Server:
                         draft=draft,
                         logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
                         seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
-                        use_kept=c.cache_prompt or i > 0,
+                        cache_prompt=c.cache_prompt or i > 0,
                         special=special,
                         exact=True,
                         media=media,

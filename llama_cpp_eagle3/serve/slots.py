@@ -48,19 +48,19 @@ def _state(server: Server) -> list[dict[str, Any]]:
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
             running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
-    for place in engine.memory.places:
-        user = running.get(place.seq_id)
-        slot: dict[str, Any] = {
-            "id": place.seq_id,
+    for slot in engine.memory.slots:
+        user = running.get(slot.seq_id)
+        entry: dict[str, Any] = {
+            "id": slot.seq_id,
             "n_ctx": engine.n_ctx,
             "speculative": engine.drafter is not None,
             "is_processing": user is not None,
-            "n_prompt_tokens_cached": len(place.kept),
+            "n_prompt_tokens_cached": len(slot.cached),
         }
         if user is not None:
             sequence, answer = user
             n_decoded = answer.figures.n_tokens
-            slot |= {
+            entry |= {
                 "n_prompt_tokens": len(sequence.tokens),
                 "n_prompt_tokens_processed": answer.figures.n_read,
                 "n_prompt_tokens_cache": answer.figures.n_cached,
@@ -76,7 +76,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
                     }
                 ],
             }
-        found.append(slot)
+        found.append(entry)
     return found
 
 
@@ -124,7 +124,7 @@ def _path(folder: Path, name: Any) -> Path:
 
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, state = await server.between_steps(lambda: server.engine.kept(id_slot), id_slot)
+    tokens, state = await server.between_steps(lambda: server.engine.store_prefix(id_slot), id_slot)
     n_written = await server.aside(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
     return {
         "id_slot": id_slot,
@@ -139,7 +139,7 @@ async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     tokens, target, draft, n_read = await server.aside(_read, path, server.llm.pair_id, server.engine.n_ctx)
     try:
-        await server.between_steps(lambda: server.engine.keep_there(id_slot, tokens, target, draft), id_slot)
+        await server.between_steps(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
     except (Eagle3Error, ValueError) as e:
         raise invalid(f"Unable to restore slot: {e}") from None
     return {
@@ -152,7 +152,7 @@ async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 
 async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
-    n_erased = await server.between_steps(lambda: server.engine.forget(id_slot), id_slot)
+    n_erased = await server.between_steps(lambda: server.engine.evict_prefix(id_slot), id_slot)
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 

@@ -162,7 +162,7 @@ class Worker:
         self._inbox.put(None)
 
     def call(self, function: Callable[[], T], seq_id: int | None = None) -> Future[T]:
-        """Call a function between two steps; seq_id: when nobody uses this place any more. After the end it fails."""
+        """Call a function between two steps; seq_id: when nobody uses this slot any more. After the end it fails."""
         future: Future[T] = Future()
         with self._gate:
             if not self._has_ended:
@@ -177,7 +177,7 @@ class Worker:
         try:
             while not self._stopping:
                 try:
-                    self._call_deferred()  # who waited for a place: nothing may come in any more that would wake us
+                    self._call_deferred()  # who waited for a slot: nothing may come in any more that would wake us
                     self._take_in()
                     self._call_deferred()
                     if self.engine.has_work and not self._stopping:
@@ -238,7 +238,7 @@ class Worker:
     def _call_deferred(self) -> None:
         waiting, self._deferred = self._deferred, []
         for call in waiting:
-            if call.seq_id is not None and not self.engine.memory.places[call.seq_id].is_free:
+            if call.seq_id is not None and not self.engine.memory.slots[call.seq_id].is_free:
                 self._deferred.append(call)
             elif call.future.set_running_or_notify_cancel():
                 try:
@@ -277,10 +277,10 @@ class Worker:
         sequence, figures = job.sequence, job.figures
         if sequence.seq_id >= 0:
             figures.id_slot = sequence.seq_id
-        if figures.t_first or sequence.n_kept < 0:
+        if figures.t_first or sequence.n_cached < 0:
             return
         if not figures.t_start:
-            figures.t_start, figures.n_cached = start, min(sequence.n_kept, figures.n_prompt)
+            figures.t_start, figures.n_cached = start, min(sequence.n_cached, figures.n_prompt)
             if job.wants_progress:
                 events[job].append(Progress(figures.n_cached, 0.0, figures.timings()))
         n_past = min(sequence.n_past, figures.n_prompt)
@@ -325,7 +325,7 @@ class Worker:
         del self._by_sequence[sequence]
         self.jobs.discard(job)
         reason = "length" if job.ran_out and sequence.finish_reason == "cancelled" else sequence.finish_reason
-        word = "" if sequence.text is None else sequence.text.stopping_word
+        word = "" if sequence.detokenizer is None else sequence.detokenizer.stopping_word
         self._observer.end(job, reason)
         return End(reason, "" if job.reads_only else rest, sequence.error, word, reason == "stop" and not word)
 

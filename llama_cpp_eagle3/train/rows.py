@@ -126,7 +126,7 @@ class Harvester:
         n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_total, n_parallel=n_parallel,
-            n_batch=n_batch, n_ubatch=n_batch, n_prompt_rows=n_batch, verbose=False, **loading,
+            n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, verbose=False, **loading,
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max
 
@@ -159,7 +159,7 @@ class Harvester:
                     n_fresh += len(prompt.tokens)
                     n_room = min(max_tokens, self.n_ctx - len(prompt.tokens) - 1)
                     sampling = Sampling(temperature=TEMPERATURES[prompt.id % len(TEMPERATURES)], seed=seed + prompt.id)
-                    added = engine.add(prompt.tokens, sampling, max_tokens=n_room, use_kept=False)
+                    added = engine.add(prompt.tokens, sampling, max_tokens=n_room, cache_prompt=False)
                     captures[id(added)] = capture = _Capture()
                     running[id(added)] = prompt, added, capture
                 if not running:

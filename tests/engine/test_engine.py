@@ -115,7 +115,7 @@ def test_mixed_passes(llm: Eagle3Llama, reference: Reference) -> None:
 
 
 def test_budget(tiny_target: Any) -> None:
-    with closing(load(tiny_target, n_parallel=2, n_prompt_rows=7)) as llm:
+    with closing(load(tiny_target, n_parallel=2, prefill_budget=7)) as llm:
         engine = llm.engine
         one = engine.add([1, 2, 3], GREEDY, max_tokens=100)
         while len(one.generated) < 2:
@@ -131,7 +131,7 @@ def test_budget(tiny_target: Any) -> None:
 
 def test_who_comes_together_begins_together(tiny_target: Any) -> None:
     """Nobody has said more than a first token: the rest is read as fast as a batch holds."""
-    with closing(load(tiny_target, n_parallel=3, n_prompt_rows=7, n_batch=64)) as llm:
+    with closing(load(tiny_target, n_parallel=3, prefill_budget=7, n_batch=64)) as llm:
         engine = llm.engine
         sequences = [engine.add([i] * 50, GREEDY, max_tokens=100) for i in (1, 2, 3)]
         for reached in ([50, 14, 0], [51, 50, 27], [52, 51, 34]):
@@ -218,7 +218,7 @@ def test_the_context_is_full(tiny_target: Any, tiny_head: Any) -> None:
 
 
 @pytest.mark.parametrize("draft", ["chain", "tree", "auto"])
-def test_put_aside_and_resumed(perfect_pair: Any, draft: str) -> None:
+def test_preempted_and_resumed(perfect_pair: Any, draft: str) -> None:
     """With a cache for a third of what 12 sequences need, all end with the text they have alone."""
     texts = prompts(12, length=(20, 60))
     options = {"n_ctx": 512, "n_parallel": 12, "kv_unified": True, "draft": draft}

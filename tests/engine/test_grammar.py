@@ -116,7 +116,7 @@ def test_grammar_that_no_token_fits_ends_its_own_text(llm: Eagle3Llama) -> None:
 def test_grammars_that_are_used(llm: Eagle3Llama, grammar: str, text: str | None) -> None:
     sequence = run(llm, greedy(grammar))
     assert sequence.error is None
-    assert text is None or str(sequence.text) == text
+    assert text is None or str(sequence.detokenizer) == text
 
 
 LAZY = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "grammar_lazy": True}
@@ -124,14 +124,14 @@ LAZY = {"grammar": 'root ::= "import" " zzz" [a-z]{4} "\\n"', "grammar_lazy": Tr
 
 def test_lazy_grammar_waits_for_its_trigger(llm: Eagle3Llama) -> None:
     free = run(llm, Sampling(temperature=0.0))
-    assert "import" in str(free.text)[1:]
-    before = str(free.text).index("import")
+    assert "import" in str(free.detokenizer)[1:]
+    before = str(free.detokenizer).index("import")
     lazy = run(llm, Sampling(temperature=0.0, grammar_triggers=["import"], **LAZY))  # type: ignore[arg-type]
-    assert str(lazy.text)[:before] == str(free.text)[:before]
-    assert str(lazy.text)[before:].startswith("import zzz")
+    assert str(lazy.detokenizer)[:before] == str(free.detokenizer)[:before]
+    assert str(lazy.detokenizer)[before:].startswith("import zzz")
     assert lazy.finish_reason == "stop"
     never = run(llm, Sampling(temperature=0.0, grammar_triggers=["@@@"], **LAZY))  # type: ignore[arg-type]
-    assert str(never.text) == str(free.text)
+    assert str(never.detokenizer) == str(free.detokenizer)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -151,7 +151,7 @@ def test_trigger_that_is_no_regular_expression(llm: Eagle3Llama) -> None:
 def test_end_of_the_prompt_belongs_to_the_grammar(llm: Eagle3Llama) -> None:
     prefill = llm.tokenize(b"import os\n", add_bos=False)
     sampling = Sampling(samplers=(), temperature=0.0, grammar='root ::= "import os\\n" "xy"', grammar_prefill=prefill)
-    assert str(run(llm, sampling).text) == "xy"
+    assert str(run(llm, sampling).detokenizer) == "xy"
     with pytest.raises(ValueError, match="does not begin with the end of the prompt"):
         llm.engine.add([1], Sampling(grammar='root ::= "b"', grammar_prefill=prefill))
 
@@ -167,9 +167,9 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
     first = free.generated[0]
     reasoning = Reasoning(start=[first], ends=[tokens("@@")], forced=tokens("!@@"), budget=5)
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "samplers": samplers, **LAZY}
-    assert "os" in str(free.text)[:10]  # would start the grammar, were it not reasoning
+    assert "os" in str(free.detokenizer)[:10]  # would start the grammar, were it not reasoning
     sequence = run(llm, Sampling(reasoning=reasoning, grammar_triggers=["os"], **options))
     assert sequence.error is None
     assert sequence.generated[:6] == free.generated[:6]
-    assert str(sequence.text).startswith(str(free.text)[:15])
+    assert str(sequence.detokenizer).startswith(str(free.detokenizer)[:15])
     assert sequence.generated[6 : 6 + len(tokens("!@@"))] == tokens("!@@")

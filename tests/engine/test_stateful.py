@@ -30,7 +30,7 @@ from invariants import check_draft_cache, check_empty, check_engine
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve, Planner
 from llama_cpp_eagle3.engine import DraftSettings, Sequence
-from llama_cpp_eagle3.engine.text import N_COMPLETE
+from llama_cpp_eagle3.engine.detokenizer import N_COMPLETE
 from loading import load
 from oracle import Draw, Reference
 from recurrent_pairs import write_pair
@@ -216,8 +216,8 @@ class Machine(RuleBasedStateMachine):
         is_pool=st.booleans(),
         n_batch=st.sampled_from([12, 24, 64]),
         n_ubatch=st.sampled_from([8, 64]),
-        n_prompt_rows=st.sampled_from([None, 5, 40]),
-        n_host_bytes=st.sampled_from([0, 100_000, 64 << 20]),
+        prefill_budget=st.sampled_from([None, 5, 40]),
+        prefix_cache_bytes=st.sampled_from([0, 100_000, 64 << 20]),
         with_head=st.sampled_from([True, True, True, False]),
         draft=st.sampled_from(["chain", "tree", "auto"]),
         draft_n_max=st.integers(1, 5),
@@ -229,8 +229,8 @@ class Machine(RuleBasedStateMachine):
         is_pool: bool,
         n_batch: int,
         n_ubatch: int,
-        n_prompt_rows: int | None,
-        n_host_bytes: int,
+        prefill_budget: int | None,
+        prefix_cache_bytes: int,
         with_head: bool,
         draft: str,
         draft_n_max: int,
@@ -240,7 +240,7 @@ class Machine(RuleBasedStateMachine):
         n_ctx = 256 if self.is_pool else 256 * n_parallel
         options: dict[str, Any] = {"n_parallel": n_parallel, "kv_unified": is_pool, "n_ctx": n_ctx}
         options |= {"n_batch": n_batch, "n_ubatch": min(n_batch, n_ubatch), "swa_full": False}
-        options |= {"n_prompt_rows": n_prompt_rows, "prefix_cache_bytes": n_host_bytes}
+        options |= {"prefill_budget": prefill_budget, "prefix_cache_bytes": prefix_cache_bytes}
         if with_head:
             options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
             options["draft_n_max"] = draft_n_max
@@ -558,7 +558,7 @@ class Machine(RuleBasedStateMachine):
             self.own, self.own_is_foreign = [*self.own, *tokens], True
 
     def _look_at_own(self) -> None:
-        """Llama's context holds what it should, unless others took its place."""
+        """Llama's context holds what it should, unless others took its slot."""
         n = self.llm.n_tokens
         if n != len(self.own):
             assert n == 0, f"{n} tokens are left of {len(self.own)}"
@@ -631,7 +631,7 @@ class Machine(RuleBasedStateMachine):
         assert len(generated) <= r.max_tokens + N_COMPLETE
         assert s.seq_id == -1
         if reason == "stop":
-            is_cut = s.text is not None and any(stop in raw for stop in s.text.stop)
+            is_cut = s.detokenizer is not None and any(stop in raw for stop in s.detokenizer.stop)
             assert is_cut or set(expected[len(generated) :]) & eog or len(expected) < len(generated)
         elif reason == "length":
             assert len(generated) >= r.max_tokens or len(s.tokens) == self.engine.n_ctx + 1
@@ -647,15 +647,15 @@ class Machine(RuleBasedStateMachine):
             assert [entry.token for entry in s.logprobs][: len(generated)] == generated
         if r.is_watched and not r.may_be_cancelled:
             assert [t for t in r.tokens if t not in eog] == generated
-            assert r.text == str(s.text)
+            assert r.text == str(s.detokenizer)
 
     def _check_drafts(self) -> None:
         if self.llm.drafter is None or self.head_may_be_behind or self.engine.opened is not None:
             return
-        for place in self.engine.memory.places:
-            user = place.user
+        for slot in self.engine.memory.slots:
+            user = slot.user
             if user is None or not (user.is_dirty or user.n_foreign or user.n_past > user.n_own):
-                check_draft_cache(self.llm, self.kind.fresh, place)
+                check_draft_cache(self.llm, self.kind.fresh, slot)
 
     @rule()
     def look_at_drafts(self) -> None:

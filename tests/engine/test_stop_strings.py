@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llama_cpp_eagle3.engine.text import StopStrings, Text
+from llama_cpp_eagle3.engine.detokenizer import Detokenizer, StopStrings
 
 
 def search(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[list[str], str, str]:
@@ -35,7 +35,7 @@ def test_as_a_search_for_each(seed: int) -> None:
 
     stop = [some(6) for _ in range(rng.randint(1, 8))]
     pieces = [some(4).encode() for _ in range(rng.randint(1, 12))]
-    text, told = Text(stop), []
+    text, told = Detokenizer(stop), []
     for piece in pieces:
         text.add(piece, may_wait=False)
         ended = text.find_stop()
@@ -57,7 +57,7 @@ def test_the_cost_of_a_token_does_not_grow_with_them(monkeypatch: pytest.MonkeyP
     stop = [f"{'ab' * 20}{i}" for i in range(5000)]
     strings = StopStrings([word.encode() for word in stop])
     strings._goto = Counted(strings._goto)
-    text = Text(stop)
+    text = Detokenizer(stop)
     monkeypatch.setattr(text, "_strings", strings)
     for _ in range(500):
         text.add(b"abab", may_wait=False)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama, _core
-from llama_cpp_eagle3.engine import Fixed
+from llama_cpp_eagle3.engine import FixedProposer
 from loading import load, load_plain, path_of, prompts, take
 
 pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
@@ -305,7 +305,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
             engine.memory.target = Interrupting(target, name, n, after)
         else:
             engine.memory.drafter = Interrupting(drafter, name, n, after)
-            engine.proposer = Fixed(engine.memory.drafter, target.n_leaves_max)
+            engine.proposer = FixedProposer(engine.memory.drafter, target.n_leaves_max)
         tokens: list[int] = []
         interrupted = False
         try:

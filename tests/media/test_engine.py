@@ -88,7 +88,7 @@ def test_some_prompts_of_a_batch_have_images(llm, pictures, rng):
     together = texts(run(llm, *prompts))
     llm.engine.clear()
     assert together == [texts(run(llm, p, draft=DraftSettings(mode="off")))[0] for p in prompts]
-    assert together == [texts(run(llm, (t, []), use_kept=False))[0] for t in tokens]
+    assert together == [texts(run(llm, (t, []), cache_prompt=False))[0] for t in tokens]
 
 
 def test_equal_images_are_not_encoded_again(llm, pictures, rng):
@@ -96,9 +96,9 @@ def test_equal_images_are_not_encoded_again(llm, pictures, rng):
     first = run(llm, pictures.prompt(before, a, [1, 2, 3]))[0]
     again = run(llm, pictures.prompt(before, a, [4, 5]))[0]  # the text behind the image is another one
     assert pictures.n_encoded == 1
-    assert (first.n_kept, again.n_kept) == (0, 60)
+    assert (first.n_cached, again.n_cached) == (0, 60)
     other = run(llm, pictures.prompt(before, b, [1, 2, 3]))[0]
-    assert (pictures.n_encoded, other.n_kept) == (2, 39)  # the draft takes the row before in again
+    assert (pictures.n_encoded, other.n_cached) == (2, 39)  # the draft takes the row before in again
     llm.engine.clear()
     assert texts([again]) == texts(run(llm, ([*before, *a, 4, 5], [])))
 
@@ -107,13 +107,13 @@ def test_kept_prefixes_travel_with_their_images(llm, pictures, rng):
     tokens = rng.integers(0, 300, 60).tolist()
     prompt = pictures.prompt(tokens[:5], tokens[5:40], tokens[40:])
     want = texts(run(llm, prompt, seq_id=0))
-    kept, saved = llm.engine.kept(0)
+    kept, saved = llm.engine.store_prefix(0)
     llm.engine.clear()
-    llm.engine.keep_there(1, kept, saved.target, saved.draft)
+    llm.engine.restore_prefix(1, kept, saved.target, saved.draft)
     got = run(llm, prompt, seq_id=1)
     assert texts(got) == want
     assert pictures.n_encoded == 1
-    assert got[0].n_kept == 59
+    assert got[0].n_cached == 59
 
 
 def test_states_hold_images(llm, pictures, rng):
@@ -149,7 +149,7 @@ def test_errors_belong_to_their_sequence(llm, pictures, rng):
     got = run(llm, broken, (tokens, []))
     assert isinstance(got[0].error, ZeroDivisionError)
     assert got[1].error is None
-    assert texts(got[1:]) == texts(run(llm, (tokens, []), use_kept=False))
+    assert texts(got[1:]) == texts(run(llm, (tokens, []), cache_prompt=False))
 
 
 def test_what_does_not_fit_is_not_encoded(llm, pictures, rng):
@@ -169,9 +169,9 @@ def test_texts_are_not_drafted_from_images():
     """Where the text before an image comes again, what followed was an image."""
     words = list(range(20, 30))
     image = media_tokens(b"x", 8)
-    store = _core.TextStore()
+    store = _core.NgramStore()
     store.add([*words, 77, *image, *words])
-    for text in (_core.TextDrafter(), _core.TextDrafter(store=store)):
+    for text in (_core.NgramDrafter(), _core.NgramDrafter(store=store)):
         text.update([*words, 77, *image, *words])
         assert [token for _, token, _, _ in text.propose(8, 8)] == [77]
         text.update([*words, *image, *words])

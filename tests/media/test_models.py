@@ -142,7 +142,7 @@ def test_text_is_that_without_a_head(loaded, prompt):
     texts = []
     for n_max in (0, 3):
         sequence = llm.engine.add(
-            prompt.tokens, Sampling(temperature=0), max_tokens=20, media=prompt.media, use_kept=False,
+            prompt.tokens, Sampling(temperature=0), max_tokens=20, media=prompt.media, cache_prompt=False,
             draft=llm.draft_settings.__class__(mode="chain", n_max=n_max),
         )  # fmt: skip
         while not sequence.is_done:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3._core import CostCurve, Planner, TextDrafter
+from llama_cpp_eagle3._core import CostCurve, NgramDrafter, Planner
 from planner_sim import TARGETS, Costs, Node, us
 
 N_PROMPT = 200
@@ -58,7 +58,7 @@ class Said:
             self.nodes.append((parent, truth if is_truth else 100000 + len(self.nodes), p, depth, s))
             self.right.append(is_truth)
 
-    def run(self, planner: Planner, drafter: TextDrafter | None, n_rounds: int = 10**9) -> float:
+    def run(self, planner: Planner, drafter: NgramDrafter | None, n_rounds: int = 10**9) -> float:
         """Tokens per second until a text ends."""
         ids, n = list(range(len(self.texts))), 0
         for _ in range(n_rounds):
@@ -93,7 +93,7 @@ def speed(
 ) -> float:
     costs = Costs(us(TARGETS[name]))
     said = Said(costs, texts, accuracy or 0.0)
-    drafter = TextDrafter(len(texts)) if with_text else None
+    drafter = NgramDrafter(len(texts)) if with_text else None
     options = {"top_k": 3, "n_leaves_max": 8} if trees and len(texts) == 1 else {}
     planner = Planner(
         None if accuracy is None else said,
@@ -129,7 +129,7 @@ def test_more_rows_than_were_measured() -> None:
     real, text = us(TARGETS["Q4_0"]), (list(range(40)) * 40)[:1200]
     rates, curves = [], []
     for known in (real, {n: real[n] for n in (1, 4, 8)}):
-        drafter, curve = TextDrafter(1), CostCurve(known)
+        drafter, curve = NgramDrafter(1), CostCurve(known)
         said = Said(Costs(real), [text], 0.0)
         costs = {
             name: CostCurve(getattr(said.costs, name.removeprefix("draft_"))) for name in ("draft_begin", "draft_step")
@@ -174,7 +174,7 @@ def test_free_text_loses_nothing(name: str) -> None:
 def test_the_head_rests_while_the_text_repeats_itself() -> None:
     costs = Costs(us(TARGETS["Q4_0"]))
     piece = np.random.default_rng(1).integers(0, 5000, 200).tolist()
-    said, drafter = Said(costs, [piece * 12], 0.7), TextDrafter()
+    said, drafter = Said(costs, [piece * 12], 0.7), NgramDrafter()
     planner = Planner(
         said,
         CostCurve(costs.target),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.engine import Part
+from llama_cpp_eagle3.engine import ScheduledSequence
 from serving import Running
 from tiny import write_perfect_pair
 
@@ -71,7 +71,7 @@ def says(tools: Running) -> Iterator[Callable[[str], None]]:
     engine, scripts = tools.server.engine, {}
     script: list[int] = []
 
-    def draw(part: Part, token: int) -> int:
+    def draw(part: ScheduledSequence, token: int) -> int:
         return next(scripts.setdefault(part.sequence, iter(script)), tools.server.llm.token_eos())
 
     def say(text: str) -> None:

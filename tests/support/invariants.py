@@ -10,7 +10,7 @@ import numpy as np
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import Drafter
 from llama_cpp_eagle3.engine import Engine, Sequence, State
-from llama_cpp_eagle3.engine.memory import Place
+from llama_cpp_eagle3.engine.memory import Slot
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
@@ -20,8 +20,8 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
     _check_host(engine)
     if engine.opened is not None:
         return  # a commit was interrupted: the next call goes on with it
-    for place in engine.memory.places:
-        _check_place(engine, place, head_may_be_behind)
+    for slot in engine.memory.slots:
+        _check_place(engine, slot, head_may_be_behind)
     _check_leaves(llm)
 
 
@@ -29,25 +29,25 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
     running, waiting = engine._schedule.running, list(engine._schedule.waiting)
     ids = [id(s) for s in [*running, *waiting, own]]
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
-    places = engine.memory.places
+    slots = engine.memory.slots
     for s in running:
         assert s.state is State.RUNNING, s
         assert s.seq_id >= 0, s
-        assert places[s.seq_id].user is s, s
+        assert slots[s.seq_id].user is s, s
         assert s.saved is None, s
     for s in waiting:
         assert s.state is State.WAITING, s
         assert s.seq_id == -1, s
         assert not s.finish_reason, s
-    for seq_id, place in enumerate(places):
-        assert place.seq_id == seq_id
-        if place.user is not None:
-            assert place.user.seq_id == seq_id, place
-            assert not place.kept, place
-            assert place.user is own or any(place.user is s for s in running), place
+    for seq_id, slot in enumerate(slots):
+        assert slot.seq_id == seq_id
+        if slot.user is not None:
+            assert slot.user.seq_id == seq_id, slot
+            assert not slot.cached, slot
+            assert slot.user is own or any(slot.user is s for s in running), slot
     if own.seq_id >= 0:
-        assert places[own.seq_id].user is own
-        assert own.state is State.HELD or engine.opened is not None, own
+        assert slots[own.seq_id].user is own
+        assert own.state is State.IDLE or engine.opened is not None, own
 
 
 def _check_host(engine: Engine) -> None:
@@ -56,9 +56,9 @@ def _check_host(engine: Engine) -> None:
     assert host.n_bytes <= host.n_bytes_max
 
 
-def _check_place(engine: Engine, place: Place, head_may_be_behind: bool) -> None:
-    target, drafter, user = engine.memory.target, engine.memory.drafter, place.user
-    if place.is_dirty if user is None else user.is_dirty:
+def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
+    target, drafter, user = engine.memory.target, engine.memory.drafter, slot.user
+    if slot.is_dirty if user is None else user.is_dirty:
         return  # to be forgotten, or settled, by the next call
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
@@ -67,16 +67,16 @@ def _check_place(engine: Engine, place: Place, head_may_be_behind: bool) -> None
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
         assert not user.rows or user in engine._rounds._live, user
-    n_past = len(place.kept) if user is None else user.n_past
-    n_target = target.n_past(place.seq_id)
-    assert n_target == n_past, f"the target holds {n_target} in {place}"
-    assert not target.holds_draft(place.seq_id), place
+    n_past = len(slot.cached) if user is None else user.n_past
+    n_target = target.n_past(slot.seq_id)
+    assert n_target == n_past, f"the target holds {n_target} in {slot}"
+    assert not target.holds_draft(slot.seq_id), slot
     if drafter is not None and not head_may_be_behind:
         # ahead where the target had to go back further than the draft
-        n_draft = drafter.n_past(place.seq_id)
-        assert n_draft >= n_past, f"the draft holds {n_draft} in {place}"
+        n_draft = drafter.n_past(slot.seq_id)
+        assert n_draft >= n_past, f"the draft holds {n_draft} in {slot}"
         if user is not None:
-            assert n_draft <= len(user.tokens), f"the draft holds {n_draft} in {place}"
+            assert n_draft <= len(user.tokens), f"the draft holds {n_draft} in {slot}"
 
 
 def _check_leaves(llm: Eagle3Llama) -> None:
@@ -114,25 +114,25 @@ class _DraftState:
         self.slots = values[n_rows * (n_feat + 1) :].reshape(2 * head.n_layer, n_slots, n_embd_k)
 
 
-def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, place: Place) -> None:
-    """The draft has seen of a place what it would have seen of the same tokens in an empty context."""
+def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
+    """The draft has seen of a slot what it would have seen of the same tokens in an empty context."""
     assert llm.drafter is not None
     assert fresh.drafter is not None
-    tokens = list(place.tokens)
-    n = min(len(tokens), llm.drafter.n_past(place.seq_id))
+    tokens = list(slot.tokens)
+    n = min(len(tokens), llm.drafter.n_past(slot.seq_id))
     if n == 0:
         return
     fresh.reset()
     fresh.eval(tokens[:n])
     rows = np.asarray(fresh.features).reshape(n, -1)
     fresh.drafter.propose(0, 1)  # writes all rows that wait
-    mine, other = _DraftState(llm.drafter, place.seq_id), _DraftState(fresh.drafter, 0)
+    mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
     for i in range(min(len(mine.rows), n - mine.first)):
         position = mine.first + i
-        assert mine.tokens[i] == tokens[position], f"token {position} of {place}"
-        _check_close(mine.rows[i], rows[position], f"row {position} of {place}")
+        assert mine.tokens[i] == tokens[position], f"token {position} of {slot}"
+        _check_close(mine.rows[i], rows[position], f"row {position} of {slot}")
     for slot in range(mine.start, min(mine.first, n - 1)):
-        _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {place}")
+        _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {slot}")
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:

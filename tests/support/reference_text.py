@@ -1,4 +1,4 @@
-"""What a `TextDrafter` should suggest, found by looking through the whole text."""
+"""What a `NgramDrafter` should suggest, found by looking through the whole text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def continued(text: Sequence[int], place: int, n: int) -> list[int]:
 def propose(
     text: Sequence[int], n_max: int, n_nodes: int, top_k: int, others: Sequence[tuple[Sequence[int], int]] = ()
 ) -> list[tuple[int, int, float, int]]:
-    """(parent, token, p, depth) as `TextDrafter.propose` gives them. others: (continuation, length) of a store."""
+    """(parent, token, p, depth) as `NgramDrafter.propose` gives them. others: (continuation, length) of a store."""
     votes = [(continued(text, p, n_max), length) for p, length in matches(text, text)]
     longest = max((length for _, length in votes), default=0)
     votes += [(list(tokens), length) for tokens, length in others if length > longest]

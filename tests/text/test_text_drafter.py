@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_text
-from llama_cpp_eagle3._core import TextDrafter, TextStore
+from llama_cpp_eagle3._core import NgramDrafter, NgramStore
 
 tokens = st.integers(0, 3)
 """Few, so that texts repeat themselves."""
 
 
-def check(drafter: TextDrafter, text: list[int], n_max: int, n_nodes: int, top_k: int, seq_id: int = 0) -> None:
+def check(drafter: NgramDrafter, text: list[int], n_max: int, n_nodes: int, top_k: int, seq_id: int = 0) -> None:
     """Same nodes; equally likely paths may come in another order, so that probabilities are compared with room."""
     found = drafter.propose(n_max, n_nodes, top_k, seq_id)
     expected = reference_text.propose(text, n_max, n_nodes, top_k)
@@ -34,7 +34,7 @@ def check(drafter: TextDrafter, text: list[int], n_max: int, n_nodes: int, top_k
     st.integers(1, 3),
 )
 def test_as_a_search_through_the_text(edits: list[tuple[str, list[int]]], n_max: int, n_nodes: int, top_k: int) -> None:
-    drafter, text = TextDrafter(), []
+    drafter, text = NgramDrafter(), []
     for what, piece in edits:
         if what == "append":
             text = text + piece
@@ -52,7 +52,7 @@ def test_as_a_search_through_the_text(edits: list[tuple[str, list[int]]], n_max:
 def test_long_texts_and_tables_that_grow(rng: np.random.Generator) -> None:
     text = rng.integers(0, 50, 3000).tolist()
     text += text[500:800]
-    drafter = TextDrafter(2)
+    drafter = NgramDrafter(2)
     for n in range(0, len(text), 37):
         drafter.update(text[:n], seq_id=1)
     for n in (3300, 3299, 3200, 2999, 1500, 40, 1, 0):
@@ -69,7 +69,7 @@ def test_long_texts_and_tables_that_grow(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_another_text_is_noticed_without_being_told(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    drafter, text = TextDrafter(), rng.integers(0, 9, 100).tolist()
+    drafter, text = NgramDrafter(), rng.integers(0, 9, 100).tolist()
     drafter.update(text, 100)
     for other in (text[:90], [*text[:99], 10], [*text, 1, 2], rng.integers(0, 9, 120).tolist()):
         drafter.update(other, 100)
@@ -79,15 +79,15 @@ def test_another_text_is_noticed_without_being_told(seed: int) -> None:
 
 
 def test_a_store_is_shared() -> None:
-    store = TextStore()
-    one, two = TextDrafter(1, store), TextDrafter(1, store)
+    store = NgramStore()
+    one, two = NgramDrafter(1, store), NgramDrafter(1, store)
     text = np.random.default_rng(0).permutation(200).tolist()
     one.update(text, 20)  # 180 tokens were generated
     assert len(store) == 180 + 16 + 1
     two.update([7, 8, *text[100:110]], 12)
     nodes = two.propose(20, 20)
     assert [token for _, token, _, _ in nodes] == text[110:130]
-    alone = TextDrafter()
+    alone = NgramDrafter()
     alone.update([7, 8, *text[100:110]], 12)
     assert alone.propose(20, 20) == []
     assert nodes[0][2] == pytest.approx(10 / (10 + reference_text.NOVELTY))
@@ -97,8 +97,8 @@ def test_a_store_is_shared() -> None:
 
 
 def test_what_was_asked_is_not_stored_and_what_was_not_yet_comes_with_the_next_text() -> None:
-    store = TextStore()
-    drafter = TextDrafter(1, store)
+    store = NgramStore()
+    drafter = NgramDrafter(1, store)
     drafter.update(list(range(100)), 100)
     assert len(store) == 0
     drafter.update(list(range(110)), 100)
@@ -109,12 +109,12 @@ def test_what_was_asked_is_not_stored_and_what_was_not_yet_comes_with_the_next_t
 
 
 def test_a_store_keeps_its_size() -> None:
-    store, rng = TextStore(1000), np.random.default_rng(0)
+    store, rng = NgramStore(1000), np.random.default_rng(0)
     for _ in range(30):
         piece = rng.integers(0, 1000, 90).tolist()
         store.add(piece)
         assert len(store) <= 1000
-    drafter = TextDrafter(1, store)
+    drafter = NgramDrafter(1, store)
     drafter.update(piece[10:20])
     assert [token for _, token, _, _ in drafter.propose(5, 5)] == piece[20:25]
     n_bytes = store.n_bytes
@@ -126,7 +126,7 @@ def test_a_store_keeps_its_size() -> None:
 
 
 def test_limits_and_errors() -> None:
-    drafter = TextDrafter(2)
+    drafter = NgramDrafter(2)
     drafter.update([1, 2, 3, 1, 2])
     assert [node[:2] for node in drafter.propose(3, 8)] == [(-1, 3), (0, 1), (1, 2)]
     assert [token for _, token, _, _ in drafter.propose(8, 8)] == [3, 1, 2, 3, 1, 2, 3, 1]  # what repeats goes on
@@ -137,6 +137,6 @@ def test_limits_and_errors() -> None:
         with pytest.raises(ValueError, match=r"expected a sequence in 0..1"):
             drafter.propose(1, 1, seq_id=seq_id)
     with pytest.raises(ValueError, match="n_seq_max"):
-        TextDrafter(0)
+        NgramDrafter(0)
     with pytest.raises(ValueError, match="room for"):
-        TextStore(1)
+        NgramStore(1)

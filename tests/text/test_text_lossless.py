@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import TextStore
+from llama_cpp_eagle3._core import NgramStore
 from llama_cpp_eagle3.planning import Costs, make_planner
 from loading import is_tie, load, load_plain, take
 from recurrent_pairs import KINDS, write_pair
@@ -53,10 +53,10 @@ def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any) 
     return request.param, *write_pair(tmp_path_factory.mktemp(arch), arch)
 
 
-@pytest.mark.parametrize("sources", [("text",), ("head", "text"), None], ids=["text", "both", "no head"])
+@pytest.mark.parametrize("sources", [("ngram",), ("head", "ngram"), None], ids=["text", "both", "no head"])
 def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ...] | None) -> None:
     kind, target, head = pair
-    options: dict[str, Any] = {"draft": "auto", "draft_text_store": TextStore()}
+    options: dict[str, Any] = {"draft": "auto", "draft_ngram_store": NgramStore()}
     files = (target, head) if sources else (target, None)
     with closing(load_plain(target)) as plain, closing(load(*files, draft_sources=sources, **options)) as llm:
         assert llm.target.rollback_kind == kind
@@ -66,9 +66,9 @@ def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ..
         found = [take(llm, text, N_TOKENS) for text in texts]
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
         stats = llm.stats
-        assert stats.text_drafted > stats.text_accepted > 0
-        assert (stats.head_drafted > 0) == (sources == ("head", "text"))
-        assert stats.accepted <= stats.head_accepted + stats.text_accepted
+        assert stats.ngram_drafted > stats.ngram_accepted > 0
+        assert (stats.head_drafted > 0) == (sources == ("head", "ngram"))
+        assert stats.accepted <= stats.head_accepted + stats.ngram_accepted
 
 
 @pytest.mark.parametrize("unified", [True, False])
@@ -82,19 +82,19 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
         results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
         found = [result.tokens[:N_TOKENS] for result in results]  # a character may have been completed
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
-        assert llm.last_stats.text_drafted > 0
+        assert llm.last_stats.ngram_drafted > 0
 
 
 def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
     with closing(load(tiny_target, None)) as llm:
         take(llm, looping(1, 3)[0], 20)
         assert llm.planner is None
-        assert llm.engine.text is None
+        assert llm.engine.ngram is None
         assert llm.draft_sources == ()
     with closing(load(tiny_target, None, draft="auto")) as llm:
         take(llm, looping(1, 3)[0], 20)
         assert llm.planner is not None
-        assert llm.draft_sources == ("text",)
+        assert llm.draft_sources == ("ngram",)
 
 
 def test_settings(tiny_target: Any, tiny_head: Any) -> None:
@@ -103,10 +103,10 @@ def test_settings(tiny_target: Any, tiny_head: Any) -> None:
         (text,) = looping(1, 4)
         llm.draft_sources = ("head",)
         take(llm, text, 40)
-        assert llm.last_stats.text_drafted == 0 < llm.last_stats.head_drafted
-        llm.draft_sources, llm.draft_text_n_max = ("text",), 2
+        assert llm.last_stats.ngram_drafted == 0 < llm.last_stats.head_drafted
+        llm.draft_sources, llm.draft_ngram_n_max = ("ngram",), 2
         take(llm, text, 40)
-        assert llm.last_stats.head_drafted == 0 < llm.last_stats.text_drafted
+        assert llm.last_stats.head_drafted == 0 < llm.last_stats.ngram_drafted
         assert len(llm.last_stats.accepted_per_position) <= 2
         llm.draft_sources = ()
         take(llm, text, 40)

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._core import Drafter, Planner, TextDrafter
+from .._core import Drafter, NgramDrafter, Planner
 from ..draft import Draft
-from .sequence import NO_DRAFT, DraftSettings, Part, Round, Sequence
+from .sequence import NO_DRAFT, DraftSettings, ScheduledSequence, Sequence, Step
 
 _N_MAX_UNMEASURED = 3
 
@@ -28,7 +28,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def observe(self, ended: Round, parts: SequenceOf[Part], other_ns: int) -> None:
+    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
         """A pass is over; `parts` are those of sequences that it was asked for.
 
         other_ns: all of the pass's time that is neither drafting nor the target's.
@@ -36,18 +36,18 @@ class Proposer(Protocol):
         ...
 
 
-class Plain:
+class NoProposer:
     """No drafts."""
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """Nothing."""
         return [NO_DRAFT] * len(sequences)
 
-    def observe(self, ended: Round, parts: SequenceOf[Part], other_ns: int) -> None:
+    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
         """Nothing is learned."""
 
 
-class Fixed(Plain):
+class FixedProposer(NoProposer):
     """Chains and trees as each sequence's settings say."""
 
     def __init__(self, drafter: Drafter, n_leaves_max: int):
@@ -98,19 +98,19 @@ class Fixed(Plain):
         return min(n_max, _N_MAX_UNMEASURED) if settings.mode == "auto" else n_max
 
 
-class Planned:
+class AutoProposer:
     """What pays best, round by round."""
 
-    def __init__(self, planner: Planner, drafter: Drafter | None, text: TextDrafter | None):
-        """drafter, text: what the planner was made with."""
-        self.planner, self.drafter, self.text = planner, drafter, text
+    def __init__(self, planner: Planner, drafter: Drafter | None, ngram: NgramDrafter | None):
+        """drafter, ngram: what the planner was made with."""
+        self.planner, self.drafter, self.ngram = planner, drafter, ngram
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """One plan for all sequences, since they share the pass."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
-        n_max, n_max_text = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
+        n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
         return self.planner.propose_batch(
-            seq_ids, ids_last, n_rooms, n_max=n_max, n_max_text=n_max_text, n_rows_extra=n_rows_extra
+            seq_ids, ids_last, n_rooms, n_max=n_max, n_max_ngram=n_max_ngram, n_rows_extra=n_rows_extra
         )
 
     def _n_max(self, s: Sequence) -> int:
@@ -120,19 +120,19 @@ class Planned:
         return s.draft.n_max
 
     def _n_max_text(self, s: Sequence) -> int:
-        if self.text is None or "text" not in s.draft.sources:
+        if self.ngram is None or "ngram" not in s.draft.sources:
             return 0
-        self.text.update(s.tokens, s.n_prompt, s.seq_id)
-        return s.draft.n_max_text
+        self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
+        return s.draft.n_max_ngram
 
-    def observe(self, ended: Round, parts: SequenceOf[Part], other_ns: int) -> None:
+    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
         """Tell the planner how the round went; what a pass costs that reads a prompt too is not compared."""
-        seq_ids, said = [part.sequence.seq_id for part in parts], [part.said for part in parts]
-        verify_us = 0.0 if ended.n_prompt_rows else 1e-3 * ended.verify_ns
+        seq_ids, said = [part.sequence.seq_id for part in parts], [part.sampled for part in parts]
+        verify_us = 0.0 if ended.prefill_budget else 1e-3 * ended.verify_ns
         self.planner.observe_batch(seq_ids, said, ended.n_rows, verify_us, 1e-3 * other_ns)
 
 
-class Guess(Plain):
+class DraftModelProposer(NoProposer):
     """Chains that a `llama_cpp.LlamaDraftModel` thinks of."""
 
     def __init__(self, draft_model: Callable[..., Any]):

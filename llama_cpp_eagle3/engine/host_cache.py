@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from .sequence import Saved
 
 
-class HostStore:
+class HostCache:
     """Prefixes in host memory, the least recently used of which go first."""
 
     def __init__(self, n_bytes_max: int):

@@ -71,7 +71,7 @@ def _automaton(strings: tuple[bytes, ...]) -> StopStrings:
     return StopStrings(strings)
 
 
-class Text:
+class Detokenizer:
     """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
 
     __slots__ = (

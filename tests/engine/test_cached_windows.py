@@ -40,7 +40,7 @@ def texts(seed: int) -> Iterator[list[int]]:
         yield [rng.randrange(30, 120) for _ in range(rng.randrange(60, 300))]
 
 
-@pytest.mark.parametrize("drafts", [{}, {"draft": "tree", "draft_sources": ["text"]}], ids=["plain", "tree"])
+@pytest.mark.parametrize("drafts", [{}, {"draft": "tree", "draft_sources": ["ngram"]}], ids=["plain", "tree"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: dict[str, object]) -> None:
     """llama.cpp takes such cells for other texts although others are empty."""
@@ -51,9 +51,9 @@ def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: di
         for _ in range(12):
             tokens = common + next(rest)[:60]
             sequence = run(llm, tokens)
-            kept.append(sequence.n_kept)
-            others.append(run(llm, next(rest)).n_kept)
-            others.append(run(llm, next(rest)).n_kept)
+            kept.append(sequence.n_cached)
+            others.append(run(llm, next(rest)).n_cached)
+            others.append(run(llm, next(rest)).n_cached)
         assert kept == [0] + [N_COMMON] * 11
         assert max(others) < 4
         fresh.reset()
@@ -71,8 +71,8 @@ def test_streams_keep_what_others_left_there(path: Path) -> None:
     with closing(load(path, n_parallel=4, kv_unified=False)) as llm:
         rest = texts(3)
         first = [next(rest) for _ in range(4)]
-        assert [run(llm, tokens, 30).n_kept for tokens in first] == [0] * 4
-        again = [run(llm, [*tokens, 50], 30).n_kept for tokens in first]
+        assert [run(llm, tokens, 30).n_cached for tokens in first] == [0] * 4
+        again = [run(llm, [*tokens, 50], 30).n_cached for tokens in first]
         assert again == [len(tokens) for tokens in first]
 
 

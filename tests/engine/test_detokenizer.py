@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_cpp_eagle3.engine.text import Text
+from llama_cpp_eagle3.engine.detokenizer import Detokenizer
 
 # bytes of characters cut in two, leads that nothing follows, and what stop strings are made of
 pieces = st.lists(
@@ -17,7 +17,7 @@ pieces = st.lists(
 stops = st.lists(st.sampled_from(["a", "ab", "ba", "ré", "bab", "😀", "tr"]), max_size=3, unique=True)
 
 
-def grow(text: Text, pieces: list[bytes], may_wait: bool) -> tuple[str, bool]:
+def grow(text: Detokenizer, pieces: list[bytes], may_wait: bool) -> tuple[str, bool]:
     """Add pieces as the engine does, until a stop string comes: (all that was handed out, whether one came)."""
     out = ""
     for piece in pieces:
@@ -29,20 +29,20 @@ def grow(text: Text, pieces: list[bytes], may_wait: bool) -> tuple[str, bool]:
 
 
 def test_stop_string_while_a_character_is_incomplete() -> None:
-    text = Text(["a"])
+    text = Detokenizer(["a"])
     assert grow(text, [b"\xf3", b"r", b"at", b"s"], may_wait=True) == ("r", True)
     assert str(text) == "r"
 
 
 def test_stop_string_far_behind() -> None:
-    text = Text(["a"])
+    text = Detokenizer(["a"])
     assert grow(text, [b"\xf3", b"ra", b"a long piece", b"x"], may_wait=True) == ("r", True)
 
 
 @settings(max_examples=400, deadline=None)
 @given(pieces=pieces, stop=stops, may_wait=st.booleans())
 def test_what_is_handed_out_stays(pieces: list[bytes], stop: list[str], may_wait: bool) -> None:
-    text = Text(stop)
+    text = Detokenizer(stop)
     out, stopped = grow(text, pieces, may_wait)
     whole, left = b"".join(pieces), bytes(text._bytes)
     assert out == str(text) == left.decode(errors="ignore")

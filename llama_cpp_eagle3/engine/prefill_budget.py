@@ -11,7 +11,7 @@ _LESS, _MORE = 0.5, 1.25  # rows of the next pass, by those of this one
 _N_MIXED = 16
 
 
-class Pace:
+class PrefillBudget:
     """Has passes that read take twice as long as those that do not.
 
     A running sequence then waits for its next token about as long again while somebody's prompt is read, however long
@@ -48,20 +48,20 @@ class Pace:
             return _N_ROWS_UNKNOWN
         return max(_N_ROWS_MIN, int((_TIMES_ROUND - 1.0) * self._round_ns / self._row_ns))
 
-    def observe(self, n_rows: int, n_prompt_rows: int, ns: int) -> None:
-        """A pass took so long: n_rows in all, n_prompt_rows of prompts."""
-        if n_prompt_rows == 0:
+    def observe(self, n_rows: int, prefill_budget: int, ns: int) -> None:
+        """A pass took so long: n_rows in all, prefill_budget of prompts."""
+        if prefill_budget == 0:
             rate = _RATE_SELDOM if self._n_mixed else _RATE
             self._round_ns = _average(self._round_ns, ns, rate)
             self._round_rows = _average(self._round_rows, n_rows, rate)
             self._n_mixed = 0
-        elif n_prompt_rows == n_rows:
+        elif prefill_budget == n_rows:
             self._row_ns = _average(self._row_ns, ns / n_rows, _RATE)
         elif self._round_ns:
             self._n_mixed += 1
-            if n_prompt_rows > self._n_allowed // 2:  # else it was a prompt's end, or a short one
+            if prefill_budget > self._n_allowed // 2:  # else it was a prompt's end, or a short one
                 factor = min(max(_TIMES_ROUND * self._round_ns / ns, _LESS), _MORE)
-                self._n_rows = max(_N_ROWS_MIN, n_prompt_rows * factor)
+                self._n_rows = max(_N_ROWS_MIN, prefill_budget * factor)
 
 
 def _average(before: float, now: float, rate: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3.engine.pace import Pace
+from llama_cpp_eagle3.engine.prefill_budget import PrefillBudget
 
 MS = 1_000_000
 
@@ -30,7 +30,7 @@ def test_a_pass_takes_twice_as_long(
 ) -> None:
     """Seven sequences generate, with drafts of any length; then a prompt comes, beside which others are drafted."""
     rng = np.random.default_rng(0)
-    pace = Pace()
+    pace = PrefillBudget()
 
     def take(n_prompt: int, choices: tuple[int, ...]) -> float:
         n = 7 * (1 + int(rng.choice(choices))) + n_prompt
@@ -54,7 +54,7 @@ def test_a_pass_takes_twice_as_long(
 
 def test_texts_that_grow() -> None:
     """What the others take grows while a long prompt is read; that is not the prompt's time."""
-    pace = Pace()
+    pace = PrefillBudget()
     for _ in range(20):
         pace.observe(35, 0, int(smooth(35) * MS))
     n_rows = []
@@ -68,7 +68,7 @@ def test_texts_that_grow() -> None:
 
 
 def test_drafts_beside_a_prompt() -> None:
-    pace = Pace()
+    pace = PrefillBudget()
     assert pace.n_drafts(1) == 0
     for _ in range(50):
         pace.observe(35, 0, 800 * MS)
@@ -78,7 +78,7 @@ def test_drafts_beside_a_prompt() -> None:
 
 
 def test_unknown_and_fixed() -> None:
-    pace = Pace()
+    pace = PrefillBudget()
     assert pace.n_rows == 32
     pace.observe(40, 33, 10 * MS)  # no pass without a prompt was seen: nothing to compare it with
     pace.observe(7, 0, 100 * MS)
@@ -96,4 +96,4 @@ def test_unknown_and_fixed() -> None:
         pace.observe(7 + pace.n_rows, pace.n_rows, 10 * MS)
     pace.observe(7, 0, 100 * MS)
     assert pace.n_rows > 40
-    assert Pace(64).n_rows == 64
+    assert PrefillBudget(64).n_rows == 64

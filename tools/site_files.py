@@ -1,0 +1,42 @@
+"""The files of the site, which mkdocs.yml names as a hook: the site has the folders of the repository.
+
+So a relative link leads to the same file on the site and in a clone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File, Files
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    "*.md",
+    "docs/*",
+    "benchmarks/README.md",
+    "benchmarks/results/*.md",
+    "benchmarks/results/*.svg",
+    "examples/README.md",
+)
+LINKED = ("LICENSE", "examples/*.py", "llama_cpp_eagle3/**/*.py", "llama_cpp_eagle3/*.pyi", "llama_cpp_eagle3/models/*")
+"""Files that pages link to."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Take the files of the whole repository in the place of those of docs/."""
+    of_theme = [file for file in files if file.abs_src_path is None or not _is_in(file.abs_src_path, "docs")]
+    found = {path for pattern in (*PAGES, *LINKED) for path in ROOT.glob(pattern) if path.is_file()}
+    ours = [
+        File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
+        for path in sorted(found)
+        if path.suffix != ".gguf"
+    ]
+    return Files([*of_theme, *ours])
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(ROOT / folder)
