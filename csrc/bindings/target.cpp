@@ -230,8 +230,8 @@ void register_target(py::module_ & m) {
         .def("decode_parts", &decode_parts, py::arg("parts"), py::arg("n_pad") = 0, without_gil(), R"pbdoc(
             The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
 
-            Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, which nobody looks at
-            and nothing is left of, where the memory can take them back and has room: some kernels take four rows in
+            Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, and to remove again,
+            where the memory can take them back and has room: some kernels take four rows in
             less time than two.
         )pbdoc")
         .def(
@@ -306,7 +306,7 @@ void register_target(py::module_ & m) {
             Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"), py::arg("grammar") = 0, R"pbdoc(
-            Sample from logits that somebody has changed, float32 (n_vocab,), as `sample` does from a row.
+            Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row.
         )pbdoc")
         .def("sampled_probs", &sampled_probs,
              "Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.")
@@ -345,7 +345,8 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.settle();
             },
-            without_gil(), "Make the memory hold exactly the accepted tokens, for whoever reads it behind our back.")
+            without_gil(),
+            "Make the memory hold exactly the accepted tokens, before the context is used by other means.")
         .def(
             "n_past",
             [](py_target & self, llama_seq_id seq_id) {
@@ -385,7 +386,7 @@ void register_target(py::module_ & m) {
                 self.impl.memory().set_spans(seq_id, std::move(spans));
             },
             py::arg("spans"), py::arg("seq_id") = 0,
-            "Say where images are in what somebody else has put into a sequence.")
+            "Set where images are in a sequence whose cells were written by other means.")
         .def(
             "copy",
             [](py_target & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {

@@ -195,7 +195,7 @@ std::vector<std::vector<llama_token>> draft_round::propose_batch(const std::vect
         for (const participant & part : participants_) {
             n_left = std::max(n_left, part.n_left);
         }
-        // a graph knows no noise; that of a parallel head does not choose
+        // a graph that follows its best token chooses without noise; that of a parallel head does not choose
         return std::min(n_left, has_noise() && !is_parallel() ? 1 : n_unroll_);
     };
     int32_t n_steps = n_unroll();
@@ -246,7 +246,7 @@ void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::ve
     if (participants_.empty()) {
         return;
     }
-    // a graph knows no noise and cannot follow what is best with it
+    // a graph chooses without noise, so it cannot follow the best token
     const int32_t n_follow = has_noise() && !is_parallel() ? n_steps - 1 : 0;
     n_steps -= n_follow;
     catch_up(n_top(top_k), n_steps);

@@ -53,7 +53,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
     if (n_unroll() > 1 && !is_parallel()) {
         weights_.load_embd_dft(dev_);
     }
-    // build the graphs of a round once, so that a device that cannot run the head says so now
+    // build the graphs of a round once: a device that cannot run the head throws here
     draft_shape shape;
     shape.n_rows = 1;
     shape.kind   = graph_kind::kv_only;

@@ -76,7 +76,7 @@ class draft_runner {
     // NaN
     const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
 
-    // build one, so that a device that cannot run it says so
+    // build one; throws if the device cannot run it
     void check(const draft_shape & shape) { get_graph(shape); }
 
     // for tests and tools: of the last step that the first chain of the last pass took; empty if there was none. Of the

@@ -16,7 +16,7 @@ bool logits_are_remote(const llama_model * model);
 //
 // Of several greatest logits a device takes any. Which index a device takes of a row of NaN is its own business: so one
 // number that is less than any logit stands in front of the row, and no index of the row itself is taken for NaN. While
-// it is attached, nobody can read logits; attaching and detaching make llama.cpp reserve its graphs again with the next
+// it is attached, logits cannot be read; attaching and detaching make llama.cpp reserve its graphs again with the next
 // decode, which takes milliseconds.
 class device_argmax {
   public:

@@ -18,7 +18,7 @@ int32_t leaf_pool::n_free() const {
 }
 
 llama_seq_id leaf_pool::take(llama_seq_id owner, llama_pos end) {
-    // one that has most of the prefix already, else one that nobody has had
+    // one that shares a prefix with the owner already, else one that was never taken
     llama_seq_id best = -1;
     for (llama_seq_id s = first_leaf(); s < n_seq_max_; ++s) {
         if (!loans_[s].is_taken &&

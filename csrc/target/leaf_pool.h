@@ -23,7 +23,7 @@ class leaf_pool {
     // free the owner's ids, which share only positions < end from now on
     void release(llama_seq_id owner, llama_pos end);
 
-    // free an id whose cells were forgotten by somebody else
+    // free an id whose cells the caller has removed
     void abandon(llama_seq_id id) { loans_[static_cast<size_t>(id)].is_taken = false; }
 
     // Have the owner's guard share its positions < end. In a pool of cells llama.cpp gives cells that have left their

@@ -15,7 +15,7 @@
 namespace eagle3 {
 
 // The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
-// make llama.cpp abort is checked first. The context and the model belong to somebody else. For one thread at a time.
+// make llama.cpp abort is checked first. The context and the model stay the caller's. For one thread at a time.
 //
 // Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
 class target {
@@ -32,16 +32,17 @@ class target {
 
     // One llama_decode for all parts, each of another sequence: forget its tokens from n_past on and evaluate these
     // there. If it throws, every memory ends at n_past or before it.
-    // n_pad: rows to add, which nobody looks at and nothing is left of: kernels that take rows by four take longer for
-    // two. They come behind the parts by turns. In streams, whose parts must have the same number of rows, that number
-    // may come behind other sequences instead. Where they cannot be added, for want of room say, they are not
+    // n_pad: padding rows to add, since some kernels take less time for four rows than for two. They stand behind the
+    // parts by turns and are removed from the memory at once. In streams, whose parts must have the same number of
+    // rows, that number may stand behind other sequences instead. Without room for them they are left out
     void decode(const std::vector<batch_part> & parts, int32_t n_pad = 0);
 
     // the general form. Nothing is forgotten before; if it throws, what the batch had added is taken back
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
                       const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits);
 
-    // make the memory hold exactly the sequences' tokens: no replay, no leaves. For whoever is about to look at it
+    // make the memory hold exactly the sequences' tokens: no replay, no leaves. Before the context is used by other
+    // means
     void settle();
 
     // row: number in the last batch; its logits must have been asked for. -1: the last row of a decode that was not
@@ -54,7 +55,7 @@ class target {
         return sampler_.sample(smpl, logits(row), n_best, grammar);
     }
 
-    // samples from rows, and from n_vocab() logits that somebody has changed
+    // samples from rows, and from n_vocab() logits that the caller has changed
     row_sampler & sampler() { return sampler_; }
 
     // let the target's device take the argmax of each row: logits() and sample() then throw, since the rows stay there.

@@ -43,7 +43,7 @@ class target_memory {
     int32_t n_leaves_max() const { return can_share_ ? 1 + leaves_.n_leaves() : 1; }
     int32_t n_leaves_free() const { return leaves_.n_free(); }
 
-    // what a sequence can take back, and how; it knows positions
+    // going back in one sequence, by positions
     recurrent_round &       round(llama_seq_id seq_id);
     const recurrent_round & round(llama_seq_id seq_id) const;
 
@@ -62,7 +62,7 @@ class target_memory {
     // window that has moved on, caches of their own
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
 
-    // images in a sequence; and where they are in what somebody else has put into it
+    // Images in a sequence. set_spans() is for a sequence whose cells were written by other means
     const std::vector<media_span> & spans(llama_seq_id seq_id) const;
     void                            set_spans(llama_seq_id seq_id, std::vector<media_span> spans);
 
