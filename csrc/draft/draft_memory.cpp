@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace eagle3 {
 
@@ -26,8 +27,10 @@ struct state_header {
 } // namespace
 
 draft_memory::draft_memory(const head_hparams & hparams, const head_weights & weights, int32_t n_vocab, int32_t n_ctx,
-                           int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev) :
-    hparams_(hparams), weights_(weights), n_vocab_(n_vocab), cache_(hparams, n_ctx, n_seq_max, type_k, type_v, dev),
+                           int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev,
+                           std::function<void()> on_change) :
+    hparams_(hparams), weights_(weights), n_vocab_(n_vocab), on_change_(std::move(on_change)),
+    cache_(hparams, n_ctx, n_seq_max, type_k, type_v, dev),
     sequences_(static_cast<size_t>(n_seq_max), draft_sequence(hparams.n_embd_feat())),
     positions_(static_cast<size_t>(n_seq_max)) {}
 
@@ -51,7 +54,8 @@ void draft_memory::check_token(const char * what, llama_token token) const {
 
 int32_t draft_memory::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);
-    n_past               = seq.truncate(n_past, same_next);
+    on_change_();
+    n_past = seq.truncate(n_past, same_next);
     positions_[seq_id].cut(n_past);
     if (seq.n_slots() == seq.pos_start()) {
         cache_.release(seq_id);
@@ -69,7 +73,7 @@ int32_t draft_memory::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, b
         throw std::invalid_argument(
             format("expected a position of sequence %d, in 0..%d, found %d", src, from.n_past(), n_past));
     }
-    restart(0, dst);
+    restart(0, dst); // a change
     draft_sequence prefix = from.prefix(n_past, same_next);
     const int32_t  n      = prefix.n_slots() - prefix.pos_start();
     if (n > 0) {
@@ -88,6 +92,7 @@ void draft_memory::restart(int32_t n_past, llama_seq_id seq_id) {
     if (n_past < 0 || n_past > n_ctx()) {
         throw std::invalid_argument(format("expected a position in 0..%d, found %d", n_ctx(), n_past));
     }
+    on_change_();
     seq.restart(n_past);
     positions_[seq_id].cut(0);
     cache_.release(seq_id);
@@ -188,6 +193,7 @@ void draft_memory::state_set(const std::vector<uint8_t> & state, llama_seq_id se
         throw std::invalid_argument("the saved state of the draft is damaged: its images are not where they can be");
     }
 
+    on_change_();
     request(seq_id, header.pos_start + n_slots);
     provide();
     cache_.state_set(seq_id, header.pos_start, n_slots, src);

@@ -6,6 +6,7 @@
 #include "draft/weights.h"
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace eagle3 {
@@ -13,9 +14,11 @@ namespace eagle3 {
 // What the sequences of an EAGLE-3 head hold: rows that wait, K/V, positions of images; and going back in them.
 class draft_memory {
   public:
-    // n_vocab: tokens of the target
+    // n_vocab: tokens of the target. on_change: called once the arguments of one of the last methods are accepted, and
+    // before anything that a sequence holds changes
     draft_memory(const head_hparams & hparams, const head_weights & weights, int32_t n_vocab, int32_t n_ctx,
-                 int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev);
+                 int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev,
+                 std::function<void()> on_change);
 
     int32_t n_ctx() const { return cache_.n_ctx(); }
     int32_t n_seq_max() const { return cache_.n_seq_max(); }
@@ -47,6 +50,7 @@ class draft_memory {
     const head_hparams &        hparams_;
     const head_weights &        weights_;
     int32_t                     n_vocab_;
+    std::function<void()>       on_change_;
     draft_cache                 cache_;
     std::vector<draft_sequence> sequences_;
     std::vector<rope_positions> positions_;

@@ -44,7 +44,8 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
     hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads),
-    memory_(hparams_, weights_, tables_.n_vocab, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_),
+    memory_(hparams_, weights_, tables_.n_vocab, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_,
+            [this] { round_.end(); }),
     runner_(hparams_, weights_, memory_.cache(), dev_, memory_.positions(),
             params.n_seq_max * (1 + draft_cache::n_scratch)),
     writer_(weights_, memory_, runner_, std::max(params.n_batch, draft_round::n_catch_up_max)),
@@ -118,22 +119,18 @@ void eagle3_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<i
 }
 
 int32_t eagle3_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
-    round_.end();
     return memory_.truncate(n_past, seq_id, same_next);
 }
 
 int32_t eagle3_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
-    round_.end();
     return memory_.copy(src, dst, n_past, same_next);
 }
 
 void eagle3_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
-    round_.end();
     memory_.restart(n_past, seq_id);
 }
 
 void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
-    round_.end();
     memory_.state_set(state, seq_id);
 }
 
