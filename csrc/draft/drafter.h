@@ -1,5 +1,6 @@
 #pragma once
 
+#include "draft/draft_tree.h"
 #include "gumbel.h"
 #include "llama.h"
 
@@ -11,22 +12,6 @@
 #include <vector>
 
 namespace eagle3 {
-
-// a drafted token that may follow others
-struct draft_node {
-    int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
-    llama_token  token  = 0;    // of the target's vocabulary
-    float        p      = 0.0f; // the drafter's own probability of the token behind its parent
-    int32_t      depth  = 0;    // 1, 2, ...
-    llama_seq_id seq_id = 0;
-};
-
-// the drafter's best token at a position of a prompt, compared with the token that stands there
-struct draft_guess {
-    llama_seq_id seq_id   = 0;
-    float        p        = 0.0f; // its probability
-    bool         is_right = false;
-};
 
 struct drafter_stats {
     int64_t t_process_us = 0; // process()

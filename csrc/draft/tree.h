@@ -4,17 +4,6 @@
 
 namespace eagle3 {
 
-// Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.
-struct draft_tree {
-    std::vector<llama_token> tokens;
-    std::vector<int32_t>     parents;
-    std::vector<float>       probs; // the head's own probability of a token behind its parent
-
-    // who suggested it; empty: the head
-    static constexpr int32_t by_head = 1, by_text = 2;
-    std::vector<int32_t>     sources;
-};
-
 // A dynamic tree as in EAGLE-2 (arXiv 2406.16858, sections 4.1 and 4.2), with the meaning that SGLang gives its three
 // numbers: `depth` levels (speculative-num-steps), on each the top_k most probable nodes are expanded into top_k
 // children (speculative-eagle-topk), and of all nodes the n_tokens most probable ones are kept (speculative-num-

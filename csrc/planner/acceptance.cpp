@@ -7,17 +7,17 @@ namespace eagle3 {
 
 namespace {
 
-// variances of the weights: at the start, and what each judgement adds (the less, the longer it is remembered)
-struct memory {
-    float prior;
-    float step;
-};
-
-constexpr memory memory_curve    = { 0.5f, 2e-5f };
-constexpr memory memory_depth    = { 0.25f, 2e-5f };
-constexpr memory memory_best     = { 2.0f, 5e-5f };
-constexpr memory memory_other    = { 0.3f, 2e-5f };
-constexpr memory memory_sequence = { 0.1f, 1e-4f };
+// Variances of the weights at the start, and what each judgement adds: the less, the longer it is remembered.
+constexpr float prior_curve    = 0.5f;
+constexpr float step_curve     = 2e-5f;
+constexpr float prior_depth    = 0.25f;
+constexpr float step_depth     = 2e-5f;
+constexpr float prior_best     = 2.0f;
+constexpr float step_best      = 5e-5f;
+constexpr float prior_other    = 0.3f;
+constexpr float step_other     = 2e-5f;
+constexpr float prior_sequence = 0.1f;
+constexpr float step_sequence  = 1e-4f;
 
 // A run of judgements that is this improbable (squared standard score) says that the text has changed: the sequence's
 // weight is open again.
@@ -35,17 +35,17 @@ float sigmoid(float x) {
 
 acceptance::acceptance(int32_t n_seq_max) : sequence_(static_cast<size_t>(n_seq_max)) {
     for (size_t i = 0; i < knots.size(); ++i) {
-        curve_[i] = { knots[i], memory_curve.prior };
+        curve_[i] = { knots[i], prior_curve };
     }
-    depth_.fill({ 0.0f, memory_depth.prior });
-    bias_ = { { { 0.0f, memory_best.prior }, { 0.0f, memory_other.prior } } };
+    depth_.fill({ 0.0f, prior_depth });
+    bias_ = { { { 0.0f, prior_best }, { 0.0f, prior_other } } };
     for (size_t i = 0; i < sequence_.size(); ++i) {
         reset(static_cast<int32_t>(i));
     }
 }
 
 void acceptance::reset(int32_t seq_id) {
-    sequence_[static_cast<size_t>(seq_id)] = { { 0.0f, memory_sequence.prior }, 0.0f, 0.0f };
+    sequence_[static_cast<size_t>(seq_id)] = { { 0.0f, prior_sequence }, 0.0f, 0.0f };
 }
 
 float acceptance::place_of(float p) {
@@ -82,24 +82,24 @@ void acceptance::observe(float p, int32_t depth, int32_t seq_id, rank r, bool ac
     sequence & seq = sequence_[static_cast<size_t>(seq_id)];
 
     struct term {
-        weight &       w;
-        float          x;
-        const memory & rule;
+        weight & w;
+        float    x;
+        float    step;
     };
 
     const std::array<term, 5> terms = { {
-        { curve_[i], 1.0f - share, memory_curve },
-        { curve_[i + 1], share, memory_curve },
-        { bias_[static_cast<size_t>(r)], 1.0f, r == rank::best ? memory_best : memory_other },
-        { depth_[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, memory_depth },
-        { seq.own, 1.0f, memory_sequence },
+        { curve_[i], 1.0f - share, step_curve },
+        { curve_[i + 1], share, step_curve },
+        { bias_[static_cast<size_t>(r)], 1.0f, r == rank::best ? step_best : step_other },
+        { depth_[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, step_depth },
+        { seq.own, 1.0f, step_sequence },
     } };
 
     const float q        = sigmoid(logit(place, depth, seq_id, r));
     const float info     = std::max(q * (1.0f - q), 1e-3f);
     float       variance = 0.0f; // of the logit
     for (const term & t : terms) {
-        t.w.variance = t.w.variance + t.x * t.rule.step;
+        t.w.variance = t.w.variance + t.x * t.step;
         variance += t.x * t.x * t.w.variance;
     }
     const float error = (accepted ? 1.0f : 0.0f) - q;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "draft/drafter.h"
+#include "draft/draft_tree.h"
 
 namespace eagle3 {
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "draft/tree.h"
 #include "planner/acceptance.h"
 #include "planner/cost_curve.h"
 #include "planner/draft_source.h"

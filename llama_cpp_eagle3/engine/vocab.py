@@ -17,6 +17,12 @@ _STRIPS = (
     lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
 )  # special tokens that swallow whitespace beside them
 
+_WHITESPACE = b" \t\n\v\f\r"
+_BOM = b"\xef\xbb\xbf"
+_BOUNDED = (
+    *(lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE, lib.LLAMA_VOCAB_TYPE_RWKV, lib.LLAMA_VOCAB_TYPE_PLAMO2),
+)
+
 
 class Vocab:
     """A model's vocabulary. The model is somebody else's: `close` before it is freed."""
@@ -57,28 +63,36 @@ class Vocab:
         return frozenset(tokens[i] for i in range(n.value))
 
     @cached_property
-    def _n_bytes_most(self) -> int | None:
-        """Bytes of text that one token can stand for; None if there is no such number.
+    def _n_bytes_max(self) -> tuple[int, bytes] | None:
+        """(bytes of text that one token can stand for, bytes that the tokenizer may drop); None if there is no bound.
 
-        Some tokenizers make one token of any number of characters that they do not know, or drop whitespace.
+        WordPiece (bert) has none: a word of any length that it does not know is one token, and whitespace is none. Nor
+        has Unigram (t5), which makes one token of any number of unknown characters and may normalize text away.
         """
         pointer = self.pointer
-        if lib.llama_vocab_type(pointer) not in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE):
+        if lib.llama_vocab_type(pointer) not in _BOUNDED:
             return None
-        n_most, letters = 1, set()
+        n_max, single, strips = 1, set(), False
         for token in range(self.n_tokens):
-            if lib.llama_vocab_get_attr(pointer, token) & _STRIPS:
-                return None
+            strips |= bool(lib.llama_vocab_get_attr(pointer, token) & _STRIPS)
             piece = token_to_piece(int(pointer), token, True)
-            n_most = max(n_most, len(piece), len(lib.llama_vocab_get_text(pointer, token)))
+            n_max = max(n_max, len(piece), len(lib.llama_vocab_get_text(pointer, token)))
             if len(piece) == 1:
-                letters.add(piece)
-        return n_most if len(letters) == 256 else None
+                single.add(piece)
+        dropped = {bytes([b]) for b in range(256)} - single  # BPE leaves out bytes that have no token
+        if strips:
+            dropped |= {bytes([b]) for b in _WHITESPACE}
+        if lib.llama_vocab_type(pointer) == lib.LLAMA_VOCAB_TYPE_PLAMO2:
+            dropped |= {bytes([b]) for b in _BOM}
+        return n_max, b"".join(dropped)
 
     def n_tokens_least(self, text: str) -> int:
-        """How many tokens a text becomes at least, without making them: 0 if nobody can say."""
-        n_most = self._n_bytes_most
-        return 0 if n_most is None else -(-len(text.encode("utf-8", errors="replace")) // n_most)
+        """How many tokens a text becomes at least, without making them: 0 if the vocabulary has no bound."""
+        if self._n_bytes_max is None:
+            return 0
+        n_max, dropped = self._n_bytes_max
+        data = text.encode("utf-8", errors="replace")
+        return -(-len(data.translate(None, dropped)) // n_max)
 
     def check_length(self, text: str, n_ctx: int) -> None:
         """Refuse a text that cannot fit, before it is tokenized.

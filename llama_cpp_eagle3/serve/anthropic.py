@@ -23,14 +23,14 @@ from .anthropic_schema import (
     ToolUse,
     UrlSource,
 )
-from .chat import Conversation, begin, n_prompt_tokens
-from .completions import Shape, respond
+from .chat import Conversation, n_prompt_tokens, prepare_message
+from .completions import Shape, generate
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json, until_gone
+from .http import Json, compute, named_event
 from .jsons import dumps
 from .schema import MESSAGE_ALONE, parse_object
-from .server import Server, random_id
+from .server import Admission, Server, random_id
 from .worker import End, Event, Progress
 
 _N_MAX_TOKENS = 4096  # where a request does not say it, as in llama-server
@@ -40,18 +40,20 @@ _BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", 
 
 async def messages(request: Request) -> Response:
     """POST /v1/messages."""
-    server: Server = request.app.state.server
-    asked, body = to_chat(await read_json(request))
-    generation, params, c = await until_gone(request.receive, begin(server, body, f"msg_{random_id()}"))
-    shape = MessagesShape(generation, params, asked.stop_sequences)
-    return await respond(server, request, generation, shape, c.stream)
+    return await generate(request, prepare_messages)
+
+
+def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesShape:
+    """The same, in a thread."""
+    asked, chat = to_chat(body)
+    generation, params = prepare_message(server, chat, admission, f"msg_{random_id()}")
+    return MessagesShape(generation, params, asked.stop_sequences)
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens."""
-    server: Server = request.app.state.server
-    _, body = to_chat(await read_json(request))
-    return Json({"input_tokens": await n_prompt_tokens(server, body)})
+    n_tokens = await compute(request, lambda server, body: n_prompt_tokens(server, to_chat(body)[1]))
+    return Json({"input_tokens": n_tokens})
 
 
 def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
@@ -164,13 +166,12 @@ class MessagesShape(Shape):
         """An event as bytes: these have names."""
         return named_event(data["type"], data)
 
-    @staticmethod
-    def error(e: ApiError) -> bytes:
+    def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun."""
         return named_event("error", anthropic_error(e))
 
     def __init__(self, generation: Generation, params: ChatParams, stop_sequences: list[str]):
-        self._generation, self._stop_sequences = generation, stop_sequences
+        self.generation, self._stop_sequences = generation, stop_sequences
         self._conversation = Conversation(params)
         self._has_begun = False
         self._block: tuple[str, int] | None = None
@@ -236,7 +237,7 @@ class MessagesShape(Shape):
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": {"type": kind, **fields}}
 
     def _head(self) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return {"id": generation.id, "type": "message", "role": "assistant", "model": generation.model}
 
     @staticmethod
@@ -265,7 +266,7 @@ class MessagesShape(Shape):
 
     def whole(self) -> Any:
         """All of it."""
-        (answer,) = self._generation.answers
+        (answer,) = self.generation.answers
         self._conversation.add(answer.text, is_partial=False)
         message = self._conversation.message
         content: list[dict[str, Any]] = []

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cli.model import resolve_pair
-from .chat import ChatShape, begin
-from .completions import begin_openai
+from .chat import prepare_chat
+from .completions import Shape, prepare_openai
 from .errors import ApiError, failed, invalid
 from .limits import check_body
 from .log import configure
 from .options import serve_options
 from .run import load, why_no_draft
-from .server import Server, random_id
+from .server import Admission, Server, random_id
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +90,8 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
     check_body(body)
-    if url == CHAT:
-        generation, params, _ = await begin(server, body, f"chatcmpl-{random_id()}")
-        await generation.run()
-        whole: dict[str, Any] = ChatShape(server, generation, params, body.get("top_logprobs")).whole()
-        return whole
-    generation, shape = await begin_openai(server, body)
-    await generation.run()
-    return shape.whole()  # type: ignore[no-any-return]
+    prepare: Callable[[Server, Any, Admission], Shape] = prepare_chat if url == CHAT else prepare_openai
+    shape = await server.start_generation(lambda admission: prepare(server, body, admission))
+    await shape.generation.run()
+    whole: dict[str, Any] = shape.whole()
+    return whole

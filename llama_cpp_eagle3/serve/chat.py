@@ -13,13 +13,13 @@ from starlette.responses import Response
 from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
-from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, probs_of, progress_of, respond
+from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, generate, probs_of, progress_of
 from .errors import invalid
 from .figures import usage
 from .generation import Answer, Generation
-from .http import DONE, Json, event, read_json, until_gone
+from .http import DONE, Json, compute, event
 from .schema import Completion, parse
-from .server import Server, random_id
+from .server import Admission, Server, random_id
 from .worker import End, Event, Progress, Token
 
 _OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
@@ -30,31 +30,30 @@ _log = logging.getLogger(__name__)
 
 async def chat_completion(request: Request) -> Response:
     """POST /v1/chat/completions."""
-    server: Server = request.app.state.server
-    body = await read_json(request)
-    generation, params, c = await until_gone(request.receive, begin(server, body, f"chatcmpl-{random_id()}"))
-    shape = ChatShape(server, generation, params, body.get("top_logprobs"))
-    return await respond(server, request, generation, shape, c.stream)
+    return await generate(request, prepare_chat)
+
+
+def prepare_chat(server: Server, body: Any, admission: Admission) -> ChatShape:
+    """The same, in a thread."""
+    generation, params = prepare_message(server, body, admission, f"chatcmpl-{random_id()}")
+    return ChatShape(server, generation, params, body.get("top_logprobs"))
 
 
 async def apply_template(request: Request) -> Response:
     """POST /apply-template."""
-    server: Server = request.app.state.server
-    params = await server.prepare(chat_params, server, await read_json(request))
+    params = await compute(request, chat_params)
     return Json({"prompt": params.prompt})
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens."""
-    server: Server = request.app.state.server
-    n_tokens = await n_prompt_tokens(server, await read_json(request))
+    n_tokens = await compute(request, n_prompt_tokens)
     return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 
-async def n_prompt_tokens(server: Server, body: Any) -> int:
+def n_prompt_tokens(server: Server, body: Any) -> int:
     """Tokens of a request's prompt, its images too."""
-    prompt = await server.prepare(read_prompt, server, *await server.prepare(conversation, server, body))
-    return len(prompt.tokens)
+    return len(read_prompt(server, *conversation(server, body)).tokens)
 
 
 def chat_params(server: Server, body: Any) -> ChatParams:
@@ -99,7 +98,7 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
 
 def _load(server: Server, source: Any, deadline: float) -> bytes:
     if isinstance(source, str) and source[:4].lower() == "http":
-        server.preparing.step_aside()  # others need not wait for somebody's server
+        server.executor.detach()  # others need not wait for somebody's server
     return load_base64_or_url(source, allow_http=server.options.media_http, deadline=deadline)
 
 
@@ -118,8 +117,8 @@ def read_prompt(server: Server, params: ChatParams, files: list[bytes]) -> Promp
         raise invalid(str(e)) from None
 
 
-async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatParams, Completion]:
-    """Have a conversation's answer generated.
+def prepare_message(server: Server, body: Any, admission: Admission, id: str) -> tuple[Generation, ChatParams]:
+    """Prepare the answer to a conversation, and what parses it.
 
     Raises:
         ApiError: it is not as it should be, or there is no room.
@@ -130,19 +129,17 @@ async def begin(server: Server, body: Any, id: str) -> tuple[Generation, ChatPar
     c = c.model_copy(update={"n_probs": _n_probs(body)})
     if c.n_probs and c.stream and body.get("tools"):
         raise invalid("logprobs is not supported with tools + stream")
-    with server.admit(c.n):
-        params, files = await server.prepare(conversation, server, body)
-        c = c.model_copy(update={"stop": [*_stops(c), *params.additional_stops]})
-        prompt: Prompt = await server.prepare(read_prompt, server, params, files)
-        if not prompt.tokens:
-            raise invalid("the template makes nothing of these messages")
-        rules = await server.prepare(_rules, server, params, body)
-        # without a grammar of its own it is the one that the server was started with, if any
-        options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-        generation = await server.generate(
-            [prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options
-        )
-    return generation, params, c
+    admission.reserve(c.n)
+    params, files = conversation(server, body)
+    c = c.model_copy(update={"stop": [*_stops(c), *params.additional_stops]})
+    prompt = read_prompt(server, params, files)
+    if not prompt.tokens:
+        raise invalid("the template makes nothing of these messages")
+    rules = _rules(server, params, body)
+    # without a grammar of its own it is the one that the server was started with, if any
+    options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
+    generation = server.make_generation([prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options)
+    return generation, params
 
 
 def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> ChatRules:
@@ -224,13 +221,13 @@ class ChatShape(Shape):
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
         """n_top: alternatives of each token, if the request says how many; 0 leaves the token's own probability."""
-        self._server, self._generation, self._params, self._n_top = server, generation, params, n_top
+        self._server, self.generation, self._params, self._n_top = server, generation, params, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
         self._begun: set[int] = set()
         self._probs: dict[int, list[TokenLogprob]] = {}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return {
             "id": generation.id,
             "object": kind,
@@ -288,7 +285,7 @@ class ChatShape(Shape):
         if not answer.completion.stream_options.include_usage:
             chunk |= figures_of(answer)
         if answer.completion.verbose:
-            chunk["__verbose"] = LlamaShape(self._server, self._generation).final(answer, stream=True)
+            chunk["__verbose"] = LlamaShape(self._server, self.generation).final(answer, stream=True)
         return chunk
 
     def _prob(self, answer: Answer, logprob: TokenLogprob) -> dict[str, Any]:
@@ -301,11 +298,11 @@ class ChatShape(Shape):
         return answer.finish_reason
 
     def _usage(self) -> dict[str, Any]:
-        return usage(self._generation.prompt_figures, self._generation.figures)
+        return usage(self.generation.prompt_figures, self.generation.figures)
 
     def last(self) -> list[bytes]:
         """Usage, if it was asked for, and OpenAI's end."""
-        answers = self._generation.answers
+        answers = self.generation.answers
         if not answers[0].completion.stream_options.include_usage:
             return [DONE]
         head = {**self._head("chat.completion.chunk"), "choices": []}
@@ -313,7 +310,7 @@ class ChatShape(Shape):
 
     def whole(self) -> Any:
         """All choices."""
-        answers = self._generation.answers
+        answers = self.generation.answers
         choices = []
         for answer, conversation in zip(answers, self._conversations, strict=True):
             conversation.add(answer.text, is_partial=False)
@@ -328,5 +325,5 @@ class ChatShape(Shape):
             choices.append(choice)
         data = {**self._head("chat.completion"), "choices": choices, "usage": self._usage(), **figures_of(answers[0])}
         if answers[0].completion.verbose:
-            data["__verbose"] = LlamaShape(self._server, self._generation).final(answers[0], stream=False)
+            data["__verbose"] = LlamaShape(self._server, self.generation).final(answers[0], stream=False)
         return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -16,10 +16,10 @@ from ..engine import TokenLogprob
 from .errors import ApiError, invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
-from .http import DONE, PING, Events, Json, event, read_json, until_gone
+from .http import DONE, PING, Events, Json, event, parse_json, until_gone
 from .params import generation_settings
 from .schema import Completion, parse
-from .server import Server
+from .server import Admission, Server
 from .text import n_prompts
 from .worker import End, Event, Progress, Token
 
@@ -30,13 +30,19 @@ FINGERPRINT = f"b{LLAMA_CPP_PYTHON_VERSION}-eagle3-{__version__}"
 class Shape(Protocol):
     """How what comes is told to a client."""
 
+    generation: Generation
+
+    @property
+    def stream(self) -> bool:
+        """Whether the client wants events."""
+        return self.generation.answers[0].completion.stream
+
     @staticmethod
     def encode(data: Any) -> bytes:
         """An event as bytes."""
         return event(data)
 
-    @staticmethod
-    def error(e: ApiError) -> bytes:
+    def error(self, e: ApiError) -> bytes:
         """An error in a stream that has begun, as bytes."""
         return event(e.body)
 
@@ -50,10 +56,21 @@ class Shape(Protocol):
         """All of it, without a stream."""
 
 
-async def respond(server: Server, request: Request, generation: Generation, shape: Shape, stream: bool) -> Response:
-    """Wait for the answer, or begin to stream it. An error before the first event is an answer of its own."""
-    request.state.generation = generation
-    if not stream:
+async def generate(request: Request, prepare: Callable[[Server, Any, Admission], Shape]) -> Response:
+    """Answer a request that generates: wait for all of it, or begin to stream it.
+
+    An error before the first event is an answer of its own.
+
+    Args:
+        request: from the event loop.
+        prepare: what is made of its JSON, in a thread.
+    """
+    server: Server = request.app.state.server
+    async with server.bodies.read(request) as text:
+        work = server.start_generation(lambda admission: prepare(server, parse_json(text), admission))
+        shape = await until_gone(request.receive, work)
+    request.state.generation = generation = shape.generation
+    if not shape.stream:
         await until_gone(request.receive, generation.run())
         return Json(shape.whole())
     batches = generation.batches(server.options.ping_seconds)
@@ -87,7 +104,7 @@ class LlamaShape(Shape):
     """llama-server's own."""
 
     def __init__(self, server: Server, generation: Generation):
-        self._server, self._generation = server, generation
+        self._server, self.generation = server, generation
 
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """One event per token, and one for the end."""
@@ -127,7 +144,7 @@ class LlamaShape(Shape):
             "tokens": [] if stream or not completion.return_tokens else answer.tokens,
             "id_slot": figures.id_slot,
             "stop": True,
-            "model": self._generation.model,
+            "model": self.generation.model,
             "tokens_predicted": figures.n_tokens,
             "tokens_evaluated": figures.n_prompt,
             "generation_settings": settings_of(self._server, answer),
@@ -151,7 +168,7 @@ class LlamaShape(Shape):
 
     def whole(self) -> Any:
         """An object, or a list of them."""
-        finals = [self.final(answer, stream=False) for answer in self._generation.answers]
+        finals = [self.final(answer, stream=False) for answer in self.generation.answers]
         return finals[0] if len(finals) == 1 else finals
 
 
@@ -160,12 +177,12 @@ class OpenAIShape(Shape):
 
     def __init__(self, server: Server, generation: Generation, n_top: int | None = None):
         """n_top: alternatives of each token, if not all that were asked for; see `begin_openai`."""
-        self._server, self._generation, self._n_top = server, generation, n_top
+        self._server, self.generation, self._n_top = server, generation, n_top
         self._n_sent: dict[int, int] = {}
         """Characters of each answer's stream so far."""
 
     def _head(self) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return {
             "id": generation.id,
             "object": "text_completion",
@@ -206,19 +223,19 @@ class OpenAIShape(Shape):
         if options.continuous_usage_stats:
             data["usage"] = self._usage()
         if answer.completion.verbose and isinstance(came, End):
-            data["__verbose"] = LlamaShape(self._server, self._generation).final(answer, stream=True)
+            data["__verbose"] = LlamaShape(self._server, self.generation).final(answer, stream=True)
         return [data]
 
     def last(self) -> list[bytes]:
         """Usage, if it was asked for, and OpenAI's end."""
-        answers = self._generation.answers
+        answers = self.generation.answers
         if not answers[0].completion.stream_options.include_usage:
             return [DONE]
         return [event({**self._head(), "choices": [], "usage": self._usage(), **figures_of(answers[0])}), DONE]
 
     def whole(self) -> Any:
         """All choices."""
-        answers = self._generation.answers
+        answers = self.generation.answers
         choices = [
             {
                 "index": answer.index,
@@ -230,7 +247,7 @@ class OpenAIShape(Shape):
         ]
         data = {**self._head(), "choices": choices, "usage": self._usage(), **figures_of(answers[0])}
         if answers[0].completion.verbose:
-            data["__verbose"] = LlamaShape(self._server, self._generation).final(answers[0], stream=False)
+            data["__verbose"] = LlamaShape(self._server, self.generation).final(answers[0], stream=False)
         return data
 
     def _prompt_text(self, answer: Answer) -> str:
@@ -245,7 +262,7 @@ class OpenAIShape(Shape):
         return self._server.tokenizer.vocab.piece(token).decode("utf-8", errors="replace")
 
     def _usage(self) -> dict[str, Any]:
-        return usage(self._generation.prompt_figures, self._generation.figures)
+        return usage(self.generation.prompt_figures, self.generation.figures)
 
     def _logprobs(
         self, answer: Answer, probs: list[tuple[str, TokenLogprob]], echoes: bool, n_before: int = 0
@@ -346,12 +363,12 @@ def _nested(data: Any, path: str) -> Any:
 
 async def completion(request: Request) -> Response:
     """POST /completion, /completions."""
-    return await _complete(request, openai=False)
+    return await generate(request, prepare_llama)
 
 
 async def completion_openai(request: Request) -> Response:
     """POST /v1/completions."""
-    return await _complete(request, openai=True)
+    return await generate(request, prepare_openai)
 
 
 async def infill(request: Request) -> Response:
@@ -360,58 +377,45 @@ async def infill(request: Request) -> Response:
     missing = server.infill.missing
     if missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {missing}")
-    body = await read_json(request)
+    return await generate(request, prepare_infill)
+
+
+def prepare_infill(server: Server, body: Any, admission: Admission) -> LlamaShape:
+    """A request to /infill."""
     c = parse(Completion, body, server.options.defaults)
     engine = server.engine
-
-    async def begin() -> Generation:
-        with server.admit(c.n):
-            prompt = await server.prepare(server.infill.request, body, engine.n_batch, c.n_predict, engine.n_ctx)
-            return await server.generate([prompt], c)
-
-    generation = await until_gone(request.receive, begin())
-    return await respond(server, request, generation, LlamaShape(server, generation), c.stream)
+    admission.reserve(c.n)
+    prompt = server.infill.request(body, engine.n_batch, c.n_predict, engine.n_ctx)
+    return LlamaShape(server, server.make_generation([prompt], c))
 
 
-async def _complete(request: Request, openai: bool) -> Response:
-    server: Server = request.app.state.server
-    body = await read_json(request)
-    shape: Shape
-    if openai:
-        generation, shape = await until_gone(request.receive, begin_openai(server, body))
-    else:
-        generation = await until_gone(request.receive, begin_completion(server, body))
-        shape = LlamaShape(server, generation)
-    return await respond(server, request, generation, shape, generation.answers[0].completion.stream)
+def prepare_llama(server: Server, body: Any, admission: Admission) -> LlamaShape:
+    """A request to /completion."""
+    return LlamaShape(server, _prepare(server, body, admission))
 
 
-async def begin_openai(server: Server, body: Any) -> tuple[Generation, OpenAIShape]:
-    """`begin_completion` for OpenAI's clients.
+def prepare_openai(server: Server, body: Any, admission: Admission) -> OpenAIShape:
+    """A request to /v1/completions.
 
-    To them `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
+    To OpenAI's clients `logprobs` of 0 asks for the tokens' own probabilities alone, to llama-server for none.
 
     Raises:
         ApiError: it is not as it should be, or there is no room.
     """
     n_probs = body.get("logprobs") if isinstance(body, dict) else None
     n_top = 0 if type(n_probs) is int and n_probs == 0 else None
-    generation = await begin_completion(server, body if n_top is None else {**body, "logprobs": 1})
-    return generation, OpenAIShape(server, generation, n_top)
+    generation = _prepare(server, body if n_top is None else {**body, "logprobs": 1}, admission)
+    return OpenAIShape(server, generation, n_top)
 
 
-async def begin_completion(server: Server, body: Any) -> Generation:
-    """Have a request's prompts continued.
-
-    Raises:
-        ApiError: it is not as it should be, or there is no room.
-    """
+def _prepare(server: Server, body: Any, admission: Admission) -> Generation:
     c = parse(Completion, body, server.options.defaults)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
-    with server.admit(n_prompts(body.get("prompt")) * c.n):
-        return await server.generate(await server.prepare(_prompts, server, body.get("prompt"), c.suffix), c)
+    admission.reserve(n_prompts(body.get("prompt")) * c.n)
+    return server.make_generation(_prompts(server, body.get("prompt"), c.suffix), c)
 
 
 def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from starlette.responses import Response
 
 from .embedder import NO_POOLING, Embedder, Matrix
 from .errors import failed, invalid, unsupported
-from .http import Json, read_json, until_gone
+from .http import Json, compute, until_gone
 from .limits import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
-from .server import Server
+from .server import Admission, Server
 from .text import n_prompts
 
 
@@ -28,23 +29,53 @@ async def embeddings(request: Request) -> Response:
     return await _embed(request, openai=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompts:
+    """What a request asks for."""
+
+    tokens: list[list[int]]
+    normalize: int
+    encoding: str
+    model: str
+    openai: bool
+    """Whether the answer has OpenAI's form."""
+
+
 async def _embed(request: Request, openai: bool) -> Response:
     server: Server = request.app.state.server
     embedder = server.embedder
     if embedder is None:
         raise unsupported("This server does not support embeddings. Start it with `--embeddings`")
-    body = await read_json(request)
+    with Admission(server) as admission:
+        prompts = await compute(request, lambda server, body: _prepare(server, embedder, body, openai, admission))
+        found = await until_gone(request.receive, _embed_all(server, embedder, prompts))
+    if not prompts.openai:
+        return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
+    n_tokens = sum(map(len, prompts.tokens))
+    return Json(
+        {
+            "model": prompts.model,
+            "object": "list",
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+            "data": [
+                {"index": i, "object": "embedding", "embedding": _encoded(x[0], prompts.encoding)}
+                for i, x in enumerate(found)
+            ],
+        }
+    )
+
+
+def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool, admission: Admission) -> _Prompts:
+    """Look at a request and tokenize its texts."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     if openai and embedder.pooling == NO_POOLING:
         raise invalid("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
-    if "input" not in body:
-        openai = False  # as for llama-server
     texts = body.get("input", body.get("content"))
     if texts is None:
         raise invalid('"input" or "content" must be provided')
-    form = body.get("encoding_format", "float")
-    if form not in ("float", "base64"):
+    encoding = body.get("encoding_format", "float")
+    if encoding not in ("float", "base64"):
         raise invalid("The format to return the embeddings in. Can be either float or base64")
     normalize = body.get("embd_normalize", 2)
     if type(normalize) is not int or normalize > 100:
@@ -52,42 +83,32 @@ async def _embed(request: Request, openai: bool) -> Response:
     texts = [_joined(text) for text in texts] if isinstance(texts, list) else _joined(texts)
     if n_prompts(texts) > N_EMBEDDINGS_MAX:
         raise exceeds("input", N_EMBEDDINGS_MAX, "texts", n_prompts(texts))
-    with server.admit(1):
-        n_tokens, found = await until_gone(request.receive, _embed_all(server, embedder, texts, normalize))
-    if not openai:
-        return Json([{"index": i, "embedding": x.tolist()} for i, x in enumerate(found)])
-    return Json(
-        {
-            "model": body.get("model", server.options.model_name),
-            "object": "list",
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-            "data": [
-                {"index": i, "object": "embedding", "embedding": _encoded(x[0], form)} for i, x in enumerate(found)
-            ],
-        }
-    )
-
-
-async def _embed_all(server: Server, embedder: Embedder, texts: Any, normalize: int) -> tuple[int, list[Matrix]]:
-    """Tokens, and the vectors of each text."""
-    prompts: list[list[int]] = await server.prepare(server.tokenizer.prompts, texts)
+    admission.reserve(1)
+    prompts = server.tokenizer.prompts(texts)
     for tokens in prompts:
         if len(tokens) > embedder.n_max:
             raise invalid(
                 f"input ({len(tokens)} tokens) is too large to process. "
                 f"increase the physical batch size (current batch size: {embedder.n_max})"
             )
-    n_tokens = sum(map(len, prompts))
-    n_floats = embedder.n_embd * (n_tokens if embedder.pooling == NO_POOLING else len(prompts))
+    n_floats = embedder.n_embd * (sum(map(len, prompts)) if embedder.pooling == NO_POOLING else len(prompts))
     if n_floats > N_FLOATS_MAX:
         raise exceeds("input", N_FLOATS_MAX, "numbers in the answer", n_floats)
+    # as for llama-server, `content` is not OpenAI's
+    model = body.get("model", server.options.model_name)
+    return _Prompts(prompts, normalize, encoding, model, openai and "input" in body)
+
+
+async def _embed_all(server: Server, embedder: Embedder, prompts: _Prompts) -> list[Matrix]:
+    """The vectors of each text."""
     found: list[Matrix] = []
-    for tokens in prompts:  # one by one, so that those who generate go on between them
+    for tokens in prompts.tokens:  # one by one, so that those who generate go on between them
         try:
-            found.append(await server.between_steps(lambda tokens=tokens: embedder.embed(tokens, normalize)))
+            work = server.between_steps(lambda tokens=tokens: embedder.embed(tokens, prompts.normalize))
+            found.append(await work)
         except RuntimeError as e:
             raise failed(str(e)) from None
-    return n_tokens, found
+    return found
 
 
 def _joined(prompt: Any) -> Any:

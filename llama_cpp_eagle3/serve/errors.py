@@ -68,6 +68,14 @@ def too_busy(n_queued: int, retry_after: int) -> ApiError:
     return ApiError(429, "rate_limit_error", message, headers={"Retry-After": str(retry_after)})
 
 
+def no_room(n_bytes_max: int) -> ApiError:
+    """Other requests' bodies take all memory that is meant for them."""
+    message = (
+        f"the bodies of other requests take up the {n_bytes_max >> 20} MiB that there are for all: try again in 1 s"
+    )
+    return ApiError(503, "unavailable_error", message, headers={"Retry-After": "1"})
+
+
 def out_of_memory() -> ApiError:
     """The machine cannot hold what the request needs."""
     return ApiError(503, "unavailable_error", "this machine has too little memory left for the request: send less")

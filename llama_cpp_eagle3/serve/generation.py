@@ -78,14 +78,13 @@ class Generation:
         self.created = int(time.time())
         self.answers: list[Answer] = []
         self.n_per_prompt = 1
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []
         self._heard: list[tuple[Answer, Event]] = []
         self._wake = asyncio.Event()
 
-    def begin(self, jobs: list[Job], answers: list[Answer]) -> None:
-        """Have these done."""
-        self.answers, self._jobs = answers, jobs
-        for job in jobs:
+    def start(self) -> None:
+        """Have the jobs done."""
+        for job in self.jobs:
             self.worker.submit(job)
 
     def hear(self, job: Job, events: list[Event]) -> None:
@@ -133,7 +132,7 @@ class Generation:
 
     def cancel(self) -> None:
         """End all that runs."""
-        for job in self._jobs:
+        for job in self.jobs:
             if self.answers[job.index].end is None:
                 self.worker.cancel(job)
 

@@ -3,37 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing, suppress
-from time import monotonic
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError, anthropic_error
+from .errors import ApiError, anthropic_error, no_room
 from .jsons import dumps, loads
 from .limits import check_body, check_text
-from .preparing import ARRIVED
+
+if TYPE_CHECKING:
+    from .server import Server
 
 T = TypeVar("T")
 ANTHROPIC = "/v1/messages"
 """Where the paths begin that are Anthropic's."""
+_N_SMALL = 64 << 10  # bytes of a body: as many as there are connections hold little memory together
 
 
-async def read_json(request: Request) -> Any:
+class Bodies:
+    """The bodies of all requests that are being read or prepared: bounded together."""
+
+    def __init__(self, n_bytes_max: int):
+        self.n_bytes_max, self.n_bytes = n_bytes_max, 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """Read a request's body; it counts until the block ends. Small ones always have room.
+
+        Raises:
+            ApiError: those of other requests leave no room.
+        """
+        parts: list[bytes] = []
+        n_bytes = n_counted = 0
+        try:
+            async for part in request.stream():  # not `body`, which keeps it as long as the request
+                parts.append(part)
+                n_bytes += len(part)
+                if n_bytes > _N_SMALL:
+                    if self.n_bytes + n_bytes - n_counted > self.n_bytes_max:
+                        raise no_room(self.n_bytes_max)
+                    self.n_bytes += n_bytes - n_counted
+                    n_counted = n_bytes
+            text = b"".join(parts)
+            parts.clear()
+            yield text
+        finally:
+            self.n_bytes -= n_counted
+
+
+def parse_json(text: bytes) -> Any:
     """A request's body. An empty one is an empty object.
 
     Raises:
         ApiError: it is not JSON, or says more than a request may.
     """
-    text = b"".join([part async for part in request.stream()])  # not `body`, which keeps it as long as the request
-    ARRIVED.set(monotonic())
     check_text(text)
     body = loads(text) if text.strip() else {}
     check_body(body)
     return body
+
+
+async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
+    """Have something made of a request's JSON beside the event loop, until the client leaves.
+
+    Raises:
+        ApiError: the body cannot be read, the function raises it, or it takes too long.
+        ClientDisconnect: the client has left.
+    """
+    server: Server = request.app.state.server
+    async with server.bodies.read(request) as text:
+        work = server.executor.run(lambda: function(server, parse_json(text)))
+        found: T = await until_gone(request.receive, work)
+        return found
 
 
 class Json(Response):

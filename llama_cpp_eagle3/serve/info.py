@@ -14,7 +14,7 @@ from ..cli.flags import Absent
 from ..engine import DraftSettings
 from .completions import FINGERPRINT
 from .errors import ApiError, invalid, not_found, unsupported
-from .http import Json, read_json
+from .http import Json, compute
 from .limits import LIMITS, check_field
 from .params import generation_settings
 from .schema import Completion, parse
@@ -181,11 +181,12 @@ async def metrics(request: Request) -> Response:
 
 async def tokenize(request: Request) -> Response:
     """POST /tokenize, with llama-server's `content` or vLLM's `prompt`."""
-    server: Server = request.app.state.server
-    return await server.prepare(_tokenized, server, await _object(request))  # type: ignore[no-any-return]
+    return await compute(request, _tokenized)
 
 
-def _tokenized(server: Server, body: dict[str, Any]) -> Response:
+def _tokenized(server: Server, body: Any) -> Response:
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
     is_vllm = "content" not in body and "prompt" in body
     field = "prompt" if is_vllm else "content"
     content = body.get(field)
@@ -213,24 +214,17 @@ def _piece(server: Server, token: int) -> str | list[int]:
 
 async def detokenize(request: Request) -> Response:
     """POST /detokenize."""
-    server: Server = request.app.state.server
-    body = await _object(request)
+    return await compute(request, _detokenized)
+
+
+def _detokenized(server: Server, body: Any) -> Response:
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")
-    return await server.prepare(_detokenized, server, tokens)  # type: ignore[no-any-return]
-
-
-def _detokenized(server: Server, tokens: list[Any]) -> Response:
     text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
     return Json({"content": text, "prompt": text})
-
-
-async def _object(request: Request) -> dict[str, Any]:
-    body = await read_json(request)
-    if not isinstance(body, dict):
-        raise invalid("the body must be a JSON object")
-    return body
 
 
 def _modalities(server: Server) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -169,12 +169,13 @@ class _Body:
         self._receive, self._options = receive, options
         self._n = 0
         self._complete = False
+        self._end = monotonic() + options.timeout_seconds
 
     async def receive(self) -> Message:
         if self._complete:  # what comes now is that the client leaves
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self._options.timeout_seconds)
+            message = await asyncio.wait_for(self._receive(), self._end - monotonic())
         except asyncio.TimeoutError:
             raise ApiError(408, "invalid_request_error", "the body did not arrive in time") from None
         if message["type"] == "http.request":

@@ -115,8 +115,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
     if args.reasoning_budget < -1:
         raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
-    if min(args.max_queued_requests, args.max_body_size) < 1 or args.timeout <= 0:
-        raise ValueError("expected --max-queued-requests >= 1, --max-body-size >= 1 and --timeout > 0")
+    if min(args.max_queued_requests, args.max_body_size, args.limit_concurrency) < 1 or args.timeout <= 0:
+        raise ValueError("expected --max-queued-requests, --max-body-size, --limit-concurrency >= 1 and --timeout > 0")
     return ServeOptions(
         model_name=min(names),
         aliases=frozenset(names),

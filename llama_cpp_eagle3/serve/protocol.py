@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_SECONDS = 20.0
@@ -14,6 +16,12 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # http.client of Python passes over n
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 49\r\n\r\nthe request's headers are larger than 65536 bytes"
+)
+
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 66\r\n\r\n"
+    b"the server has as many connections as it may (--limit-concurrency)"
 )
 
 
@@ -27,8 +35,13 @@ class Protocol(HttpToolsProtocol):
     _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A client has come."""
+        """A client has come; beyond the limit of connections it is told so and has to go."""
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self.connections.discard(self)  # uvicorn refuses requests of the others meanwhile
+            transport.write(_TOO_MANY)
+            transport.close()
+            return
         self._timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -92,3 +105,19 @@ class Protocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def http_config(app: ASGIApp, n_connections: int, **more: Any) -> uvicorn.Config:
+    """How uvicorn serves an application; more: uvicorn's own options."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        limit_concurrency=n_connections + 1,  # uvicorn refuses requests once it is reached
+        **more,
+    )

@@ -9,29 +9,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..chat import ChatParams
-from .chat import Conversation, begin, n_prompt_tokens
-from .completions import Shape, figures_of, progress_of, respond
-from .errors import invalid, unsupported
+from .chat import Conversation, n_prompt_tokens, prepare_message
+from .completions import Shape, figures_of, generate, progress_of
+from .errors import ApiError, invalid, unsupported
 from .figures import usage
 from .generation import Answer, Generation
-from .http import Json, named_event, read_json, until_gone
+from .http import Json, compute, named_event
 from .schema import MESSAGE_ALONE
-from .server import Server, random_id
+from .server import Admission, Server, random_id
 from .worker import End, Event, Progress, Token
 
 
 async def respond_to(request: Request) -> Response:
     """POST /v1/responses."""
-    server: Server = request.app.state.server
-    body = to_chat(await read_json(request))
-    generation, params, c = await until_gone(request.receive, begin(server, body, f"resp_{random_id()}"))
-    return await respond(server, request, generation, ResponsesShape(generation, params), c.stream)
+    return await generate(request, prepare_response)
+
+
+def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesShape:
+    """The same, in a thread."""
+    return ResponsesShape(*prepare_message(server, to_chat(body), admission, f"resp_{random_id()}"))
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens."""
-    server: Server = request.app.state.server
-    n_tokens = await n_prompt_tokens(server, to_chat(await read_json(request)))
+    n_tokens = await compute(request, lambda server, body: n_prompt_tokens(server, to_chat(body)))
     return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 
@@ -155,12 +156,24 @@ class ResponsesShape(Shape):
         return named_event(data["type"], data)
 
     def __init__(self, generation: Generation, params: ChatParams):
-        self._generation = generation
+        self.generation = generation
         self._conversation = Conversation(params)
         self._reasoning_id, self._message_id = f"rs_{random_id()}", f"msg_{random_id()}"
         self._calls: list[dict[str, str]] = []
         self._begun: set[str] = set()
         self._n_events = 0
+
+    def error(self, e: ApiError) -> bytes:
+        """OpenAI's event of an error in a stream that has begun."""
+        return self.encode(
+            {
+                "type": "error",
+                "code": e.kind,
+                "message": e.message,
+                "param": None,
+                "sequence_number": self._n_events,
+            }
+        )
 
     def part(self, answer: Answer, came: Event) -> list[Any]:
         """Named events, numbered."""
@@ -274,7 +287,7 @@ class ResponsesShape(Shape):
         return output
 
     def _object(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         data: dict[str, Any] = {
             "id": generation.id,
             "object": "response",
@@ -306,7 +319,7 @@ class ResponsesShape(Shape):
 
     def whole(self) -> Any:
         """All of it."""
-        answer = self._generation.answers[0]
+        answer = self.generation.answers[0]
         self._conversation.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
         return {**self._object(status, self._output()), **figures_of(answer)}

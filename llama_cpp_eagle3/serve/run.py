@@ -19,7 +19,7 @@ from .app import make_app
 from .info import drafting
 from .log import configure
 from .options import ServeOptions, serve_options
-from .protocol import Protocol
+from .protocol import http_config
 from .server import Server
 
 _N_SLOTS = 4
@@ -49,15 +49,9 @@ def serve(args: argparse.Namespace) -> int:
     for opened in sockets:
         opened.listen(2048)
         _log.info("listening on %s", _address_of(opened, args.ssl_cert_file is not None))
-    config = uvicorn.Config(
+    config = http_config(
         make_app(server),
-        http=Protocol,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        proxy_headers=False,
+        args.limit_concurrency,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         ssl_keyfile=None if args.ssl_key_file is None else str(args.ssl_key_file),

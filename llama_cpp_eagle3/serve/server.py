@@ -6,26 +6,28 @@ import asyncio
 import logging
 import secrets
 import string
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as SequenceOf
-from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 from ..engine import Media, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .embedder import Embedder
-from .errors import failed, invalid, too_busy, too_long
+from .errors import ApiError, failed, invalid, too_busy, too_long
+from .executor import Executor
 from .figures import Figures
 from .generation import Answer, Generation
+from .http import Bodies
 from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
 from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
-from .preparing import Preparing
 from .schema import Completion
 from .templates import Templates
 from .text import Tokenizer
@@ -34,8 +36,18 @@ from .worker import Job, Worker
 _log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
 _N_UNLIMITED = 2**31 - 1  # tokens
+_N_BODIES = 4  # of the largest size, at once
 _STOP_SECONDS = 20.0
 _UNLIMITED_SECONDS = 1e9
+
+
+class Prepared(Protocol):
+    """What is made of a request before it is generated."""
+
+    generation: Generation
+
+
+P = TypeVar("P", bound=Prepared)
 
 
 class Server:
@@ -49,9 +61,11 @@ class Server:
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
         self.embedder = self._make_embedder() if options.embeddings else None
-        self.preparing = Preparing(options.prepare_seconds)
-        self._files = Preparing(_UNLIMITED_SECONDS)
+        self.bodies = Bodies(_N_BODIES * options.n_body_max)
+        self.executor = Executor(options.prepare_seconds)
+        self._file_executor = Executor(_UNLIMITED_SECONDS)
         self._n_preparing = 0
+        self._admission_lock = threading.Lock()
 
     def start(self) -> None:
         """Begin, in the running loop."""
@@ -62,7 +76,7 @@ class Server:
         if not self.worker.stop():
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
-        if not (self.preparing.stop(_STOP_SECONDS) and self._files.stop(_STOP_SECONDS)):
+        if not (self.executor.stop(_STOP_SECONDS) and self._file_executor.stop(_STOP_SECONDS)):
             _log.error("a request is still being prepared or a file written: the model is not freed")
             return
         if self.embedder is not None:
@@ -89,21 +103,12 @@ class Server:
     def _n_ahead(self) -> int:
         return len(self.worker.jobs) + self._n_preparing
 
-    async def prepare(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop that is a part of a request's preparation.
-
-        Raises:
-            ApiError: the request takes too long.
-        """
-        return await self.preparing.run(function, *args)
-
-    async def aside(self, function: Any, *args: Any) -> Any:
+    async def run_in_executor(self, function: Any, *args: Any) -> Any:
         """Call a function beside the event loop, for as long as it takes: files."""
-        return await self._files.run(function, *args)
+        return await self._file_executor.run(function, *args)
 
-    @contextmanager
-    def admit(self, n_new: int) -> Iterator[None]:
-        """Hold places in the queue for sequences that are prepared: those that find none cost nothing.
+    def reserve(self, n_new: int) -> None:
+        """Take places in the queue for sequences that are being prepared; see `Admission`. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever.
@@ -116,13 +121,30 @@ class Server:
                 f"the request asks for {n_new} texts (prompts x n) and never fits: this server has {self.n_slots} "
                 f"slots and a queue of {n_queue} (--max-queued-requests); send at most {n_most} at once"
             )
-        if self._n_ahead + n_new > n_most:
-            raise too_busy(self.n_queued, self._retry_after())
-        self._n_preparing += n_new
-        try:
-            yield
-        finally:
-            self._n_preparing -= n_new
+        with self._admission_lock:
+            if self._n_ahead + n_new > n_most:
+                raise too_busy(self.n_queued, self._retry_after())
+            self._n_preparing += n_new
+
+    def release(self, n: int, generation: Generation | None = None) -> None:
+        """Give places back that were reserved; generation: to whose sequences they go."""
+        with self._admission_lock:
+            self._n_preparing -= n
+            if generation is not None:
+                generation.start()
+
+    async def start_generation(self, prepare: Callable[[Admission], P]) -> P:
+        """Prepare a request beside the event loop, and have it generated.
+
+        prepare: parses, renders, tokenizes; all of it within one deadline.
+
+        Raises:
+            ApiError: the request cannot be done, takes too long to prepare, or there is no room.
+        """
+        with Admission(self) as admission:
+            prepared: P = await self.executor.run(prepare, admission)
+            admission.start(prepared.generation)
+        return prepared
 
     async def between_steps(self, function: Any, seq_id: int | None = None) -> Any:
         """Call a function in the worker; seq_id: once nobody uses this place."""
@@ -130,7 +152,7 @@ class Server:
             raise failed(self.worker.failure)
         return await asyncio.wrap_future(self.worker.call(function, seq_id))
 
-    async def generate(
+    def make_generation(
         self,
         prompts: SequenceOf[list[int]],
         completion: Completion,
@@ -140,7 +162,7 @@ class Server:
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
-        """Have prompts continued, each `completion.n` times; to be called by who was admitted.
+        """Prepare prompts to be continued, each `completion.n` times; to be called after `Admission.reserve`.
 
         Args:
             prompts: tokens of each.
@@ -155,7 +177,7 @@ class Server:
         """
         generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
-        generation.begin(*await self.prepare(self._prepare, generation, prompts, completion, special, media, sampling))
+        generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
         return generation
 
     def _retry_after(self) -> int:
@@ -229,6 +251,42 @@ class Server:
             return None
         n_keep = n_prompt if c.n_keep < 0 else c.n_keep + (self.tokenizer.vocab.bos >= 0)
         return Shift(n_keep, c.n_discard)
+
+
+class Admission:
+    """Places in the queue that one request holds while it is prepared: requests that find none cost nothing more."""
+
+    def __init__(self, server: Server):
+        self._server = server
+        self._lock = threading.Lock()
+        self._n = 0
+        self._is_over = False
+
+    def reserve(self, n_new: int) -> None:
+        """Take places. From any thread.
+
+        Raises:
+            ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
+        """
+        with self._lock:
+            if self._is_over:
+                raise ApiError(499, "invalid_request_error", "the client has left, or the request's time is over")
+            self._server.reserve(n_new)
+            self._n += n_new
+
+    def start(self, generation: Generation) -> None:
+        """Have a generation's sequences take the places."""
+        with self._lock:
+            self._server.release(self._n, generation)
+            self._n = 0
+
+    def __enter__(self) -> Admission:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        with self._lock:
+            self._is_over = True
+            self._server.release(self._n)
 
 
 def check_unsupported(c: Completion) -> None:

@@ -22,7 +22,7 @@ from ..whole_file import whole_file
 from .completions import settings_of
 from .errors import ApiError, failed, invalid, unsupported
 from .generation import Answer, Generation
-from .http import Json, read_json, until_gone
+from .http import Json, compute, until_gone
 from .server import Server
 
 _MAGIC = b"EAGLE3SLOT\x02\n"
@@ -96,17 +96,17 @@ async def act(request: Request) -> Response:
         await request.body()  # none is needed, but only behind it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
-        body = await read_json(request)
-        name = body.get("filename") if isinstance(body, dict) else None
-        path = _path(server.options.slot_save_path, name)
+        path = await compute(request, _path)
         work = _save(server, id_slot, path) if action == "save" else _restore(server, id_slot, path)
     else:
         raise invalid("Invalid action")
     return Json(await until_gone(request.receive, work))
 
 
-def _path(folder: Path, name: Any) -> Path:
-    """A file in the folder, and nowhere else."""
+def _path(server: Server, body: Any) -> Path:
+    """The file that a request names: in the folder, and nowhere else."""
+    folder, name = server.options.slot_save_path, body.get("filename") if isinstance(body, dict) else None
+    assert folder is not None
     if (
         not isinstance(name, str)
         or not name
@@ -125,7 +125,7 @@ def _path(folder: Path, name: Any) -> Path:
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     tokens, state = await server.between_steps(lambda: server.engine.store_prefix(id_slot), id_slot)
-    n_written = await server.aside(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
+    n_written = await server.run_in_executor(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
     return {
         "id_slot": id_slot,
         "filename": path.name,
@@ -137,7 +137,7 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, target, draft, n_read = await server.aside(_read, path, server.llm.pair_id, server.engine.n_ctx)
+    tokens, target, draft, n_read = await server.run_in_executor(_read, path, server.llm.pair_id, server.engine.n_ctx)
     try:
         await server.between_steps(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
     except (Eagle3Error, ValueError) as e:

@@ -88,7 +88,7 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
     assert document["settings"]["prompt"] == "the self"
     assert document["draft_device"] == "CPU"
     assert document["finish_reason"] == "length"
-    assert document["mean_acceptance_length"] > 3
+    assert document["mean_acceptance_length"] > 1.5  # how much is drafted depends on what passes cost
     assert document["baseline"]["mean_acceptance_length"] == 1.0
     assert document["gb_per_second"] > 0
 
@@ -132,9 +132,10 @@ def test_escapes(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_colours(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*flags, "-p", "the self", "-n", 21, "--color", "on") == 0
+    flags = [*flags, "-p", "the self", "-n", "21", "--spec-draft-n-max", "4"]
+    assert run(*flags, "--color", "on") == 0
     coloured = capsys.readouterr().out
-    assert run(*flags, "-p", "the self", "-n", 21) == 0
+    assert run(*flags) == 0
     plain = capsys.readouterr().out
     assert coloured.count("\x1b[36m") == coloured.count("\x1b[0m") >= 14
     assert re.sub("\x1b\\[[0-9]+m", "", coloured) == plain

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import llama_cpp
 import numpy as np
 import pytest
 
+from gguf_raw import STR, U32, RawFile, spoil
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
 from loading import OPTIONS, load, load_plain, path_of, take
 from tiny import CORRUPTIONS, corrupt, write_head
@@ -168,6 +172,60 @@ def test_texts_that_cannot_fit_are_not_tokenized(tiny_target: Any, monkeypatch: 
             with pytest.raises(errors.ContextFullError, match=r"a text of at least \d+ tokens does not fit"):
                 call()
         assert not [c for c in calls if len(c) > 1000]
+
+
+def _strips(file: RawFile) -> None:
+    """Special tokens swallow the whitespace behind them."""
+    file.set("general.name", STR, b"phi-3")
+    tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")
+    for i, name in enumerate((b"</s>", b"<unk>", b"<s>")):
+        token = tokens.index(f"<|unused_{i}|>".encode())
+        tokens[token], types[token] = name, gguf.TokenType.CONTROL
+
+
+def _drops(file: RawFile) -> None:
+    """Bytes without a token are left out."""
+    tokens = file.get("tokenizer.ggml.tokens")
+    for byte in (b"z", b"Q", "\u00c3".encode()):
+        tokens[tokens.index(byte)] = b"<|none|>" + byte
+
+
+def _is_of(name: bytes) -> Callable[[RawFile], None]:
+    def change(file: RawFile) -> None:
+        file.set("tokenizer.ggml.model", STR, name)
+        file.set("tokenizer.ggml.unknown_token_id", U32, 0)
+
+    return change
+
+
+@pytest.mark.parametrize(("change", "dropped"), [(_strips, " \n"), (_drops, "zQ"), (_is_of(b"rwkv"), "")])
+def test_other_vocabularies_have_a_bound_too(
+    change: Callable[[RawFile], None], dropped: str, tiny_target: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "target.gguf"
+    shutil.copy(path_of(tiny_target), path)
+    with closing(load(spoil(path, change), n_ctx=256)) as llm:
+        vocab, n_ctx = llm.engine.vocab, llm.engine.n_ctx
+        some = "a" + (dropped or "b") * 9
+        for text in (some * 30, "</s>" + " \n" * 200, "</s> a" * 30, "zQ" * 50, "return the self" * 9, "\u00e9 z" * 20):
+            assert vocab.n_tokens_least(text) <= len(llm.tokenize(text.encode(), add_bos=False, special=True)), text
+        if dropped:
+            assert vocab.n_tokens_least(dropped * 1000) == 0  # it may fit
+            assert len(llm.tokenize(("</s>" + dropped * 1000).encode(), add_bos=False, special=True)) < 10
+        with pytest.raises(errors.ContextFullError, match=r"a text of at least \d+ tokens does not fit"):
+            llm("a" * (n_ctx * 40), max_tokens=1)
+
+
+@pytest.mark.parametrize("name", [b"bert", b"t5"])
+def test_vocabularies_that_cannot_have_a_bound(name: bytes, tiny_target: Any, tmp_path: Path) -> None:
+    """A text of any length may be one token."""
+    path = tmp_path / "target.gguf"
+    shutil.copy(path_of(tiny_target), path)
+    with closing(load(spoil(path, _is_of(name)), n_ctx=64)) as llm:
+        for n in (100, 10_000):
+            text = "\u0416" * n
+            assert llm.engine.vocab.n_tokens_least(text) == 0
+            assert len(llm.tokenize(text.encode(), add_bos=False)) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.serve import chat
 from serving import Running
 from tiny import write_head
 from vlm_pairs import BEFORE, load_vlm
@@ -128,6 +134,42 @@ def test_addresses_are_fetched_if_the_server_may(running, vlm, url, monkeypatch)
             assert (failed.status_code, "no answer of HTTP" in failed.text) == (400, True)
     failed = ask("1/a b", "private")
     assert (failed.status_code, "InvalidURL" in failed.text or "refused" in failed.text) == (400, True)
+
+
+def test_servers_of_images_that_trickle(running, monkeypatch):
+    """More of them than threads that prepare requests: others are answered meanwhile, and they end in time."""
+    monkeypatch.setattr(running.server, "options", replace(running.server.options, media_http="private"))
+    ending, n_sent = threading.Event(), [0] * 3
+
+    def trickle(i):
+        while not ending.is_set():
+            n_sent[i] += 1
+            yield b"a"
+
+    def ask(port):
+        return httpx.post(
+            f"{running.url}/v1/chat/completions", json=body(f"http://127.0.0.1:{port}/image.png"), timeout=120
+        )
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+    for seconds in (60.0, 2.0):  # servers that close in the end, and such as do not
+        monkeypatch.setattr(chat, "TIMEOUT_S", seconds)
+        ending.clear()
+        n_sent[:] = [0] * 3
+        with ThreadPoolExecutor(3) as threads, contextlib.ExitStack() as stack:
+            ports = [stack.enter_context(answering(head, trickle(i), pause=0.02))[0] for i in range(3)]
+            answers = [threads.submit(ask, port) for port in ports]
+            end = time.monotonic() + 30
+            while min(n_sent) < 3:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert "content" in running.ask("/completion", {"prompt": BEFORE, "n_predict": 2})
+            if seconds > 10:
+                assert not any(answer.done() for answer in answers)
+                ending.set()
+            messages = [answer.result().json()["error"]["message"] for answer in answers]
+            ending.set()
+        assert all(("too early" if seconds > 10 else "did not come within") in message for message in messages)
 
 
 def test_props_say_what_is_taken(running):

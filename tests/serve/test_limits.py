@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
 import socket
 import threading
@@ -13,12 +15,14 @@ from typing import Any, get_origin
 
 import httpx
 import llama_cpp.llama_cpp as lib
+import numpy as np
 import pytest
 
 from llama_cpp_eagle3.serve import server as server_module
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.limits import LIMITS, N_EMBEDDINGS_MAX, N_LOGPROBS_MAX, N_VALUES_MAX, check_body
 from llama_cpp_eagle3.serve.schema import Completion
+from llama_cpp_eagle3.serve.server import Admission
 from serving import Running
 
 DOC = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -161,15 +165,45 @@ def test_memory_that_ends_in_a_pass(running: Running, monkeypatch: pytest.Monkey
 FLOATS = [name for name, field in Completion.model_fields.items() if field.annotation is float]
 
 
+def record_floats(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """(function, number) for all that llama.cpp's samplers are made with from now on, in 32 bits as it gets them."""
+    given: list[tuple[str, float]] = []
+
+    def recording(name: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            floats = [x for x in args if isinstance(x, float)]
+            biases = [x for x in args if isinstance(x, ctypes.Array) and x._type_ is lib.llama_logit_bias]
+            floats += [
+                item.bias for array in biases for item in array if item.bias != -math.inf
+            ]  # that forbids a token
+            with np.errstate(over="ignore"):
+                given.extend((name, float(np.float32(x))) for x in floats)
+            return function(*args)
+
+        return call
+
+    for name in dir(lib):
+        if name.startswith("llama_sampler_init_"):
+            monkeypatch.setattr(lib, name, recording(name, getattr(lib, name)))
+    return given
+
+
 @pytest.mark.parametrize("name", [*FLOATS, "logit_bias"])
-def test_numbers_that_are_infinite_in_32_bits(name: str, running: Running) -> None:
+def test_numbers_that_are_infinite_in_32_bits(name: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are clamped before llama.cpp sees them, and so is what it divides by."""
+    given = record_floats(monkeypatch)
     body = {"prompt": "a b a b", "n_predict": 6, "grammar": "root ::= [a-z]+", "seed": 3, "ignore_eos": True}
     body |= {"repeat_penalty": 1.2, "dry_multiplier": 0.5, "frequency_penalty": 0.1, "dynatemp_range": 0.1}
+    statuses = set()
     for value in (3.5e38, 1e308, -3.5e38, -1e308, 1e-45, 1e-320):
         response = running.post("/completion", {**body, name: [["b", value]] if name == "logit_bias" else value})
         assert response.status_code in (200, 400), response.text
+        statuses.add(response.status_code)
         if response.status_code == 200:
             assert re.fullmatch("[a-z]+", response.json()["content"]), value
+    assert given or statuses == {400}
+    assert not [(function, x) for function, x in given if not math.isfinite(x)]
+    assert all(math.isfinite(1.0 / x) for function, x in given if function.endswith("_penalties") and x > 0.0)
 
 
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias"])
@@ -213,7 +247,8 @@ def test_a_full_queue_refuses_before_it_does_anything(
     monkeypatch.setattr(server.templates, "apply", lambda *args, **kw: seen.append(args) or apply(*args, **kw))
     message = [{"role": "user", "content": TEXT}]
     body = {"prompt": TEXT, "messages": message, "input": TEXT, "n_predict": 1}
-    with server.admit(server.n_slots + server.options.n_queue_max):
+    with Admission(server) as admission:
+        admission.reserve(server.n_slots + server.options.n_queue_max)
         response = running.post(path, body)
     assert response.status_code == 429
     assert not seen
@@ -240,7 +275,7 @@ def test_two_slow_requests_do_not_hold_the_others(pair: Any, monkeypatch: pytest
         assert not server.n_queued
     assert server.llm.engine.n_ctx  # it was not freed below them
     held.go_on.set()
-    assert server.preparing.stop(20.0)
+    assert server.executor.stop(20.0)
     server.llm.close()
 
 
@@ -250,7 +285,7 @@ def test_who_waits_for_a_server_does_not_hold_a_place(running: Running, monkeypa
 
     def fetches(value: Any) -> Any:
         if value == "fetch":
-            server.preparing.step_aside()
+            server.executor.detach()
             return held(TEXT)
         return server.tokenizer.__class__.prompts(server.tokenizer, value)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseErrorEvent
 from pydantic import BaseModel
 
 from serving import Running
@@ -124,6 +125,41 @@ def test_async(running: Running) -> None:
     texts = asyncio.run(ask_all())
     assert len(set(texts)) == 1
     assert texts[0]
+
+
+def test_an_error_in_a_stream_of_a_response(pair: Any) -> None:
+    """The first tokens have come when passes fail for good: an event named "error", as OpenAI's client knows it."""
+    with (
+        Running(*pair) as running,
+        openai.OpenAI(
+            base_url=f"{running.url}/v1", api_key="none", http_client=httpx.Client(trust_env=False)
+        ) as client,
+    ):
+        engine, step = running.server.engine, running.server.engine.step
+        n_steps = 0
+
+        def fail() -> Any:
+            nonlocal n_steps
+            n_steps += 1
+            if n_steps > 3:
+                raise RuntimeError("no device")
+            return step()
+
+        engine.step = fail  # type: ignore[method-assign]
+        stream = client.responses.create(model="tiny", input="the self", max_output_tokens=100, stream=True)
+        lines = [line for line in stream.response.iter_lines() if line]
+        stream.close()
+    assert lines[-2] == "event: error"
+    *others, last = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert last == {
+        "type": "error",
+        "code": "server_error",
+        "message": "no device",
+        "param": None,
+        "sequence_number": len(others),
+    }
+    assert ResponseErrorEvent.model_validate(last)
+    assert any(event["type"] == "response.output_text.delta" for event in others)
 
 
 def test_errors(client: openai.OpenAI, running: Running) -> None:

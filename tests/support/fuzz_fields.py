@@ -29,6 +29,7 @@ import httpx
 
 from fuzz_values import FLAGS, SAMPLING, TOOL, Fuzzer
 
+ANTHROPIC_TOOL = {"name": "add", "input_schema": TOOL["function"]["parameters"]}
 SERVERS = ("plain", "images", "embeddings", "tools")
 TOOL_TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -70,6 +71,12 @@ ENDPOINTS: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
     "/v1/completions": ({"prompt": "the self", "max_tokens": 4}, COMPLETION, 12),
     "/v1/chat/completions": ({"messages": [{"role": "user", "content": "a"}], "max_tokens": 6}, CHAT, 25),
     "/v1/responses": ({"input": "the self", "max_output_tokens": 4}, RESPONSES, 10),
+    "/v1/messages": (
+        {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
+        (*CHAT, "system", "thinking", "output_config", "stop_sequences", "metadata"),
+        10,
+    ),
+    "/v1/messages/count_tokens": ({"messages": [{"role": "user", "content": "a"}]}, (*CHAT, "system", "thinking"), 3),
     "/v1/embeddings": ({"input": "the self"}, ("input", "encoding_format", "embd_normalize", "model", "content"), 6),
     "/embedding": ({"content": "the self"}, ("input", "content", "embd_normalize", "encoding_format"), 3),
     "/tokenize": ({"content": "the self"}, ("content", "prompt", *FLAGS), 4),
@@ -156,8 +163,15 @@ def make(seed: int, case: int, image: bytes) -> Request:
     body, fields, _ = ENDPOINTS[path]
     body = dict(body)
     if server == "tools" and "messages" in body and fuzzer.rng.random() < 0.8:
-        choice = fuzzer.pick(("required", "auto", {"type": "function", "function": {"name": "add"}}))
-        body |= {"tools": [TOOL], "tool_choice": choice, "max_tokens": fuzzer.pick((3, 20, 120))}
+        if path.startswith("/v1/messages"):
+            tools, choice = (
+                ANTHROPIC_TOOL,
+                fuzzer.pick(({"type": "any"}, {"type": "auto"}, {"type": "tool", "name": "add"})),
+            )
+        else:
+            tools = TOOL
+            choice = fuzzer.pick(("required", "auto", {"type": "function", "function": {"name": "add"}}))
+        body |= {"tools": [tools], "tool_choice": choice, "max_tokens": fuzzer.pick((3, 20, 120))}
         if fuzzer.rng.random() < 0.7:
             body |= {"logit_bias": [["{", 100]]}  # or the model would write anything before the call
     if server == "images" and "messages" in body and fuzzer.rng.random() < 0.5:
@@ -231,7 +245,7 @@ def why_wrong(status: int, data: bytes, request: Request) -> str:
     """What is wrong with an answer; empty if nothing."""
     if status not in EXPECTED:
         return f"status {status}"
-    if b'"code":5' in data and status != 501:
+    if (b'"code":5' in data or b'"code":"server_error"' in data) and status != 501:
         return "an error of the server in a stream"
     if request.leaves or not data.startswith(b"{"):
         return ""
@@ -277,7 +291,7 @@ def run(seed: int, cases: range, n_clients: int = 4, quiet: bool = True) -> Reco
                 status, data, wrong = 0, str(e).encode(), type(e).__name__
             with lock:
                 record.n_cases += 1
-                record.n_calls += status == 200 and b'"tool_calls"' in data
+                record.n_calls += status == 200 and (b'"tool_calls"' in data or b'"tool_use"' in data)
                 record.slowest = max(record.slowest, time.monotonic() - begin)
                 record.statuses[f"{request.path.partition('?')[0]} {status}"] += 1
                 if wrong:

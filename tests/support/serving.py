@@ -15,7 +15,7 @@ import uvicorn
 
 from llama_cpp_eagle3.serve.app import make_app
 from llama_cpp_eagle3.serve.options import ServeOptions
-from llama_cpp_eagle3.serve.protocol import Protocol
+from llama_cpp_eagle3.serve.protocol import http_config
 from llama_cpp_eagle3.serve.server import Server
 from loading import load
 
@@ -23,7 +23,15 @@ from loading import load
 class Running(AbstractContextManager["Running"]):
     """A pair, served."""
 
-    def __init__(self, target: Any, head: Any = None, *, options: dict[str, Any] | None = None, **model: Any):
+    def __init__(
+        self,
+        target: Any,
+        head: Any = None,
+        *,
+        options: dict[str, Any] | None = None,
+        n_connections: int = 512,
+        **model: Any,
+    ):
         llm = load(target, head, **{"n_parallel": 2, "n_ctx": 512} | model)
         said = {"model_name": "tiny", "metrics": True} | (options or {})
         if head is None:
@@ -31,14 +39,7 @@ class Running(AbstractContextManager["Running"]):
         self.server = Server(llm, ServeOptions(**said))
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(
-            make_app(self.server),
-            http=Protocol,
-            log_config=None,
-            access_log=False,
-            ws="none",
-            timeout_graceful_shutdown=1,
-        )
+        config = http_config(make_app(self.server), n_connections, timeout_graceful_shutdown=1)
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [self._socket]})
         self._thread.start()

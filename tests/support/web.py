@@ -10,7 +10,7 @@ import time
 
 @contextlib.contextmanager
 def answering(*pieces, pause=0.0):
-    """A server that answers any request with these pieces; its port, and who connected."""
+    """A server that answers any request with these pieces; its port, and who connected. A piece may be an iterator."""
     seen = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -22,8 +22,9 @@ def answering(*pieces, pause=0.0):
                     with connection, contextlib.suppress(OSError):
                         connection.recv(65536)
                         for piece in pieces:
-                            connection.sendall(piece)
-                            time.sleep(pause)
+                            for data in [piece] if isinstance(piece, bytes) else piece:
+                                connection.sendall(data)
+                                time.sleep(pause)
 
         threading.Thread(target=serve, daemon=True).start()
         yield server.getsockname()[1], seen

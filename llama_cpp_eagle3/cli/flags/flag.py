@@ -14,7 +14,7 @@ _AUTO = ("auto", "-1")
 
 NO_POOLS = "llama_cpp gives no access to ggml's thread pools; taskset and nice do it for the whole process"
 NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads and from texts here"
-NO_IMAGES = "there are no images here"
+NO_IMAGES = "what is typed here is text: serve and speculative-simple take images"
 
 Reader = Callable[[str], Any]
 """Text -> value; ValueError or argparse.ArgumentTypeError if it cannot be one."""

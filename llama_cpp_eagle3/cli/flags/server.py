@@ -11,7 +11,8 @@ from .model import MMPROJ
 
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
-_MMPROJ_ALONE = "--mmproj names a file, and images come in messages"
+_PROJECTOR_DEVICE = "the projector runs where the target's layers do: on the CPU with -ngl 0"
+_IMAGE_TOKENS = "the projector's file says how many tokens an image has"
 _NO_PRESETS = "name the files with -m and -md"
 
 SERVER = (
@@ -80,6 +81,7 @@ SERVER = (
     flag("--sse-ping-interval", "S", "(default: 30)", int, default=30, env="LLAMA_ARG_SSE_PING_INTERVAL"),
     flag("--max-queued-requests", "N", "then 429 (default: 128)", int, default=128, is_ours=True),
     flag("--max-body-size", "MiB", "(default: 64)", int, default=64, is_ours=True),
+    flag("--limit-concurrency", "N", "connections, then 503 (default: 512)", int, default=512, is_ours=True),
     flag(
         "--log-format", "FORMAT", "text or json (default: text)", one_of(("text", "json")), default="text", is_ours=True
     ),
@@ -156,17 +158,29 @@ SERVER = (
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
             ("--embd-normalize", "", "N", "", "a request says it: embd_normalize"),
             ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", RERANKING.why),
-            ("-mmu --mmproj-url", "LLAMA_ARG_MMPROJ_URL", "URL", "", _MMPROJ_ALONE),
-            ("--mmproj-auto", "LLAMA_ARG_MMPROJ_AUTO", "", "--no-mmproj --no-mmproj-auto", _MMPROJ_ALONE),
-            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _MMPROJ_ALONE),
-            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", _MMPROJ_ALONE),
-            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _MMPROJ_ALONE),
-            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
-            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", _MMPROJ_ALONE),
+            (
+                "-mmu --mmproj-url",
+                "LLAMA_ARG_MMPROJ_URL",
+                "URL",
+                "",
+                "nothing is fetched from an address: --mmproj names a file",
+            ),
+            (
+                "--mmproj-auto",
+                "LLAMA_ARG_MMPROJ_AUTO",
+                "",
+                "--no-mmproj --no-mmproj-auto",
+                "no projector is looked for: --mmproj names a file",
+            ),
+            ("--mmproj-offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "", "--no-mmproj-offload", _PROJECTOR_DEVICE),
+            ("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE", "DEVICE", "", _PROJECTOR_DEVICE),
+            ("--image-min-tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS", "N", "", _IMAGE_TOKENS),
+            ("--image-max-tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS", "N", "", _IMAGE_TOKENS),
+            ("--mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", "N", "", "images are encoded one by one"),
             ("--video-fps", "LLAMA_ARG_VIDEO_FPS", "N", "", VIDEO.why),
             ("--video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", "N", "", VIDEO.why),
             ("--video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR", "DIR", "", VIDEO.why),
-            ("--media-path", "", "PATH", "", _MMPROJ_ALONE),
+            ("--media-path", "", "PATH", "", "messages hold their images, and name no files of this machine"),
             ("--reuse-port", "LLAMA_ARG_REUSE_PORT", "", "", "one server has one port, or the start fails"),
             ("--path", "LLAMA_ARG_STATIC_PATH", "PATH", "", FILES.why),
             ("--cors-methods", "LLAMA_ARG_CORS_METHODS", "METHODS", "", "--cors-origins alone opens the server"),

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "llama.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace eagle3 {
+
+// a drafted token that may follow others
+struct draft_node {
+    int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last
+    llama_token  token  = 0;    // of the target's vocabulary
+    float        p      = 0.0f; // the drafter's own probability of the token behind its parent
+    int32_t      depth  = 0;    // 1, 2, ...
+    llama_seq_id seq_id = 0;
+};
+
+// the drafter's best token at a position of a prompt, compared with the token that stands there
+struct draft_guess {
+    llama_seq_id seq_id   = 0;
+    float        p        = 0.0f; // its probability
+    bool         is_right = false;
+};
+
+// Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.
+struct draft_tree {
+    std::vector<llama_token> tokens;
+    std::vector<int32_t>     parents;
+    std::vector<float>       probs; // the head's own probability of a token behind its parent
+
+    // who suggested it; empty: the head
+    static constexpr int32_t by_head = 1, by_text = 2;
+    std::vector<int32_t>     sources;
+};
+
+} // namespace eagle3

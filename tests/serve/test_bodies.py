@@ -1,0 +1,224 @@
+"""Bodies of requests: parsed beside the event loop, bounded together; and how many connections there may be."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from llama_cpp_eagle3.serve import completions, http
+from llama_cpp_eagle3.serve.errors import ApiError
+from llama_cpp_eagle3.serve.jsons import loads
+from llama_cpp_eagle3.serve.log import ACCESS
+from serving import Running
+
+MODULES = (http, completions)
+"""Where bodies are parsed."""
+BODY = {"prompt": "the self returned", "n_predict": 24, "temperature": 0.0}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Held:
+    """`parse_json`, which waits until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_calls, self.go_on, self._parse = 0, threading.Event(), http.parse_json
+        for module in MODULES:
+            monkeypatch.setattr(module, "parse_json", self)
+
+    def __call__(self, text: bytes) -> Any:
+        self.n_calls += 1
+        assert self.go_on.wait(60)
+        return self._parse(text)
+
+
+def connect(running: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1])), timeout=30)
+
+
+def send(opened: socket.socket, path: str, body: Any, n_left_out: int = 0) -> None:
+    """A request, of whose body the last bytes do not come."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    opened.sendall(head.encode() + data[: len(data) - n_left_out])
+
+
+def test_large_bodies_do_not_stop_a_stream(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as they are parsed, the stream of another client goes on, to its end."""
+    expected = running.ask("/completion", BODY)["content"]
+    large = json.dumps({"prompt": ["a"] * 100_000}).encode() + b" " * (4 << 20)
+    with (
+        ThreadPoolExecutor(4) as threads,
+        running.client.stream("POST", "/completion", json={**BODY, "stream": True}) as stream,
+    ):
+        lines = stream.iter_lines()
+        text = json.loads(next(lines)[6:])["content"]
+        with monkeypatch.context() as patch:
+            held = Held(patch)
+            answers = [threads.submit(httpx.post, f"{running.url}/completion", content=large) for _ in range(4)]
+            wait_for(lambda: held.n_calls == 2)
+            text += "".join(json.loads(line[6:])["content"] for line in lines if line)
+            assert not any(answer.done() for answer in answers)
+            held.go_on.set()
+            statuses = [answer.result().status_code for answer in answers]
+    assert text == expected
+    assert statuses == [400] * 4
+    assert not running.server.bodies.n_bytes
+
+
+def test_other_threads_run_while_a_large_body_is_parsed() -> None:
+    """The standard library's parser in C would hold the GIL from the first value to the last."""
+    n_ticks, stopping = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal n_ticks
+        while not stopping.wait(0.001):
+            n_ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    text = b"[" + b'1,"a",' * (1 << 17) + b"1]"
+    before = n_ticks
+    found = loads(text)
+    n_during = n_ticks - before
+    stopping.set()
+    thread.join()
+    assert found == [1, "a"] * (1 << 17) + [1]
+    assert n_during >= 5
+
+
+VALUES = [
+    {"a": [1, -2.5, 1e300, True, False, None, "x\u00e9\U0001f600\n\\u0041", {}, [], [[[]]]], "": {"b": {"a": "b"}}},
+    [0] * 50,
+    "text",
+    7,
+    None,
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_large_bodies_mean_the_same(value: Any) -> None:
+    text = json.dumps(value)
+    for padded in (text.encode(), text.encode() + b" " * 100_000, b"\n" * 100_000 + text.encode()):
+        assert loads(padded) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[1,]", b"{1:2}", b"[NaN]", b"[Infinity]", b'"\xff"', b"[1] 2", b"[", b'{"a"}', b"[" * 50_000, b"'a'", b""],
+)
+def test_large_bodies_that_are_no_json(text: bytes) -> None:
+    for padded in (text, text + b" " * 100_000):
+        with pytest.raises(ApiError, match="the body is not JSON"):
+            loads(padded)
+
+
+@pytest.fixture(scope="module")
+def small(pair: Any) -> Iterator[Running]:
+    """A server with little room for bodies."""
+    with Running(*pair, options={"n_body_max": 100_000}, n_connections=8) as running:
+        yield running
+
+
+def test_bodies_are_bounded_together(small: Running) -> None:
+    bodies = small.server.bodies
+    assert bodies.n_bytes_max == 400_000
+    large = {**BODY, "prompt": "a", "user": "x" * 90_000}
+    opened = [connect(small) for _ in range(4)]
+    for one in opened:
+        send(one, "/completion", large, n_left_out=1)
+    wait_for(lambda: bodies.n_bytes > 360_000)
+    response = small.post("/completion", large)
+    assert response.status_code == 503
+    assert "bodies of other requests" in response.json()["error"]["message"]
+    assert response.headers["retry-after"] == "1"
+    assert small.ask("/completion", BODY)["content"]  # small ones go on
+    opened.pop().close()
+    wait_for(lambda: bodies.n_bytes < 310_000)
+    assert small.post("/completion", large).status_code == 200
+    for one in opened:
+        one.sendall(b"}")
+        assert one.recv(12) == b"HTTP/1.1 200"
+        one.close()
+    wait_for(lambda: not bodies.n_bytes)
+
+
+def test_a_body_counts_until_it_is_prepared_and_no_longer(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = small.server.bodies
+    large = {**BODY, "user": "x" * 90_000, "stream": True}
+    with monkeypatch.context() as patch, connect(small) as opened:
+        held = Held(patch)
+        send(opened, "/completion", large)
+        wait_for(lambda: held.n_calls == 1)
+        assert bodies.n_bytes > 90_000
+        held.go_on.set()
+        assert opened.recv(12) == b"HTTP/1.1 200"
+        assert not bodies.n_bytes
+
+
+def test_connections_are_bounded(small: Running) -> None:
+    small.client.close()
+    small.client = httpx.Client(base_url=small.url, timeout=30.0, trust_env=False)
+    assert small.ask("/completion", BODY)["content"]
+    opened = [connect(small) for _ in range(7)]
+    with connect(small) as refused:
+        answer = b""
+        while data := refused.recv(1000):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b"--limit-concurrency)")
+    head, _, text = answer.partition(b"\r\n\r\n")
+    assert f"content-length: {len(text)}".encode() in head
+    assert small.ask("/completion", BODY)["content"]  # who is connected goes on
+    for one in opened:
+        one.close()
+
+    def is_answered() -> bool:
+        return httpx.get(f"{small.url}/health").status_code == 200
+
+    wait_for(is_answered)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/tokenize", "/detokenize", "/apply-template", "/v1/chat/completions/input_tokens"),
+        *(
+            "/v1/responses/input_tokens",
+            "/v1/messages/count_tokens",
+            "/completion",
+            "/v1/messages",
+            "/slots/0?action=save",
+        ),
+    ],
+)
+def test_who_leaves_is_noticed(
+    path: str, running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On each endpoint, while its request is prepared."""
+    caplog.set_level(logging.INFO, logger=ACCESS.name)
+    with monkeypatch.context() as patch:
+        held = Held(patch)
+        with connect(running) as opened:
+            send(opened, path, {"content": "a"})
+            wait_for(lambda: held.n_calls == 1)
+        wait_for(lambda: any(record.name == ACCESS.name for record in caplog.records))
+        (fields,) = (record.fields for record in caplog.records if record.name == ACCESS.name)  # type: ignore[attr-defined]
+        assert (fields["path"], fields["status"]) == (path.partition("?")[0], 499)
+        assert not running.server.n_queued
+        held.go_on.set()
+    assert running.ask("/tokenize", {"content": "a"})["tokens"]
