@@ -254,7 +254,6 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
         throw std::invalid_argument(format("the trees of this batch need %d sequence ids for their leaves, %d are free",
                                            n_leaf, memory_.n_leaves_free()));
     }
-
     begin_batch();
     for (const auto & part : parts) {
         if (is_media) {
