@@ -433,6 +433,12 @@ class TargetInfo:
     @property
     def n_ctx_train(self) -> int: ...
     @property
+    def n_layer_nextn(self) -> int:
+        """Layers for multi-token prediction that are in the file."""
+    @property
+    def nextn(self) -> int:
+        """They read the hidden state at boundary n_layer + nextn; -1: not known for this architecture."""
+    @property
     def file_size(self) -> int: ...
     @property
     def boundaries(self) -> list[int]:
@@ -727,6 +733,22 @@ class Eagle3Drafter(Drafter):
     @property
     def n_graph_nodes(self) -> int:
         """Nodes of the last graph, without those that compute nothing."""
+
+class MtpDrafter(Drafter):
+    """The block for multi-token prediction in the target's own file, run by an MTP context of llama.cpp.
+
+    `ctx` is the address of that context, which is freed with the drafter, also if this raises. Each of the `n_seq_max`
+    sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees. `n_outputs_max` is
+    the context's.
+    """
+
+    def __init__(self, ctx: int, path: str, *, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1) -> None: ...
+    @property
+    def draft_logits(self) -> npt.NDArray[np.float32]:
+        """float32 (n_vocab,), of the last row that was computed to draft behind it."""
+    @property
+    def hidden_state(self) -> npt.NDArray[np.float32]:
+        """float32 (n_embd,), the block's own row of it."""
 
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._core import Eagle3Drafter
+from ._core import Drafter, Eagle3Drafter
 
 
 class Head:
     """A drafter and the ggml type of its matrices."""
 
-    def __init__(self, make: Callable[[int | None], Eagle3Drafter], draft_type: int | None):
+    def __init__(self, make: Callable[[int | None], Drafter], draft_type: int | None):
         """make: loads the head, its wider matrices converted to a type; None = as they are in the file."""
         self._make = make
         self.type_asked = draft_type
@@ -18,7 +18,12 @@ class Head:
         self.type = draft_type
         self.drafter = make(draft_type)
 
-    def convert(self, draft_type: int | None, use: Callable[[Eagle3Drafter], None]) -> None:
+    @property
+    def n_bytes_own(self) -> int:
+        """Of matrices that can be converted; 0 for a block of the target, which is as the target is."""
+        return self.drafter.n_bytes_own if isinstance(self.drafter, Eagle3Drafter) else 0
+
+    def convert(self, draft_type: int | None, use: Callable[[Drafter], None]) -> None:
         """Load the head again, its matrices in another type. What it has seen is forgotten.
 
         use: takes the new drafter in place of the old one, which is freed then.

@@ -16,7 +16,7 @@ from ._core import Guard, NgramStore
 from .arguments import check_names
 from .context import Context
 from .engine import Engine, Vocab, check_rng
-from .errors import ModelFileError
+from .errors import IncompatibleDraftError, ModelFileError
 from .generating import GeneratingLlama
 from .guard import bury
 from .head import Head
@@ -25,6 +25,7 @@ from .log import tell
 from .media import AllowHttp, Projector, hook_handler
 from .model_file import check_file, file_errors
 from .model_options import ModelOptions
+from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
 from .planning import keep_corrections, load_costs
 from .stats import Stats
@@ -64,7 +65,7 @@ class Eagle3Llama(GeneratingLlama):
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "ngram"]] | None = None,
+        draft_sources: Sequence[Literal["head", "mtp", "ngram"]] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -106,9 +107,10 @@ class Eagle3Llama(GeneratingLlama):
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
-            draft_sources: what may draft in "auto": "head", and "ngram", which drafts what followed before where the
-                text ended as it ends now, and costs nothing. Default: all that there is; without a head "ngram" if
-                draft="auto" is given, else nothing.
+            draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
+                own file; and "ngram", which drafts what followed before where the text ended as it ends now, and costs
+                nothing. Default: all that there is, "mtp" without a head; without both "ngram" if draft="auto" is
+                given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
             draft_ngram_n_max: the same of the n-gram drafter (default: draft_n_max if given, else 32).
             draft_ngram_store: look for the end of the text in what others wrote too: an NgramStore, or True for one
@@ -169,6 +171,7 @@ class Eagle3Llama(GeneratingLlama):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
+        path = os.path.expanduser(os.fspath(model_path))
         draft_options = DraftOptions.of(
             draft_model_path,
             draft=draft,
@@ -189,6 +192,9 @@ class Eagle3Llama(GeneratingLlama):
             n_threads=draft_n_threads,
             n_parallel=n_parallel,
             kv_unified=kv_unified,
+            has_block=draft_target_layers is None
+            and not any(llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only"))
+            and has_block(path),
         )
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
@@ -206,6 +212,7 @@ class Eagle3Llama(GeneratingLlama):
         self.n_parallel = n_parallel
         self.draft, self.draft_sources = draft_options.mode, draft_options.sources
         self._ngram_store = draft_ngram_store
+        self._must_have_block = draft_sources is not None
         self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
@@ -218,7 +225,6 @@ class Eagle3Llama(GeneratingLlama):
         self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
-        path = os.path.expanduser(os.fspath(model_path))
         if options.get("lora_path") is not None:
             options["lora_path"] = os.path.expanduser(os.fspath(options["lora_path"]))
         try:
@@ -253,10 +259,21 @@ class Eagle3Llama(GeneratingLlama):
             # not self, which would keep itself alive
             model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
             log = self._info
-            self._head = Head(
-                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
-                self.draft_type_asked,
-            )
+            context_params = self.context_params
+            if loading.uses_block:
+                try:
+                    self._head = Head(lambda _: loading.make_block_drafter(model, context_params, target), None)
+                except (IncompatibleDraftError, ModelFileError) as e:
+                    if self._must_have_block:
+                        raise
+                    loading.drop_block()
+                    self.draft_sources = loading.draft.sources
+                    self._info(f"the target's own block for multi-token prediction does not draft: {e}")
+            else:
+                self._head = Head(
+                    lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
+                    self.draft_type_asked,
+                )
         self._engine = context.engine = Engine(
             target,
             Vocab(self._model.model),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -12,6 +13,7 @@ from ._core import (
     Drafter,
     Eagle3Drafter,
     FeatureTap,
+    MtpDrafter,
     NgramDrafter,
     NgramStore,
     Target,
@@ -23,6 +25,7 @@ from .cpu_kernels import KernelChoice
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
 from .model_options import ModelOptions
+from .mtp import boundary_of, make_drafter
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .planning import machine
@@ -60,8 +63,11 @@ class Loading:
         if not vocab_only:
             self.pair = check_pair(model_path, draft.model_path, draft.target_layers)
             info = self.pair.target
-            if draft.model_path is not None or draft.target_layers is not None:
-                self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, info.n_embd, info.arch)
+            boundaries = list(self.pair.boundaries)
+            if self.uses_block:
+                boundaries = [boundary_of(model_path, info)]
+            if boundaries:
+                self.tap = FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch)
         if rpc_servers:
             self.servers = RpcServers(rpc_servers)
         self.draft_device = None if draft.device is None else find_device(draft.device, self.servers, "draft_device")
@@ -73,20 +79,34 @@ class Loading:
         self._why_no_guards = ""
 
     @property
+    def uses_block(self) -> bool:
+        """Whether the target drafts with a block of its own."""
+        return "mtp" in self.draft.sources
+
+    def drop_block(self) -> None:
+        """Go on without the target's own block."""
+        self.draft = replace(self.draft, sources=tuple(s for s in self.draft.sources if s != "mtp"))
+
+    @property
     def has_head(self) -> bool:
-        """Whether there is something to draft with."""
-        return self.pair is not None and self.pair.head is not None
+        """Whether there is something to draft with: a head, or the target's own block."""
+        return self.pair is not None and (self.pair.head is not None or self.uses_block)
 
     @property
     def pair_id(self) -> tuple[str, str]:
-        """Fingerprints of target and head; empty without a head."""
-        if self.draft.model_path is None or not self.has_head:
+        """Fingerprints of target and head ("mtp": the target's own block); empty without one."""
+        if not self.has_head:
             return "", ""
-        return fingerprint(self.model_path), fingerprint(self.draft.model_path)
+        return fingerprint(self.model_path), self._draft_id
+
+    @property
+    def _draft_id(self) -> str:
+        return "mtp" if self.draft.model_path is None else fingerprint(self.draft.model_path)
 
     def preset_model(self, params: Any) -> None:
         """Set what Llama has no argument for in a llama_model_params."""
         self._kept = self.model.preset(params, self.servers)
+        params.load_mtp = self.uses_block
         if self._progress is not None:
             progress = self._progress
 
@@ -196,6 +216,21 @@ class Loading:
             drafter.use_cpu_kernels(self.kernel_choice.limits(drafter.matrices, n_threads, log))
         return drafter
 
+    def make_block_drafter(self, model: Any, params: Any, target: Target) -> MtpDrafter:
+        """Make a drafter of the target's own block. params: those of the target's context."""
+        draft = self.draft
+        return make_drafter(
+            model,
+            params,
+            self.model_path,
+            n_ctx=target.n_ctx,
+            n_seq=draft.n_parallel,
+            is_pooled=draft.is_pooled,
+            has_trees=target.n_leaves_max > 1,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+        )
+
     def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
         """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
         if "ngram" not in self.draft.sources:
@@ -207,11 +242,15 @@ class Loading:
     def describe(self, drafter: Drafter, target: Target, n_state_bytes: int) -> str:
         """One line on what was loaded, with a head."""
         assert self.pair is not None
-        assert self.pair.head is not None
         assert self.tap is not None
-        why = "draft_target_layers" if self.draft.target_layers else self.pair.head.boundaries_why
+        head = self.pair.head
+        if head is None:
+            name, why = "draft by the target's own block for multi-token prediction", ""
+        else:
+            name = f"draft '{self.draft.model_path}' ({head.dialect})"
+            why = "draft_target_layers" if self.draft.target_layers else head.boundaries_why
         return (
-            f"draft '{self.draft.model_path}' ({self.pair.head.dialect}) on {drafter.device}, "
+            f"{name} on {drafter.device}, "
             f"reads {drafter.boundaries} of {self.pair.target.n_layer} layers by the {self.tap.kind} tap"
             + (f" ({why})" if why else "")
             + f"; rejected tokens go by {target.rollback_kind}"
@@ -262,7 +301,7 @@ class Loading:
         draft = self.draft
         return {
             "target": fingerprint(self.model_path),
-            "draft": None if draft.model_path is None else fingerprint(draft.model_path),
+            "draft": self._draft_id if self.has_head else None,
             "lora_path": lora_path and fingerprint(lora_path),
             "boundaries": None if self.tap is None else self.tap.boundaries,
             "tap": None if self.tap is None else self.tap.kind,

@@ -15,7 +15,7 @@ from .engine.sequence import DraftSource
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "ngram")
+SOURCES = ("head", "mtp", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1
@@ -70,14 +70,18 @@ class DraftOptions:
         n_threads: int | None,
         n_parallel: int,
         kv_unified: bool | None,
+        has_block: bool = False,
     ) -> DraftOptions:
         """The arguments as they are given, and what they are if they are not.
+
+        has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
 
         Raises:
             ValueError: what is no source, or no type.
         """
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
-        chosen = _sources(sources, has_head=model_path is not None, is_auto=draft == "auto")
+        own: DraftSource | None = "head" if model_path is not None else "mtp" if has_block else None
+        chosen = _sources(sources, own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
             model_path=None if model_path is None else os.path.expanduser(os.fspath(model_path)),
@@ -100,6 +104,11 @@ class DraftOptions:
             n_parallel=n_parallel,
             kv_unified=kv_unified,
         )
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a head or a block of the target is loaded to draft."""
+        return self.model_path is not None or "mtp" in self.sources
 
     @property
     def drafts(self) -> bool:
@@ -134,13 +143,20 @@ def _mode(mode: str | None, chain: bool, tree: bool) -> str:
     return "tree" if tree else "chain" if chain else "auto"
 
 
-def _sources(sources: Sequence[DraftSource] | None, *, has_head: bool, is_auto: bool) -> tuple[DraftSource, ...]:
-    """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source."""
+def _sources(
+    sources: Sequence[DraftSource] | None, own: DraftSource | None, *, is_auto: bool
+) -> tuple[DraftSource, ...]:
+    """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source.
+
+    own: the model that drafts, if there is one.
+    """
     if sources is None:
-        return ("head", "ngram") if has_head else ("ngram",) if is_auto else ()
+        return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    return tuple(source for source in sources if has_head or source != "head")
+    if "mtp" in sources and own == "head":
+        raise ValueError("draft_sources names 'mtp', but a head is given as draft_model_path: drop one of them")
+    return tuple(source for source in sources if source != "head" or own == "head")
 
 
 def default_threads() -> int:
@@ -219,8 +235,10 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
             f"n_ubatch={n_ubatch}"
         )
-    if draft.model_path is None:
+    if not draft.has_model:
         return
+    if draft.model_path is None and (draft.type is not None or draft.target_layers is not None):
+        raise ValueError("draft_type and draft_target_layers are for heads, not for a block of the target ('mtp')")
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:
         name = "draft_tree_tokens" if draft.mode == "tree" else "draft_n_max"
@@ -230,4 +248,5 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     for name in ("draft_model", "embedding", "vocab_only"):
         if options.get(name):
-            raise ValueError(f"{name} and draft_model_path exclude each other: drop one of them")
+            other = "draft_model_path" if draft.model_path is not None else "'mtp' in draft_sources"
+            raise ValueError(f"{name} and {other} exclude each other: drop one of them")

@@ -71,8 +71,8 @@ def renew(folder: str | None) -> None:
 
 def our_flags() -> dict[str, list[Any]]:
     """Command -> its flags."""
+    from llama_cpp_eagle3.cli.server_options import FLAGS as SERVE
     from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
-    from llama_cpp_eagle3.serve.options import FLAGS as SERVE
 
     return {
         "speculative-simple": [flag for flags in SIMPLE.values() for flag in flags],

@@ -19,6 +19,7 @@ LLAMA_API float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t i
 // the residual stream before the final norm. masked: only for the tokens with logits
 LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
 LLAMA_API float * llama_get_embeddings_nextn(llama_context * ctx);
+LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
 // the graph of a batch of that shape, as decode would build it; valid until the next call
 LLAMA_API ggml_cgraph * llama_graph_reserve(llama_context * ctx, uint32_t n_tokens, uint32_t n_seqs,

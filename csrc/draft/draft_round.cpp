@@ -138,7 +138,9 @@ std::vector<draft_candidate> draft_round::candidates(const participant & part, i
                                                      int32_t n_ahead, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
     if (const auto & noise = noise_[part.seq_id]) {
-        order_by_noise(*noise, static_cast<uint32_t>(n_ahead), weights_, found, n_top);
+        order_by_noise(
+            *noise, static_cast<uint32_t>(n_ahead), [this](int32_t id) { return weights_.to_target(id); }, found,
+            n_top);
     } else {
         found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
     }

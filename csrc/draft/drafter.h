@@ -84,7 +84,7 @@ class drafter {
     virtual void restart(int32_t n_past, llama_seq_id seq_id) = 0;
 
     // all that a sequence holds, as bytes in host memory
-    virtual std::vector<uint8_t> state_get(llama_seq_id seq_id) const                               = 0;
+    virtual std::vector<uint8_t> state_get(llama_seq_id seq_id)                                     = 0;
     virtual void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) = 0;
 
     // What the sequence's next tokens will be drawn with, if that is known: then the best tokens are those that are

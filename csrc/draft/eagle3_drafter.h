@@ -71,7 +71,7 @@ class eagle3_drafter : public drafter {
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;
     void    restart(int32_t n_past, llama_seq_id seq_id) override;
 
-    std::vector<uint8_t> state_get(llama_seq_id seq_id) const override { return memory_.state_get(seq_id); }
+    std::vector<uint8_t> state_get(llama_seq_id seq_id) override { return memory_.state_get(seq_id); }
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;

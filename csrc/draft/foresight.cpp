@@ -34,11 +34,11 @@ size_t n_left(const gumbel_noise & noise, const std::vector<std::pair<double, si
 
 } // namespace
 
-void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const head_weights & weights,
+void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const std::function<llama_token(int32_t)> & to_target,
                     std::vector<draft_candidate> & candidates, int32_t n_top) {
     std::vector<std::pair<double, size_t>> by_logit;
     for (size_t i = 0; i < candidates.size(); ++i) {
-        const auto bias = noise.biases.find(weights.to_target(candidates[i].id));
+        const auto bias = noise.biases.find(to_target(candidates[i].id));
         by_logit.emplace_back(std::log(static_cast<double>(candidates[i].p)) +
                                   (bias == noise.biases.end() ? 0.0 : static_cast<double>(bias->second)),
                               i);
@@ -50,9 +50,9 @@ void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const head_wei
         double       sum = 0.0, best = -INFINITY;
         for (size_t i = 0; i < by_logit.size(); ++i) {
             auto & [score, index] = by_logit[i];
-            score = score / noise.temperature + noise(weights.to_target(candidates[index].id), n_ahead) -
-                    (i < n ? 0.0 : cut_penalty);
-            best  = std::max(best, score);
+            score                 = score / noise.temperature + noise(to_target(candidates[index].id), n_ahead) -
+                                    (i < n ? 0.0 : cut_penalty);
+            best                  = std::max(best, score);
         }
         for (const auto & [score, index] : by_logit) {
             sum += std::exp(score - best);

@@ -68,20 +68,26 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "arwkv7", entry().unnamed_embd() }, // a norm stands before the first layer
         { "bailingmoe3", entry().publishes_inputs().publishes_nextn(1) },
         { "bloom", entry().unnamed_embd() },
+        { "cohere2moe", entry().publishes_nextn(1) },
+        { "deepseek2", entry().publishes_nextn(1) },
+        { "deepseek32", entry().publishes_nextn(1) },
         { "deepseek4", entry().publishes_inputs(true).several_streams() }, // published is their mean
         { "gemma3n", entry().several_streams() },
         { "gemma4", entry().publishes_inputs().publishes_nextn(1) },
+        { "glm-dsa", entry().publishes_nextn(1) },
+        { "glm4moe", entry().publishes_nextn(1) },
         { "glm5-next", entry().several_streams() },
         { "gpt-oss", entry().publishes_inputs().publishes_nextn(0) },
         { "granite", entry().layer_names("l_out", "deepstack_in") },
         { "granite_swa", entry().layer_names("l_out", "deepstack_in") },
         { "hunyuan-dense", entry().publishes_inputs() },
         { "hunyuan_vl", entry().publishes_inputs() },
+        { "hy_v3", entry().publishes_nextn(1) },
         { "hy_v4", entry().several_streams() },
         { "lfm2", entry().publishes_inputs() },
         { "lfm2moe", entry().publishes_inputs() },
         { "llama", entry().publishes_inputs() },
-        { "mimo2", entry().publishes_inputs(true) },
+        { "mimo2", entry().publishes_inputs(true).publishes_nextn(0) },
         { "minimax-01", entry().publishes_inputs() },
         { "minimax-m2", entry().publishes_inputs() },
         { "muse-glimmer", entry().publishes_inputs() },
@@ -100,7 +106,7 @@ arch_graph find_arch_graph(const std::string & arch) {
         { "qwen4exp", entry().several_streams() },
         { "rwkv6", entry().unnamed_embd() },
         { "rwkv7", entry().unnamed_embd() },
-        { "step35", entry().layer_names("l_out", "attn_norm_in", "h_nextn") },
+        { "step35", entry().publishes_nextn(0).layer_names("l_out", "attn_norm_in", "h_nextn") },
     };
     const auto it = table.find(arch);
     return it == table.end() ? arch_graph() : it->second;

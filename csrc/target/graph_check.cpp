@@ -175,7 +175,7 @@ void check_node(const ggml_tensor * node, uint32_t n_ctx) {
 
 } // namespace
 
-void check_graphs(llama_context * ctx) {
+void check_graphs(llama_context * ctx, uint32_t n_outputs_max) {
     const uint32_t n_ctx = llama_n_ctx_seq(ctx);
     if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
         return; // a vocabulary only
@@ -187,7 +187,7 @@ void check_graphs(llama_context * ctx) {
         ggml_cgraph * graph = nullptr;
         abort_guard   guard;
         try {
-            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, /*n_outputs =*/n_tokens);
+            graph = llama_graph_reserve(ctx, n_tokens, n_seqs, std::min(n_tokens, n_outputs_max));
         } catch (const std::exception & e) {
             throw model_file_error(format("llama.cpp cannot build the model's graph: %s", e.what()));
         }

@@ -3,18 +3,18 @@
 from .grammar import grammar_text, json_schema_to_grammar
 from .parser import ChatParser, Message
 from .request import apply_request
-from .sampling import ChatRules, sampling_rules
+from .structured_output import StructuredOutput, structured_output
 from .templates import ChatParams, ChatTemplates, GrammarTrigger
 
 __all__ = [
     "ChatParams",
     "ChatParser",
-    "ChatRules",
     "ChatTemplates",
     "GrammarTrigger",
     "Message",
+    "StructuredOutput",
     "apply_request",
     "grammar_text",
     "json_schema_to_grammar",
-    "sampling_rules",
+    "structured_output",
 ]

@@ -15,7 +15,7 @@ from ..batch import Request, make_request
 from ..engine import Engine, Media, Sampling, Sequence, TokenLogprob, Vocab
 from .grammar import grammar_text
 from .parser import Message
-from .sampling import sampling_rules
+from .structured_output import structured_output
 from .templates import ChatParams
 
 Json = dict[str, Any]
@@ -52,7 +52,7 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """One answer on its way through the engine."""
+    """One answer that the engine generates."""
 
     params: ChatParams
     model: str
@@ -163,7 +163,7 @@ def chat_request(
     Raises:
         ValueError, ContextFullError: it cannot be generated.
     """
-    rules = sampling_rules(
+    rules = structured_output(
         params,
         lambda text: tokenize(text.encode(), add_bos=False, special=True),
         lambda token: engine.vocab.piece(token, special=True),

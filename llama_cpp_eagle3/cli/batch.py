@@ -12,12 +12,13 @@ from pathlib import Path
 from .extra import extra
 from .model import list_devices
 from .parser import Parser
+from .server_options import add_server_flags
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     with extra("serve"):
-        from ..serve.options import add_arguments as add
+        import pydantic  # noqa: F401  what is missing is told before any flag is
     parser.add_argument("input", type=Path, help="requests, a line each")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="results, a line each")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first ones")
@@ -28,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     )
     group.add_argument("--ray-workers", type=int, default=1, metavar="N", help="engines (default: 1)")
     group.add_argument("--ray-gpus", type=float, metavar="X", help="of each (default: 1, or 0 without GPU support)")
-    add(parser)
+    add_server_flags(parser)
     parser.hide("host", "port", "alias", "api_key", "metrics", "embeddings")  # nobody listens
 
 
@@ -37,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     if args.list_devices:
         return list_devices()
     with extra("serve"):
-        from ..serve.batch import run_batch
+        from .run_batch import run_batch
     return run_batch(args)

@@ -18,7 +18,7 @@ from .conversation import Conversation, Piece
 from .flags import CONVERSATION, LOAD, LOG, SAMPLING, TEMPLATE
 from .model import calibrate, list_devices, load_model, resolve_pair
 from .parser import Parser
-from .sampling import sampling_of
+from .sampling_flags import sampling_of
 from .sources import head_of
 from .writer import is_coloured
 

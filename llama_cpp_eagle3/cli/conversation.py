@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..chat import ChatParams, ChatTemplates, sampling_rules
+from ..chat import ChatParams, ChatTemplates, structured_output
 from ..chat.parser import Message
 from ..engine import Detokenizer, Sampling
 from ..llama import Eagle3Llama
@@ -117,7 +117,7 @@ class Conversation:
 
     def _rules(self, params: ChatParams) -> Any:
         llm = self._llm
-        return sampling_rules(
+        return structured_output(
             params,
             lambda text: llm.tokenize(text.encode(), add_bos=False, special=True),
             lambda token: llm.engine.vocab.piece(token, special=True),

@@ -13,7 +13,7 @@ from ..models import bundled_pair
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
 from .hub import fetch_files
 from .log import log_to
-from .sources import source_options
+from .sources import drafts_by_block, source_options
 
 _N_CTX = 4096
 
@@ -93,7 +93,11 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "no_perf": True,
         "mmproj_path": getattr(args, "mmproj", None),
         "verbose": args.verbose,
-        **(draft_options if draft is not None or source_options(args).get("draft_sources") else {}),
+        **(
+            draft_options
+            if draft is not None or drafts_by_block(args) or source_options(args).get("draft_sources")
+            else {}
+        ),
         **source_options(args),
         **more,
     }

@@ -6,23 +6,45 @@ Without -m the bundled pair is served.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from .extra import extra
-from .model import list_devices
+from .model import list_devices, resolve_pair
 from .parser import Parser
+from .server_options import add_server_flags, serve_options
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     with extra("serve"):
-        from ..serve.options import add_arguments as add
-    add(parser)
+        import starlette  # noqa: F401  what is missing is told before any flag is
+    add_server_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Load and serve until a signal comes.
+
+    Raises:
+        ValueError, OSError, RuntimeError: it cannot be started; no port was open.
+    """
     if args.list_devices:
         return list_devices()
     with extra("serve"):
-        from ..serve.run import serve
-    return serve(args)
+        from ..serve.log import configure
+        from ..serve.run import bind
+        from ..serve.run import run as run_server
+        from .server import load_server, why_no_draft
+    configure(args.log_format, args.verbose)
+    resolve_pair(args)
+    if not Path(args.model).is_file():
+        raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
+    options = serve_options(args, why_no_draft(args))
+    sockets = bind(args.host, args.port)
+    try:
+        server = load_server(args, options)
+    except BaseException:
+        for opened in sockets:
+            opened.close()
+        raise
+    run_server(server, sockets, args.limit_concurrency, args.ssl_key_file, args.ssl_cert_file)
+    return 0

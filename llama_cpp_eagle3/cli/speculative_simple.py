@@ -20,8 +20,8 @@ from .figures import Figures, bytes_read, report, show
 from .flags import LOAD, LOG, PROMPT, SAMPLING, changed
 from .model import calibrate, list_devices, load_model, progress_bar, resolve_pair
 from .parser import Parser
-from .sampling import sampling_of
-from .sources import head_of
+from .sampling_flags import sampling_of
+from .sources import drafts_by_block, head_of
 from .writer import Writer
 
 _DEMO_PROMPT = '''\
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             args.repeat_penalty = _DEMO_REPEAT_PENALTY
     prompt = read_prompt(args)
     draft = head_of(args)
-    if args.baseline and draft is None:
+    if args.baseline and draft is None and not drafts_by_block(args):
         raise ValueError("--baseline compares with a run that drafts: give -md")
     if args.predict < -1:
         raise ValueError(f"expected -n >= -1, found {args.predict}")
@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         output_path(args.json, args.model, draft, args.file, args.binary_file)
     out = None if args.json == "-" else sys.stdout
     figures = generate(args, draft, prompt, out)
-    baseline = generate(args, None, prompt, None) if args.baseline and figures.finish_reason != "interrupted" else None
+    baseline = None
+    if args.baseline and figures.finish_reason != "interrupted":
+        baseline = generate(args, None, prompt, None, draft_sources=())
     show(figures, figures.draft, baseline)
     if args.json is not None:
         text = json.dumps(report(figures, {**vars(args), "prompt": prompt}, baseline), indent=2, default=str)
@@ -107,10 +109,10 @@ def unescape(text: str) -> str:
     return "".join(result)
 
 
-def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any) -> Figures:
-    """Load, generate once, free. The text goes to `out` as it comes."""
+def generate(args: argparse.Namespace, draft: str | None, prompt: str, out: Any, **more: Any) -> Figures:
+    """Load, generate once, free. The text goes to `out` as it comes. more: as of `load_model`."""
     start = time.perf_counter()
-    llm = load_model(args, draft)
+    llm = load_model(args, draft, **more)
     try:
         load_seconds = time.perf_counter() - start
         if args.predict != 0:

@@ -16,6 +16,7 @@ from ..errors import Eagle3Error
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
 from ..model_file import check_file
+from ..mtp import why_no_block
 from ..pair import check_pair
 from ..planning import Costs, outlook
 from ..stats import Stats
@@ -47,6 +48,11 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     text = f"target '{target}': {info.arch}, {info.n_layer} layers of width {info.n_embd}, {sizes[0] / 2**20:.0f} MiB"
     found = [Finding("ok", text)]
     if head is None:
+        why_not = why_no_block(info)
+        if not why_not:
+            return [*found, Finding("ok", "no head: the block for multi-token prediction in the target's file drafts")]
+        if info.n_layer_nextn > 0:
+            found.append(Finding("note", f"the block for multi-token prediction in the file is not used: {why_not}"))
         advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
         why = f": {info.why_no_target}" if info.why_no_target else ""
         return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]

@@ -15,7 +15,7 @@ from .media import Media
 from .sampling import Chain
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "ngram"]
+DraftSource = Literal["head", "mtp", "ngram"]
 NO_DRAFT = Draft()
 
 

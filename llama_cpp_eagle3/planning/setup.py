@@ -153,7 +153,7 @@ def measure_types(
     limit = Limit(limit_seconds)
     if head is None:
         return measure(engine, None, seconds, limit, known)
-    has_choice = head.type_asked is None and head.drafter.n_bytes_own >= _N_BYTES_MIN
+    has_choice = head.type_asked is None and head.n_bytes_own >= _N_BYTES_MIN
     if known is not None and known.draft_type != (None if has_choice else head.type):  # of the head in another type
         known = replace(known, draft_begin={}, draft_step={})
     if not has_choice:
@@ -162,9 +162,9 @@ def measure_types(
     as_is = measure(engine, None, (1.0 - _NARROW_SHARE) * seconds, limit, known)
     if not as_is.is_whole:
         return as_is
-    n_bytes = head.drafter.n_bytes_own
+    n_bytes = head.n_bytes_own
     head.convert(GGML_TYPE_NARROW, engine.set_drafter)
-    if head.drafter.n_bytes_own < n_bytes:
+    if head.n_bytes_own < n_bytes:
         begin, step = measure_draft(engine, _NARROW_SHARE * seconds, limit)
         if not step:
             head.convert(None, engine.set_drafter)

@@ -141,6 +141,8 @@ def measure_draft(
             return {}, {}
         catch_up(1)
         n_nodes = min(n_top, len(drafter.nodes))
+        drafter.expand(list(range(n_nodes)), 1)  # a context may have no room for the branches of a tree
+        n_nodes = len(drafter.nodes) - n_nodes
         start = perf_counter()
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
         begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_max], 1, start + 0.5 * seconds)

@@ -1,5 +1,5 @@
-"""An OpenAI-compatible server on the engine, with llama-server's flags, endpoints and figures (extra `serve`).
+"""An OpenAI-compatible server on the engine, with llama-server's flags, endpoints and metrics (extra `serve`).
 
-One thread owns the model and steps the engine (`worker`); an asyncio loop speaks HTTP. What goes between them are
-prepared sequences in, and what came of each step out.
+One thread owns the model and steps the engine (`engine_thread`); an asyncio loop serves HTTP. Sequences that were
+prepared in an `executor` go from the loop to the thread, and the events of each step go back.
 """

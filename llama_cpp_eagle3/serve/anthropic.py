@@ -7,9 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from ..chat import ChatParams
 from .anthropic_schema import (
     Image,
@@ -23,37 +20,26 @@ from .anthropic_schema import (
     ToolUse,
     UrlSource,
 )
-from .chat import Conversation, n_prompt_tokens, prepare_message
-from .completions import Shape, generate
+from .chat import Conversation, prepare_message
+from .engine_thread import End, Event, Progress
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
-from .http import Json, compute, named_event
 from .jsons import dumps
+from .response_format import ResponseFormat
 from .schema import MESSAGE_ALONE, parse_object
 from .server import Admission, Server, random_id
-from .worker import End, Event, Progress
+from .sse import named_event
 
 _N_MAX_TOKENS = 4096  # where a request does not say it, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 _BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", re.DOTALL)
 
 
-async def messages(request: Request) -> Response:
-    """POST /v1/messages."""
-    return await generate(request, prepare_messages)
-
-
-def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesShape:
-    """The same, in a thread."""
+def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesFormat:
+    """A request to /v1/messages."""
     asked, chat = to_chat(body)
     generation, params = prepare_message(server, chat, admission, f"msg_{random_id()}")
-    return MessagesShape(generation, params, asked.stop_sequences)
-
-
-async def count_tokens(request: Request) -> Response:
-    """POST /v1/messages/count_tokens."""
-    n_tokens = await compute(request, lambda server, body: n_prompt_tokens(server, to_chat(body)[1]))
-    return Json({"input_tokens": n_tokens})
+    return MessagesFormat(generation, params, asked.stop_sequences)
 
 
 def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
@@ -158,7 +144,7 @@ def _part(block: Text | Image) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-class MessagesShape(Shape):
+class MessagesFormat(ResponseFormat):
     """Anthropic's objects and events of a message."""
 
     @staticmethod
@@ -178,19 +164,19 @@ class MessagesShape(Shape):
         """The block that is open: its type, and the number of its call."""
         self._n_blocks = 0
 
-    def part(self, answer: Answer, came: Event) -> list[Any]:
+    def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """The message's head, then its blocks, one after the other, then the reason of the end."""
         events: list[dict[str, Any]] = []
         if not self._has_begun:
             self._has_begun = True
             message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
             events.append({"type": "message_start", "message": {**message, "usage": self._usage(answer, 0)}})
-        if isinstance(came, Progress):
+        if isinstance(event, Progress):
             return [*events, {"type": "ping"}]
-        for delta in self._conversation.add(came.text, is_partial=not isinstance(came, End)):
+        for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
             events += self._of_delta(delta)
-        if isinstance(came, End):
-            usage = {"output_tokens": answer.figures.n_tokens}
+        if isinstance(event, End):
+            usage = {"output_tokens": answer.metrics.n_tokens}
             events += [
                 *self._close(),
                 {"type": "message_delta", "delta": self._why(answer), "usage": usage},
@@ -242,10 +228,10 @@ class MessagesShape(Shape):
 
     @staticmethod
     def _usage(answer: Answer, n_tokens: int) -> dict[str, int]:
-        figures = answer.figures
+        metrics = answer.metrics
         return {
-            "cache_read_input_tokens": figures.n_cached,
-            "input_tokens": figures.n_prompt - figures.n_cached,
+            "cache_read_input_tokens": metrics.n_cached,
+            "input_tokens": metrics.n_prompt - metrics.n_cached,
             "output_tokens": n_tokens,
         }
 
@@ -260,11 +246,7 @@ class MessagesShape(Shape):
             return {"stop_reason": "tool_use", "stop_sequence": sequence}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
 
-    def last(self) -> list[bytes]:
-        """Nothing."""
-        return []
-
-    def whole(self) -> Any:
+    def response(self) -> Any:
         """All of it."""
         (answer,) = self.generation.answers
         self._conversation.add(answer.text, is_partial=False)
@@ -277,7 +259,7 @@ class MessagesShape(Shape):
         for call in message.get("tool_calls") or ():
             fields = {"id": call.get("id") or f"toolu_{random_id()}", "name": call["function"]["name"]}
             content.append({"type": "tool_use", **fields, "input": _input(call["function"]["arguments"])})
-        usage = self._usage(answer, answer.figures.n_tokens)
+        usage = self._usage(answer, answer.metrics.n_tokens)
         return {**self._head(), "content": content, **self._why(answer), "usage": usage}
 
 

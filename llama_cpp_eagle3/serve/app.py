@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from ..cli.flags import ABSENT
-from . import anthropic, chat, completions, embeddings, info, page, responses, slots
+from . import embeddings, endpoints, info, page, slots
+from .absent import ABSENT
 from .errors import ApiError, failed, not_found, out_of_memory
 from .http import ANTHROPIC, error_response
-from .middleware import Gate
+from .middleware import Middleware
 from .server import Server
 
 _log = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ def _routes() -> list[BaseRoute]:
     add("GET", info.metrics, "/metrics")
     add("POST", info.tokenize, "/tokenize", "/v1/tokenize")
     add("POST", info.detokenize, "/detokenize", "/v1/detokenize")
-    add("POST", completions.completion, "/completion", "/completions")
-    add("POST", completions.completion_openai, "/v1/completions")
-    add("POST", completions.infill, "/infill")
-    add("POST", chat.chat_completion, "/chat/completions", "/v1/chat/completions")
-    add("POST", chat.count_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
-    add("POST", chat.apply_template, "/apply-template")
-    add("POST", responses.respond_to, "/responses", "/v1/responses")
-    add("POST", responses.count_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
-    add("POST", anthropic.messages, ANTHROPIC)
-    add("POST", anthropic.count_tokens, f"{ANTHROPIC}/count_tokens")
+    add("POST", endpoints.completion, "/completion", "/completions")
+    add("POST", endpoints.completion_openai, "/v1/completions")
+    add("POST", endpoints.infill, "/infill")
+    add("POST", endpoints.chat_completion, "/chat/completions", "/v1/chat/completions")
+    add("POST", endpoints.count_chat_tokens, "/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
+    add("POST", endpoints.apply_template, "/apply-template")
+    add("POST", endpoints.response, "/responses", "/v1/responses")
+    add("POST", endpoints.count_response_tokens, "/responses/input_tokens", "/v1/responses/input_tokens")
+    add("POST", endpoints.message, ANTHROPIC)
+    add("POST", endpoints.count_message_tokens, f"{ANTHROPIC}/count_tokens")
     add("POST", embeddings.embeddings, "/embedding", "/embeddings")
     add("POST", embeddings.embeddings_openai, "/v1/embeddings")
     add("GET", slots.slots, "/slots")
@@ -77,7 +77,7 @@ def make_app(server: Server) -> ASGIApp:
         },
     )
     app.state.server = server
-    return Gate(app, server.options)
+    return Middleware(app, server.options)
 
 
 async def _on_api_error(request: Request, e: Exception) -> Response:

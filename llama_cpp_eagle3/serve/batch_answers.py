@@ -1,48 +1,23 @@
-"""Answers to a batch of requests: the server's own code without HTTP."""
+"""Answers to a batch of requests: the server without HTTP."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ..cli.model import resolve_pair
+from .batch_file import CHAT, BatchRequest
 from .chat import prepare_chat
-from .completions import Shape, prepare_openai
+from .completions import prepare_openai
 from .errors import ApiError, failed, invalid
 from .limits import check_body
-from .log import configure
-from .options import serve_options
-from .run import load, why_no_draft
+from .response_format import ResponseFormat
 from .server import Admission, Server, random_id
 
 _log = logging.getLogger(__name__)
 
 Keep = Callable[[dict[str, Any]], None]
-
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """A line of the input."""
-
-    custom_id: str
-    url: str
-    body: dict[str, Any]
-    category: str = ""
-    turns: list[str] = field(default_factory=list)
-    """What the user says one after the other; empty: the body says all."""
-
-
-def load_server(args: argparse.Namespace) -> Server:
-    """The pair that the flags name, or the bundled one, to be started."""
-    configure(args.log_format, args.verbose)
-    resolve_pair(args)
-    return load(args, serve_options(args, why_no_draft(args)))
 
 
 async def answer_all(server: Server, requests: Sequence[BatchRequest], keep: Keep) -> None:
@@ -89,9 +64,13 @@ async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]
 
 
 async def _answer(server: Server, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    check_body(body)
-    prepare: Callable[[Server, Any, Admission], Shape] = prepare_chat if url == CHAT else prepare_openai
-    shape = await server.start_generation(lambda admission: prepare(server, body, admission))
-    await shape.generation.run()
-    whole: dict[str, Any] = shape.whole()
-    return whole
+    prepare: Callable[[Server, Any, Admission], ResponseFormat] = prepare_chat if url == CHAT else prepare_openai
+
+    def prepare_checked(admission: Admission) -> ResponseFormat:
+        check_body(body)
+        return prepare(server, body, admission)
+
+    format = await server.start_generation(prepare_checked)
+    await format.generation.run()
+    response: dict[str, Any] = format.response()
+    return response

@@ -7,20 +7,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from ..chat import ChatParams, ChatParser, ChatRules, apply_request, sampling_rules
+from ..chat import ChatParams, ChatParser, StructuredOutput, apply_request, structured_output
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
-from .completions import FINGERPRINT, LlamaShape, Shape, figures_of, generate, probs_of, progress_of
+from .completions import LlamaFormat
+from .engine_thread import End, Event, Progress, Token
 from .errors import invalid
-from .figures import usage
 from .generation import Answer, Generation
-from .http import DONE, Json, compute, event
+from .request_metrics import usage
+from .response_format import FINGERPRINT, ResponseFormat, metrics_of, probs_of, progress_of
 from .schema import Completion, parse
 from .server import Admission, Server, random_id
-from .worker import End, Event, Progress, Token
+from .sse import DONE
+from .sse import event as sse
 
 _OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
@@ -28,27 +27,10 @@ _N_PROBS = 20
 _log = logging.getLogger(__name__)
 
 
-async def chat_completion(request: Request) -> Response:
-    """POST /v1/chat/completions."""
-    return await generate(request, prepare_chat)
-
-
-def prepare_chat(server: Server, body: Any, admission: Admission) -> ChatShape:
-    """The same, in a thread."""
+def prepare_chat(server: Server, body: Any, admission: Admission) -> ChatFormat:
+    """A request to /v1/chat/completions."""
     generation, params = prepare_message(server, body, admission, f"chatcmpl-{random_id()}")
-    return ChatShape(server, generation, params, body.get("top_logprobs"))
-
-
-async def apply_template(request: Request) -> Response:
-    """POST /apply-template."""
-    params = await compute(request, chat_params)
-    return Json({"prompt": params.prompt})
-
-
-async def count_tokens(request: Request) -> Response:
-    """POST /v1/chat/completions/input_tokens."""
-    n_tokens = await compute(request, n_prompt_tokens)
-    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
+    return ChatFormat(server, generation, params, body.get("top_logprobs"))
 
 
 def n_prompt_tokens(server: Server, body: Any) -> int:
@@ -142,7 +124,7 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
     return generation, params
 
 
-def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> ChatRules:
+def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> StructuredOutput:
     """How the answer is to be sampled: grammar, triggers, a limit of the reasoning."""
     budget = next((body[name] for name in _BUDGETS if body.get(name) is not None), -1)
     if type(budget) is not int or budget < -1:
@@ -151,7 +133,7 @@ def _rules(server: Server, params: ChatParams, body: Mapping[str, Any]) -> ChatR
     if not isinstance(message, str):
         raise invalid("Field 'reasoning_budget_message': expected a string")
     try:
-        return sampling_rules(
+        return structured_output(
             params,
             server.tokenizer.tokenize,
             lambda token: server.tokenizer.vocab.piece(token, True),
@@ -189,7 +171,7 @@ class Conversation:
         """The message once the model has written what the format does not allow."""
 
     def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        """More text came; returns OpenAI's deltas.
+        """More text event; returns OpenAI's deltas.
 
         A text that does not have the format of the chat template is content as it is, from where it was told to be
         anything: a model can write what it likes, and may be cut off anywhere.
@@ -216,76 +198,73 @@ class Conversation:
         return {"role": "assistant", **message}
 
 
-class ChatShape(Shape):
-    """OpenAI's, with llama-server's figures."""
+class ChatFormat(ResponseFormat):
+    """OpenAI's, with llama-server's metrics."""
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
         """n_top: alternatives of each token, if the request says how many; 0 leaves the token's own probability."""
         self._server, self.generation, self._params, self._n_top = server, generation, params, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
-        self._begun: set[int] = set()
-        self._probs: dict[int, list[TokenLogprob]] = {}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        generation = self.generation
-        return {
+        self._head = {
             "id": generation.id,
-            "object": kind,
             "created": generation.created,
             "model": generation.model,
             "system_fingerprint": FINGERPRINT,
         }
+        self._begun: set[int] = set()
+        self._probs: dict[int, list[TokenLogprob]] = {}
 
     def _chunk(self, answer: Answer, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": answer.index, "delta": delta, "finish_reason": finish_reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def part(self, answer: Answer, came: Event) -> list[Any]:
+    def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """The role first, then what is new of the message, then the reason of the end."""
         conversation = self._conversations[answer.index]
         chunks: list[dict[str, Any]] = []
-        if isinstance(came, Progress):
+        if isinstance(event, Progress):
             chunk = self._chunk(answer, {"role": "assistant", "content": None})
-            chunk["prompt_progress"] = progress_of(answer, came)
+            chunk["prompt_progress"] = progress_of(answer, event)
             if answer.completion.timings_per_token:
-                chunk["timings"] = came.timings
+                chunk["timings"] = event.timings
             self._begun.add(answer.index)
             return [chunk]
-        is_end = isinstance(came, End)
+        is_end = isinstance(event, End)
         if answer.index not in self._begun:
             self._begun.add(answer.index)
             chunks.append(self._chunk(answer, {"role": "assistant", "content": None}))
-        deltas = conversation.add(came.text, is_partial=not is_end)
-        found = [self._chunk(answer, delta) for delta in deltas]
-        if isinstance(came, Token):
-            self._add_figures(answer, came, found)
+        found: list[dict[str, Any]] = []
+        for delta in conversation.add(event.text, is_partial=not is_end):
+            found.append(self._chunk(answer, delta))
+        if isinstance(event, Token):
+            self._add_token_fields(answer, event, found)
         chunks += found
         if is_end:
             chunks.append(self._last_chunk(answer, conversation))
         return chunks
 
-    def _add_figures(self, answer: Answer, came: Token, chunks: list[dict[str, Any]]) -> None:
+    def _add_token_fields(self, answer: Answer, event: Token, chunks: list[dict[str, Any]]) -> None:
         """Probabilities and timings go with the last chunk; the former wait if there is none."""
-        if came.logprob is not None:
-            self._probs.setdefault(answer.index, []).append(came.logprob)
+        if event.logprob is not None:
+            self._probs.setdefault(answer.index, []).append(event.logprob)
         if not chunks:
             return
         last = chunks[-1]
-        last["choices"][0]["drafted"] = came.drafted
+        last["choices"][0]["drafted"] = event.drafted
         probs = self._probs.pop(answer.index, None)
         if probs:
             last["choices"][0]["logprobs"] = {"content": [self._prob(answer, prob) for prob in probs]}
-        if came.timings is not None:
-            last["timings"] = came.timings
+        if event.timings is not None:
+            last["timings"] = event.timings
         if answer.completion.stream_options.continuous_usage_stats:
             last["usage"] = self._usage()
 
     def _last_chunk(self, answer: Answer, conversation: Conversation) -> dict[str, Any]:
         chunk = self._chunk(answer, {}, self._reason(answer, conversation.message))
         if not answer.completion.stream_options.include_usage:
-            chunk |= figures_of(answer)
+            chunk |= metrics_of(answer)
         if answer.completion.verbose:
-            chunk["__verbose"] = LlamaShape(self._server, self.generation).final(answer, stream=True)
+            chunk["__verbose"] = LlamaFormat(self._server, self.generation).final(answer, stream=True)
         return chunk
 
     def _prob(self, answer: Answer, logprob: TokenLogprob) -> dict[str, Any]:
@@ -298,17 +277,17 @@ class ChatShape(Shape):
         return answer.finish_reason
 
     def _usage(self) -> dict[str, Any]:
-        return usage(self.generation.prompt_figures, self.generation.figures)
+        return usage(self.generation.prompt_metrics, self.generation.metrics)
 
-    def last(self) -> list[bytes]:
+    def stream_end(self) -> bytes:
         """Usage, if it was asked for, and OpenAI's end."""
         answers = self.generation.answers
         if not answers[0].completion.stream_options.include_usage:
-            return [DONE]
-        head = {**self._head("chat.completion.chunk"), "choices": []}
-        return [event({**head, "usage": self._usage(), **figures_of(answers[0])}), DONE]
+            return DONE
+        head = {**self._head, "object": "chat.completion.chunk", "choices": []}
+        return sse({**head, "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
-    def whole(self) -> Any:
+    def response(self) -> Any:
         """All choices."""
         answers = self.generation.answers
         choices = []
@@ -323,7 +302,13 @@ class ChatShape(Shape):
             if answer.probs:
                 choice["logprobs"] = {"content": [self._prob(answer, logprob) for _, logprob in answer.probs]}
             choices.append(choice)
-        data = {**self._head("chat.completion"), "choices": choices, "usage": self._usage(), **figures_of(answers[0])}
+        data = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": self._usage(),
+            **metrics_of(answers[0]),
+        }
         if answers[0].completion.verbose:
-            data["__verbose"] = LlamaShape(self._server, self.generation).final(answers[0], stream=False)
+            data["__verbose"] = LlamaFormat(self._server, self.generation).final(answers[0], stream=False)
         return data

@@ -16,7 +16,7 @@ from .errors import failed, invalid, unsupported
 from .http import Json, compute, until_gone
 from .limits import N_EMBEDDINGS_MAX, N_FLOATS_MAX, exceeds
 from .server import Admission, Server
-from .text import n_prompts
+from .tokenizer import n_prompts
 
 
 async def embeddings_openai(request: Request) -> Response:
@@ -104,7 +104,7 @@ async def _embed_all(server: Server, embedder: Embedder, prompts: _Prompts) -> l
     found: list[Matrix] = []
     for tokens in prompts.tokens:  # one by one, so that those who generate go on between them
         try:
-            work = server.between_steps(lambda tokens=tokens: embedder.embed(tokens, prompts.normalize))
+            work = server.run_on_engine_thread(lambda tokens=tokens: embedder.embed(tokens, prompts.normalize))
             found.append(await work)
         except RuntimeError as e:
             raise failed(str(e)) from None

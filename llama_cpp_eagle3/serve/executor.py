@@ -1,4 +1,4 @@
-"""Threads for what takes long beside the event loop: a few at a time, each call with a deadline."""
+"""Runs what takes long in threads: a few at a time, each call with a deadline."""
 
 from __future__ import annotations
 

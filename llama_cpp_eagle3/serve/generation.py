@@ -1,4 +1,4 @@
-"""One request's sequences on their way: what came of each, as it comes."""
+"""The sequences of one request: their events as they come, and the answers that they make."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from ..engine import DraftSettings, Sampling, TokenLogprob
 from ..errors import ContextFullError
+from .engine_thread import End, EngineThread, Event, Job, Token
 from .errors import ApiError, failed, invalid, out_of_memory, too_long
-from .figures import Figures
+from .request_metrics import RequestMetrics
 from .schema import Completion
-from .worker import End, Event, Job, Token, Worker
 
 _LONG = 1e6  # seconds
 
 
 @dataclass(slots=True)
 class Answer:
-    """What has come of one sequence."""
+    """The output of one sequence so far."""
 
     index: int
     prompt: list[int]
     completion: Completion
     sampling: Sampling
     draft: DraftSettings
-    figures: Figures
+    metrics: RequestMetrics
     n_ctx: int
     prompt_logprobs: list[TokenLogprob] | None = None
     """Of the prompt's tokens from the second one on, if they were asked for; they are there with the first event."""
@@ -37,8 +37,8 @@ class Answer:
     """Text and probabilities of each token."""
     end: End | None = None
 
-    def take(self, event: Event) -> None:
-        """Something came."""
+    def add(self, event: Event) -> None:
+        """Take an event in."""
         if isinstance(event, Token):
             self.text += event.text
             self.tokens.append(event.token)
@@ -65,39 +65,41 @@ class Answer:
     @property
     def truncated(self) -> bool:
         """Whether the context is full, or was and lost tokens."""
-        n_tokens = len(self.prompt) + self.figures.n_tokens
+        n_tokens = len(self.prompt) + self.metrics.n_tokens
         return n_tokens > self.n_ctx or (n_tokens == self.n_ctx and self.stop_type == "limit")
 
 
 class Generation:
-    """The sequences of one request. It ends them when it is left."""
+    """The sequences of one request. They are cancelled when nobody waits for their events any more."""
 
-    def __init__(self, worker: Worker, id: str, model: str):
-        self.worker = worker
+    def __init__(self, engine_thread: EngineThread, id: str, model: str):
+        self.engine_thread = engine_thread
         self.id, self.model = id, model
         self.created = int(time.time())
         self.answers: list[Answer] = []
         self.n_per_prompt = 1
         self.jobs: list[Job] = []
-        self._heard: list[tuple[Answer, Event]] = []
+        self._batch: list[tuple[Answer, Event]] = []
         self._wake = asyncio.Event()
 
     def start(self) -> None:
-        """Have the jobs done."""
+        """Submit the jobs to the engine thread."""
         for job in self.jobs:
-            self.worker.submit(job)
+            self.engine_thread.submit(job)
 
-    def hear(self, job: Job, events: list[Event]) -> None:
-        """From the worker, in the event loop."""
+    def on_events(self, job: Job, events: list[Event]) -> None:
+        """Add events to their answer, and wake `batches`. Called in the event loop."""
         answer = self.answers[job.index]
-        self._heard += [(answer, event) for event in events]
+        for event in events:
+            answer.add(event)
+            self._batch.append((answer, event))
         self._wake.set()
 
     async def batches(self, idle_seconds: float = _LONG) -> AsyncGenerator[list[tuple[Answer, Event]], None]:
-        """What came, all that came at once together; answers have taken it in.
+        """Events in batches: all of one step of the engine together.
 
         Args:
-            idle_seconds: silence after which nothing is told to have come.
+            idle_seconds: silence after which an empty batch comes.
 
         Raises:
             ApiError: a sequence ended with an error.
@@ -112,14 +114,13 @@ class Generation:
                 finally:
                     timer.cancel()
                 self._wake.clear()
-                heard, self._heard = self._heard, []
-                for answer, event in heard:
-                    answer.take(event)
+                batch, self._batch = self._batch, []
+                for answer, event in batch:
                     if isinstance(event, End):
                         n_left -= 1
                         if event.reason == "error":
                             raise _error_of(event.error, answer)
-                yield heard
+                yield batch
         finally:
             if n_left:
                 self.cancel()
@@ -131,31 +132,31 @@ class Generation:
         return self.answers
 
     def cancel(self) -> None:
-        """End all that runs."""
+        """Cancel all sequences that run."""
         for job in self.jobs:
             if self.answers[job.index].end is None:
-                self.worker.cancel(job)
+                self.engine_thread.cancel(job)
 
     @property
-    def prompt_figures(self) -> list[Figures]:
+    def prompt_metrics(self) -> list[RequestMetrics]:
         """One of each prompt."""
-        return [answer.figures for answer in self.answers[:: self.n_per_prompt]]
+        return [answer.metrics for answer in self.answers[:: self.n_per_prompt]]
 
     @property
-    def figures(self) -> list[Figures]:
+    def metrics(self) -> list[RequestMetrics]:
         """Of all."""
-        return [answer.figures for answer in self.answers]
+        return [answer.metrics for answer in self.answers]
 
     def log_fields(self) -> dict[str, Any]:
         """For the access log."""
-        figures = self.figures
+        metrics = self.metrics
         return {
-            "n_prompt": sum(f.n_prompt for f in self.prompt_figures),
-            "n_cached": sum(f.n_cached for f in self.prompt_figures),
-            "n_tokens": sum(f.n_tokens for f in figures),
-            "n_drafted": sum(f.stats.drafted for f in figures),
-            "n_accepted": sum(f.stats.accepted for f in figures),
-            "ttft_ms": round(1e3 * min((f.t_first - f.t_submit for f in figures if f.t_first), default=0.0), 1),
+            "n_prompt": sum(f.n_prompt for f in self.prompt_metrics),
+            "n_cached": sum(f.n_cached for f in self.prompt_metrics),
+            "n_tokens": sum(f.n_tokens for f in metrics),
+            "n_drafted": sum(f.stats.drafted for f in metrics),
+            "n_accepted": sum(f.stats.accepted for f in metrics),
+            "ttft_ms": round(1e3 * min((f.t_first - f.t_submit for f in metrics if f.t_first), default=0.0), 1),
             "finish": ",".join(sorted({answer.end.reason if answer.end else "left" for answer in self.answers})),
         }
 

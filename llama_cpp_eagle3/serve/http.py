@@ -1,81 +1,43 @@
-"""Requests in, answers out: bodies, event streams, clients that leave."""
+"""Between starlette and the server: requests that are prepared and answered, clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError, anthropic_error, no_room
-from .jsons import dumps, loads
-from .limits import check_body, check_text
-
-if TYPE_CHECKING:
-    from .server import Server
+from .bodies import parse_json
+from .engine_thread import Event
+from .errors import ApiError, anthropic_error
+from .generation import Answer
+from .jsons import dumps
+from .response_format import ResponseFormat
+from .server import Admission, Server
+from .sse import PING
 
 T = TypeVar("T")
+Prepare = Callable[[Server, Any, Admission], ResponseFormat]
+"""Makes a generation of a request's JSON, in a thread."""
+Batch = list[tuple[Answer, Event]]
+Batches = AsyncGenerator[Batch, None]
 ANTHROPIC = "/v1/messages"
 """Where the paths begin that are Anthropic's."""
-_N_SMALL = 64 << 10  # bytes of a body: as many as there are connections hold little memory together
-
-
-class Bodies:
-    """The bodies of all requests that are being read or prepared: bounded together."""
-
-    def __init__(self, n_bytes_max: int):
-        self.n_bytes_max, self.n_bytes = n_bytes_max, 0
-
-    @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Read a request's body; it counts until the block ends. Small ones always have room.
-
-        Raises:
-            ApiError: those of other requests leave no room.
-        """
-        parts: list[bytes] = []
-        n_bytes = n_counted = 0
-        try:
-            async for part in request.stream():  # not `body`, which keeps it as long as the request
-                parts.append(part)
-                n_bytes += len(part)
-                if n_bytes > _N_SMALL:
-                    if self.n_bytes + n_bytes - n_counted > self.n_bytes_max:
-                        raise no_room(self.n_bytes_max)
-                    self.n_bytes += n_bytes - n_counted
-                    n_counted = n_bytes
-            text = b"".join(parts)
-            parts.clear()
-            yield text
-        finally:
-            self.n_bytes -= n_counted
-
-
-def parse_json(text: bytes) -> Any:
-    """A request's body. An empty one is an empty object.
-
-    Raises:
-        ApiError: it is not JSON, or says more than a request may.
-    """
-    check_text(text)
-    body = loads(text) if text.strip() else {}
-    check_body(body)
-    return body
 
 
 async def compute(request: Request, function: Callable[[Server, Any], T]) -> T:
-    """Have something made of a request's JSON beside the event loop, until the client leaves.
+    """Call a function of a request's JSON in a thread; it is cancelled if the client leaves.
 
     Raises:
         ApiError: the body cannot be read, the function raises it, or it takes too long.
         ClientDisconnect: the client has left.
     """
     server: Server = request.app.state.server
-    async with server.bodies.read(request) as text:
+    async with server.bodies.read(request.stream()) as text:
         work = server.executor.run(lambda: function(server, parse_json(text)))
         found: T = await until_gone(request.receive, work)
         return found
@@ -97,44 +59,64 @@ def error_response(e: ApiError, path: str) -> Json:
     return Json(body, status_code=e.code, headers=e.headers)
 
 
-def event(data: Any) -> bytes:
-    """A server-sent event."""
-    return b"data: " + dumps(data) + b"\n\n"
+async def generate(request: Request, prepare: Prepare) -> Response:
+    """Answer a request that generates: with one response, or with a stream of events.
+
+    An error before the first event is a response of its own.
+    """
+    format = await _start(request, prepare)
+    generation = request.state.generation = format.generation
+    if not format.stream:
+        await until_gone(request.receive, generation.run())
+        return Json(format.response())
+    batches = generation.batches(request.app.state.server.options.ping_seconds)
+    first = await until_gone(request.receive, anext(batches))
+    return EventStream(format, batches, first)
 
 
-def named_event(name: str, data: Any) -> bytes:
-    """A server-sent event with a name."""
-    return b"event: " + name.encode() + b"\n" + event(data)
+async def _start(request: Request, prepare: Prepare) -> ResponseFormat:
+    """Start a generation; the body is not kept beyond that."""
+    server: Server = request.app.state.server
+    async with server.bodies.read(request.stream()) as text:
+        work = server.start_generation(lambda admission: prepare(server, parse_json(text), admission))
+        return await until_gone(request.receive, work)
 
 
-DONE = b"data: [DONE]\n\n"
-PING = b":\n\n"
+class EventStream(Response):
+    """A generation as a stream of server-sent events; it is cancelled when the client leaves."""
 
-
-class Events(Response):
-    """A stream of server-sent events; whoever makes them is told when the client leaves."""
-
-    def __init__(self, parts: AsyncGenerator[bytes, None]):
-        """parts: whole events, any number of them together."""
+    def __init__(self, format: ResponseFormat, batches: Batches, first: Batch):
+        """format: of the answer. batches: of the generation, behind the first one."""
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._parts = parts
+        self._format, self._batches, self._first = format, batches, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send it."""
         with suppress(ClientDisconnect):
             await until_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._parts) as parts:
+        async with aclosing(self._batches) as batches:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            try:
+                batch: Batch | None = self._first
+                while batch is not None:
+                    data = b"" if batch else PING
+                    for answer, event in batch:
+                        for chunk in self._format.chunks(answer, event):
+                            data += self._format.encode(chunk)
+                    if data:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                    batch = await anext(batches, None)
+                data = self._format.stream_end()
+            except ApiError as e:
+                data = self._format.error(e)
+            await send({"type": "http.response.body", "body": data, "more_body": False})
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for something on behalf of a client, whose body has been read; it is cancelled if the client leaves.
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """Await work for a client whose body has been read, and cancel it if the client leaves.
 
     Raises:
         ClientDisconnect: it has left.

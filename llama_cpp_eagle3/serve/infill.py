@@ -7,7 +7,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from .errors import invalid
-from .text import Tokenizer
+from .tokenizer import Tokenizer
 
 _SEPARATOR = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it
 _PROJECT, _FILE = "myproject\n", "filename\n"  # llama-server's

@@ -1,4 +1,4 @@
-"""What the server says of itself: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
+"""The server's state and its tokenizer: /health, /v1/models, /props, /metrics, /tokenize, /detokenize."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import llama_cpp.llama_cpp as lib
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ..cli.flags import Absent
-from ..engine import DraftSettings
-from .completions import FINGERPRINT
+from .absent import Absent
 from .errors import ApiError, invalid, not_found, unsupported
 from .http import Json, compute
 from .limits import LIMITS, check_field
-from .params import generation_settings
+from .response_format import FINGERPRINT
+from .sampling_params import generation_settings
 from .schema import Completion, parse
 from .server import Server
 
@@ -24,8 +23,8 @@ from .server import Server
 async def health(request: Request) -> Response:
     """GET /health."""
     server: Server = request.app.state.server
-    if server.worker.failure:
-        raise ApiError(503, "unavailable_error", server.worker.failure)
+    if server.engine_thread.failure:
+        raise ApiError(503, "unavailable_error", server.engine_thread.failure)
     return Json({"status": "ok"})
 
 
@@ -103,7 +102,7 @@ async def props(request: Request) -> Response:
     options, engine = server.options, server.engine
     vocab = engine.vocab
     defaults = parse(Completion, {}, options.defaults)
-    draft = await server.between_steps(lambda: drafting(server))
+    draft = await server.run_on_engine_thread(server.drafting)
     return Json(
         {
             "default_generation_settings": {
@@ -131,7 +130,7 @@ async def props(request: Request) -> Response:
 
 
 def refusal_of(absent: Absent) -> Callable[[Request], Awaitable[Response]]:
-    """Who asks for what only llama-server has is told why."""
+    """An endpoint that refuses what only llama-server has, with the reason."""
 
     async def refuse(request: Request) -> Response:
         raise unsupported(f"This server has no {absent.name}: {absent.why}")
@@ -143,38 +142,12 @@ def _special(server: Server, token: int) -> str:
     return server.tokenizer.detokenize([token]) if token >= 0 else ""
 
 
-def drafting(server: Server) -> dict[str, Any]:
-    """What is drafted by default, and why nothing is, if so. To be called between steps."""
-    engine = server.engine
-    settings: DraftSettings = engine.draft
-    planner = engine.planner if settings.mode == "auto" else None
-    reason = ""
-    can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
-    if not can_draft:
-        reason = server.options.why_no_draft
-    elif settings.mode == "off":
-        reason = "it was switched off"
-    elif settings.mode == "auto" and planner is None:
-        reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
-    return {
-        "enabled": can_draft and settings.mode != "off",
-        "reason": reason,
-        "mode": settings.mode,
-        "sources": list(settings.sources),
-        "n_max_ngram": settings.n_max_ngram,
-        "n_max": settings.n_max,
-        "n_min": settings.n_min,
-        "p_min": settings.p_min,
-        "planner": None if planner is None else planner.stats(),
-    }
-
-
 async def metrics(request: Request) -> Response:
     """GET /metrics."""
     server: Server = request.app.state.server
     if not server.options.metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
-    text = server.metrics.text(len(server.worker.jobs), server.n_slots)
+    text = server.metrics.prometheus(len(server.engine_thread.jobs), server.n_slots, server.cache_usage)
     headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..engine import Engine
-from .worker import Job
+from .engine_thread import Job
 
 _SECONDS = (
     0.001,
@@ -66,7 +66,7 @@ class _Bucket:
 
 
 class Metrics:
-    """What the worker tells, and its text for Prometheus. From any thread."""
+    """The server's counters, gauges and histograms. From any thread."""
 
     def __init__(self, model_name: str):
         self.t_start = int(time.time())
@@ -77,8 +77,6 @@ class Metrics:
         self._prompt_seconds = self._predicted_seconds = 0.0
         self._n_decode = 0
         self._n_batches = -1
-        self._n_running = self._n_waiting = 0
-        self._usage = 0.0
         self._n_drafted = self._n_accepted = self._n_drafts = 0
         self._by_source = {"head": (0, 0), "ngram": (0, 0)}
         self._per_position: list[int] = []
@@ -88,7 +86,7 @@ class Metrics:
         self._gap = _Histogram(_SECONDS)
         self._whole = _Histogram(_SECONDS_LONG)
 
-    def step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
+    def on_step(self, engine: Engine) -> None:
         """A step is over."""
         with self._lock:
             n = engine.target.n_batches
@@ -96,26 +94,21 @@ class Metrics:
             self._n_batches = n
             self._n_decode += n_decode
             self._bucket.n_decode += n_decode
-            self._bucket.n_busy += n_decode * max(1, n_running)
-            self._n_running, self._n_waiting = n_running, n_waiting
-            slots = engine.memory.slots
-            n_held = sum(0 if slot.user is None else slot.user.n_past for slot in slots)
-            n_cells = engine.n_ctx * (1 if engine.target.is_pooled else len(slots))
-            self._usage = min(1.0, n_held / n_cells)
+            self._bucket.n_busy += n_decode * max(1, engine.n_running)
 
-    def tokens(self, job: Job, n: int, now: float, before: float) -> None:
+    def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
         """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
-        figures = job.figures
+        request = job.metrics
         with self._lock:
             self._n_tokens += n
             if not before:
-                n_read = figures.n_prompt - figures.n_cached
+                n_read = request.n_prompt - request.n_cached
                 self._n_prompt += n_read
-                self._n_cached += figures.n_cached
-                self._prompt_seconds += figures.prompt_seconds
+                self._n_cached += request.n_cached
+                self._prompt_seconds += request.prompt_seconds
                 self._bucket.n_read += n_read
-                self._bucket.read_seconds += figures.prompt_seconds
-                self._first.observe(now - figures.t_submit)
+                self._bucket.read_seconds += request.prompt_seconds
+                self._first.observe(now - request.t_submit)
                 self._bucket.n_steps += n - 1
                 if n > 1:
                     self._gap.observe(0.0, n - 1)
@@ -127,10 +120,10 @@ class Metrics:
             if n > 1:  # the others came at the same time
                 self._gap.observe(0.0, n - 1)
 
-    def end(self, job: Job, reason: str) -> None:
+    def on_end(self, job: Job, reason: str) -> None:
         """A job is done."""
-        stats, figures = job.figures.stats, job.figures
-        seconds = time.perf_counter() - figures.t_submit
+        stats, request = job.metrics.stats, job.metrics
+        seconds = time.perf_counter() - request.t_submit
         with self._lock:
             self._ended[reason] = self._ended.get(reason, 0) + 1
             self._n_drafted += stats.drafted
@@ -143,19 +136,19 @@ class Metrics:
                 if i == len(self._per_position):
                     self._per_position.append(0)
                 self._per_position[i] += n
-            self._n_tokens_max = max(self._n_tokens_max, figures.n_prompt + figures.n_tokens)
+            self._n_tokens_max = max(self._n_tokens_max, request.n_prompt + request.n_tokens)
             if reason in ("stop", "length"):
                 self._whole.observe(seconds)
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
-    def text(self, n_jobs: int, n_slots: int) -> str:
+    def prometheus(self, n_jobs: int, n_slots: int, cache_usage: float) -> str:
         """In Prometheus' text format. Gauges of speed are over the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
             n_running = min(n_jobs, n_slots)
-            return "".join(self._lines(bucket, n_running, n_jobs - n_running))
+            return "".join(self._lines(bucket, n_running, n_jobs - n_running, cache_usage))
 
-    def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int) -> Iterator[str]:
+    def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
         counters: dict[str, tuple[str, float]] = {
             "prompt_tokens_total": ("Number of prompt tokens processed, excluding cached tokens", self._n_prompt),
             "prompt_tokens_cached_total": ("Number of prompt tokens reused from the cache", self._n_cached),
@@ -191,9 +184,9 @@ class Metrics:
         yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
         for i, n in enumerate(self._per_position):
             yield f'{name}{{position="{i}"}} {n}\n'
-        yield from self._vllm_lines(n_running, n_waiting)
+        yield from self._vllm_lines(n_running, n_waiting, cache_usage)
 
-    def _vllm_lines(self, n_running: int, n_waiting: int) -> Iterator[str]:
+    def _vllm_lines(self, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
         model = self._model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         labels = f'engine="0",model_name="{model}"'
         counters = {
@@ -216,7 +209,7 @@ class Metrics:
         gauges = {
             "num_requests_running": n_running,
             "num_requests_waiting": n_waiting,
-            "kv_cache_usage_perc": round(self._usage, 6),
+            "kv_cache_usage_perc": round(cache_usage, 6),
         }
         for name, value in gauges.items():
             yield f"# TYPE vllm:{name} gauge\nvllm:{name}{{{labels}}} {_number(value)}\n"

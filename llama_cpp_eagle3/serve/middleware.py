@@ -22,7 +22,7 @@ PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/favicon.ico"}
 """Paths that need no key."""
 
 
-class Gate:
+class Middleware:
     """An ASGI app around the endpoints."""
 
     def __init__(self, app: ASGIApp, options: ServeOptions):

@@ -35,7 +35,7 @@ class Protocol(HttpToolsProtocol):
     _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A client has come; beyond the limit of connections it is told so and has to go."""
+        """Accept a connection, or refuse it with a 503 beyond the limit."""
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self.connections.discard(self)  # uvicorn refuses requests of the others meanwhile

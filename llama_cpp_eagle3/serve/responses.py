@@ -5,35 +5,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from ..chat import ChatParams
-from .chat import Conversation, n_prompt_tokens, prepare_message
-from .completions import Shape, figures_of, generate, progress_of
+from .chat import Conversation, prepare_message
+from .engine_thread import End, Event, Progress, Token
 from .errors import ApiError, invalid, unsupported
-from .figures import usage
 from .generation import Answer, Generation
-from .http import Json, compute, named_event
+from .request_metrics import usage
+from .response_format import ResponseFormat, metrics_of, progress_of
 from .schema import MESSAGE_ALONE
 from .server import Admission, Server, random_id
-from .worker import End, Event, Progress, Token
+from .sse import named_event
 
 
-async def respond_to(request: Request) -> Response:
-    """POST /v1/responses."""
-    return await generate(request, prepare_response)
-
-
-def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesShape:
-    """The same, in a thread."""
-    return ResponsesShape(*prepare_message(server, to_chat(body), admission, f"resp_{random_id()}"))
-
-
-async def count_tokens(request: Request) -> Response:
-    """POST /v1/responses/input_tokens."""
-    n_tokens = await compute(request, lambda server, body: n_prompt_tokens(server, to_chat(body)))
-    return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
+def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesFormat:
+    """A request to /v1/responses."""
+    return ResponsesFormat(*prepare_message(server, to_chat(body), admission, f"resp_{random_id()}"))
 
 
 def to_chat(body: Any) -> dict[str, Any]:
@@ -147,7 +133,7 @@ def _texts(content: Any) -> list[dict[str, Any]]:
     return parts
 
 
-class ResponsesShape(Shape):
+class ResponsesFormat(ResponseFormat):
     """OpenAI's objects and events of a response."""
 
     @staticmethod
@@ -175,20 +161,20 @@ class ResponsesShape(Shape):
             }
         )
 
-    def part(self, answer: Answer, came: Event) -> list[Any]:
+    def chunks(self, answer: Answer, event: Event) -> list[Any]:
         """Named events, numbered."""
         events = self._begin()
-        if isinstance(came, Progress):
+        if isinstance(event, Progress):
             events.append({"type": "response.in_progress", "response": self._object("in_progress", [])})
-            events[-1]["prompt_progress"] = progress_of(answer, came)
+            events[-1]["prompt_progress"] = progress_of(answer, event)
             if answer.completion.timings_per_token:
-                events[-1]["timings"] = came.timings
+                events[-1]["timings"] = event.timings
         else:
-            for delta in self._conversation.add(came.text, is_partial=not isinstance(came, End)):
+            for delta in self._conversation.add(event.text, is_partial=not isinstance(event, End)):
                 events += self._of_delta(delta)
-            if isinstance(came, Token) and came.timings is not None and events:
-                events[-1]["timings"] = came.timings
-            if isinstance(came, End):
+            if isinstance(event, Token) and event.timings is not None and events:
+                events[-1]["timings"] = event.timings
+            if isinstance(event, End):
                 events += self._finish(answer)
         for data in events:
             data["sequence_number"] = self._n_events
@@ -266,7 +252,7 @@ class ResponsesShape(Shape):
                 events.append({"type": "response.function_call_arguments.done", "name": item["name"], **data})
             events.append(self._item("done", item, i))
         last = "completed" if answer.finish_reason == "stop" else "incomplete"
-        events.append({"type": f"response.{last}", "response": self._object(last, output), **figures_of(answer)})
+        events.append({"type": f"response.{last}", "response": self._object(last, output), **metrics_of(answer)})
         return events
 
     def _output(self) -> list[dict[str, Any]]:
@@ -302,7 +288,7 @@ class ResponsesShape(Shape):
         if status == "incomplete":
             data["incomplete_details"] = {"reason": "max_output_tokens"}
         if status != "in_progress":
-            counts = usage(generation.prompt_figures, generation.figures)
+            counts = usage(generation.prompt_metrics, generation.metrics)
             data["completed_at"] = int(time.time())
             data["usage"] = {
                 "input_tokens": counts["prompt_tokens"],
@@ -313,13 +299,9 @@ class ResponsesShape(Shape):
             }
         return data
 
-    def last(self) -> list[bytes]:
-        """Nothing."""
-        return []
-
-    def whole(self) -> Any:
+    def response(self) -> Any:
         """All of it."""
         answer = self.generation.answers[0]
         self._conversation.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"
-        return {**self._object(status, self._output()), **figures_of(answer)}
+        return {**self._object(status, self._output()), **metrics_of(answer)}

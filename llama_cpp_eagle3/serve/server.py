@@ -1,4 +1,4 @@
-"""What all endpoints share: the model, the worker, the queue, and how a request becomes sequences."""
+"""What all endpoints share: the model, the engine thread, the queue, and how a request becomes sequences."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from ..engine import Media, Sampling, Shift
+from ..engine import DraftSettings, Media, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
+from .bodies import Bodies
 from .embedder import Embedder
+from .engine_thread import EngineThread, Job
 from .errors import ApiError, failed, invalid, too_busy, too_long
 from .executor import Executor
-from .figures import Figures
 from .generation import Answer, Generation
-from .http import Bodies
 from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
-from .params import SEED_RANDOM, draft_of, sampling_of, stops_of
+from .request_metrics import RequestMetrics
+from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
 from .templates import Templates
-from .text import Tokenizer
-from .worker import Job, Worker
+from .tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 _ALPHABET = string.ascii_letters + string.digits
@@ -42,7 +42,7 @@ _UNLIMITED_SECONDS = 1e9
 
 
 class Prepared(Protocol):
-    """What is made of a request before it is generated."""
+    """A request that is ready to be generated."""
 
     generation: Generation
 
@@ -51,12 +51,12 @@ P = TypeVar("P", bound=Prepared)
 
 
 class Server:
-    """A loaded model and those who work on it."""
+    """A loaded model, its engine thread and executors."""
 
     def __init__(self, llm: Eagle3Llama, options: ServeOptions):
         self.llm, self.options, self.engine = llm, options, llm.engine
         self.metrics = Metrics(options.model_name)
-        self.worker = Worker(self.engine, self.metrics)
+        self.engine_thread = EngineThread(self.engine, self.metrics)
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
@@ -68,12 +68,12 @@ class Server:
         self._admission_lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin, in the running loop."""
-        self.worker.start(asyncio.get_running_loop())
+        """Start the engine thread, in the running loop."""
+        self.engine_thread.start(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """End all that runs, and free the model."""
-        if not self.worker.stop():
+        """Cancel all requests, and free the model."""
+        if not self.engine_thread.stop():
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
         if not (self.executor.stop(_STOP_SECONDS) and self._file_executor.stop(_STOP_SECONDS)):
@@ -95,26 +95,59 @@ class Server:
         return self.engine.target.n_seq
 
     @property
+    def cache_usage(self) -> float:
+        """Share of the KV cache that running sequences hold. From any thread."""
+        slots = self.engine.memory.slots
+        users = [user for slot in slots if (user := slot.user) is not None]
+        n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
+        return min(1.0, sum(user.n_past for user in users) / n_cells)
+
+    @property
     def n_queued(self) -> int:
-        """Sequences that wait for a place."""
+        """Sequences that wait for a slot."""
         return max(0, self._n_ahead - self.n_slots)
 
     @property
     def _n_ahead(self) -> int:
-        return len(self.worker.jobs) + self._n_preparing
+        return len(self.engine_thread.jobs) + self._n_preparing
+
+    def drafting(self) -> dict[str, Any]:
+        """What is drafted by default, and why nothing is, if so. For the engine's thread."""
+        engine = self.engine
+        settings: DraftSettings = engine.draft
+        planner = engine.planner if settings.mode == "auto" else None
+        reason = ""
+        can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
+        if not can_draft:
+            reason = self.options.why_no_draft
+        elif settings.mode == "off":
+            reason = "it was switched off"
+        elif settings.mode == "auto" and planner is None:
+            reason = "costs are not measured yet: chains of a few tokens are drafted meanwhile"
+        return {
+            "enabled": can_draft and settings.mode != "off",
+            "reason": reason,
+            "mode": settings.mode,
+            "sources": list(settings.sources),
+            "n_max_ngram": settings.n_max_ngram,
+            "n_max": settings.n_max,
+            "n_min": settings.n_min,
+            "p_min": settings.p_min,
+            "planner": None if planner is None else planner.stats(),
+        }
 
     async def run_in_executor(self, function: Any, *args: Any) -> Any:
-        """Call a function beside the event loop, for as long as it takes: files."""
+        """Run a function that reads or writes files in a thread, without a deadline."""
         return await self._file_executor.run(function, *args)
 
     def reserve(self, n_new: int) -> None:
-        """Take places in the queue for sequences that are being prepared; see `Admission`. From any thread.
+        """Reserve places in the queue for sequences that are being prepared; see `Admission`. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever.
         """
-        if self.worker.failure:
-            raise failed(self.worker.failure)
+        if self.engine_thread.failure:
+            raise failed(self.engine_thread.failure)
         n_queue, n_most = self.options.n_queue_max, self.n_slots + self.options.n_queue_max
         if n_new > n_most:
             raise invalid(
@@ -127,16 +160,16 @@ class Server:
             self._n_preparing += n_new
 
     def release(self, n: int, generation: Generation | None = None) -> None:
-        """Give places back that were reserved; generation: to whose sequences they go."""
+        """Release reserved places; generation: is started in their stead."""
         with self._admission_lock:
             self._n_preparing -= n
             if generation is not None:
                 generation.start()
 
     async def start_generation(self, prepare: Callable[[Admission], P]) -> P:
-        """Prepare a request beside the event loop, and have it generated.
+        """Prepare a request in a thread, then start its generation.
 
-        prepare: parses, renders, tokenizes; all of it within one deadline.
+        prepare: parses, renders and tokenizes, within one deadline.
 
         Raises:
             ApiError: the request cannot be done, takes too long to prepare, or there is no room.
@@ -146,11 +179,11 @@ class Server:
             admission.start(prepared.generation)
         return prepared
 
-    async def between_steps(self, function: Any, seq_id: int | None = None) -> Any:
-        """Call a function in the worker; seq_id: once nobody uses this place."""
-        if self.worker.failure:
-            raise failed(self.worker.failure)
-        return await asyncio.wrap_future(self.worker.call(function, seq_id))
+    async def run_on_engine_thread(self, function: Any, seq_id: int | None = None) -> Any:
+        """Run a function on the engine thread between two steps; seq_id: once this slot is free."""
+        if self.engine_thread.failure:
+            raise failed(self.engine_thread.failure)
+        return await asyncio.wrap_future(self.engine_thread.call(function, seq_id))
 
     def make_generation(
         self,
@@ -162,7 +195,7 @@ class Server:
         media: SequenceOf[Media] = (),
         **sampling: Any,
     ) -> Generation:
-        """Prepare prompts to be continued, each `completion.n` times; to be called after `Admission.reserve`.
+        """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
 
         Args:
             prompts: tokens of each.
@@ -175,7 +208,7 @@ class Server:
         Raises:
             ApiError: the request cannot be done.
         """
-        generation = Generation(self.worker, id or f"cmpl-{random_id()}", self.options.model_name)
+        generation = Generation(self.engine_thread, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
         generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
         return generation
@@ -230,19 +263,19 @@ class Server:
                     raise too_long(len(tokens), engine.n_ctx) from None
                 except ValueError as e:
                     raise invalid(str(e)) from None
-                figures = Figures(len(tokens), perf_counter())
+                metrics = RequestMetrics(len(tokens), perf_counter())
                 job = Job(
-                    *(len(jobs), sequence, generation, figures),
+                    *(len(jobs), sequence, generation, metrics),
                     wants_timings=c.timings_per_token,
                     wants_progress=c.return_progress and c.stream,
-                    reads_only=c.n_predict == 0,
+                    prompt_only=c.n_predict == 0,
                     t_max=max(0.0, 1e-3 * c.t_max_predict_ms),
                     parent=parent,
                 )
                 parent = parent or job
                 jobs.append(job)
                 answers.append(
-                    Answer(job.index, tokens, c, own, draft, figures, engine.n_ctx, parent.sequence.prompt_logprobs)
+                    Answer(job.index, tokens, c, own, draft, metrics, engine.n_ctx, parent.sequence.prompt_logprobs)
                 )
         return jobs, answers
 
@@ -263,7 +296,7 @@ class Admission:
         self._is_over = False
 
     def reserve(self, n_new: int) -> None:
-        """Take places. From any thread.
+        """Reserve places in the queue. From any thread.
 
         Raises:
             ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
@@ -275,7 +308,7 @@ class Admission:
             self._n += n_new
 
     def start(self, generation: Generation) -> None:
-        """Have a generation's sequences take the places."""
+        """Start a generation, whose sequences take the reserved places."""
         with self._lock:
             self._server.release(self._n, generation)
             self._n = 0
@@ -296,7 +329,7 @@ def check_unsupported(c: Completion) -> None:
 
 
 def random_id() -> str:
-    """Letters and digits that nobody can guess."""
+    """Random letters and digits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(32))
 
 

@@ -19,10 +19,10 @@ from starlette.responses import Response
 from ..engine import Sequence
 from ..errors import Eagle3Error
 from ..whole_file import whole_file
-from .completions import settings_of
 from .errors import ApiError, failed, invalid, unsupported
 from .generation import Answer, Generation
 from .http import Json, compute, until_gone
+from .response_format import settings_of
 from .server import Server
 
 _MAGIC = b"EAGLE3SLOT\x02\n"
@@ -35,7 +35,7 @@ async def slots(request: Request) -> Response:
     server: Server = request.app.state.server
     if not server.options.slots:
         raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
-    state = await server.between_steps(lambda: _state(server))
+    state = await server.run_on_engine_thread(lambda: _state(server))
     if "fail_on_no_slot" in request.query_params and all(slot["is_processing"] for slot in state):
         raise ApiError(503, "unavailable_error", "no slot available")
     return Json(state)
@@ -44,7 +44,7 @@ async def slots(request: Request) -> Response:
 def _state(server: Server) -> list[dict[str, Any]]:
     engine = server.engine
     running: dict[int, tuple[Sequence, Answer]] = {}
-    for job in set(server.worker.jobs):
+    for job in set(server.engine_thread.jobs):
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
             running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
@@ -59,11 +59,11 @@ def _state(server: Server) -> list[dict[str, Any]]:
         }
         if user is not None:
             sequence, answer = user
-            n_decoded = answer.figures.n_tokens
+            n_decoded = answer.metrics.n_tokens
             entry |= {
                 "n_prompt_tokens": len(sequence.tokens),
-                "n_prompt_tokens_processed": answer.figures.n_read,
-                "n_prompt_tokens_cache": answer.figures.n_cached,
+                "n_prompt_tokens_processed": answer.metrics.n_prefilled,
+                "n_prompt_tokens_cache": answer.metrics.n_cached,
                 "params": settings_of(server, answer),
                 "draft_n": sequence.stats.drafted,
                 "draft_n_accepted": sequence.stats.accepted,
@@ -93,7 +93,8 @@ async def act(request: Request) -> Response:
         raise invalid("Invalid slot ID")
     action = request.query_params.get("action", "")
     if action == "erase":
-        await request.body()  # none is needed, but only behind it can the client be seen to leave
+        async with server.bodies.read(request.stream()):
+            pass  # none is needed, but only behind it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         path = await compute(request, _path)
@@ -124,7 +125,7 @@ def _path(server: Server, body: Any) -> Path:
 
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, state = await server.between_steps(lambda: server.engine.store_prefix(id_slot), id_slot)
+    tokens, state = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
     n_written = await server.run_in_executor(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
     return {
         "id_slot": id_slot,
@@ -139,7 +140,7 @@ async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     tokens, target, draft, n_read = await server.run_in_executor(_read, path, server.llm.pair_id, server.engine.n_ctx)
     try:
-        await server.between_steps(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
+        await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
     except (Eagle3Error, ValueError) as e:
         raise invalid(f"Unable to restore slot: {e}") from None
     return {
@@ -152,7 +153,7 @@ async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 
 async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
-    n_erased = await server.between_steps(lambda: server.engine.evict_prefix(id_slot), id_slot)
+    n_erased = await server.run_on_engine_thread(lambda: server.engine.evict_prefix(id_slot), id_slot)
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 

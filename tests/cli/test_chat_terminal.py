@@ -18,7 +18,7 @@ import pytest
 
 from llama_cpp_eagle3.cli.conversation import Conversation
 from llama_cpp_eagle3.cli.parser import Parser
-from llama_cpp_eagle3.cli.sampling import sampling_of
+from llama_cpp_eagle3.cli.sampling_flags import sampling_of
 from loading import load, path_of
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"

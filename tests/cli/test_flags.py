@@ -14,12 +14,12 @@ from llama_cpp_eagle3 import Eagle3Error
 from llama_cpp_eagle3.cli.flags.flag import Flag
 from llama_cpp_eagle3.cli.model import load_model
 from llama_cpp_eagle3.cli.parser import Parser
-from llama_cpp_eagle3.cli.sampling import sampling_of
+from llama_cpp_eagle3.cli.sampling_flags import sampling_of
+from llama_cpp_eagle3.cli.server_options import FLAGS as SERVE
+from llama_cpp_eagle3.cli.server_options import add_server_flags as add_server
+from llama_cpp_eagle3.cli.server_options import defaults_of
 from llama_cpp_eagle3.cli.speculative_simple import FLAGS as SIMPLE
 from llama_cpp_eagle3.cli.speculative_simple import add_arguments
-from llama_cpp_eagle3.serve.options import FLAGS as SERVE
-from llama_cpp_eagle3.serve.options import add_arguments as add_server
-from llama_cpp_eagle3.serve.options import defaults_of
 from loading import load, path_of, take
 from tool_modules import load_tool
 
@@ -119,7 +119,7 @@ def test_values_may_look_like_flags() -> None:
         (["--perf"], "--perf is not possible here"),
         (["--draft-max", "4"], "it is called --spec-draft-n-max now"),
         (["-cmoed"], "has no experts"),
-        (["--spec-type", "draft-mtp"], "found 'draft-mtp': drafts come from EAGLE-3 heads"),
+        (["--spec-type", "draft-dflash"], "found 'draft-dflash': drafts come from EAGLE-3 heads"),
         (["-fit", "on"], "only off is possible here, found 'on'"),
         (["-np", "2"], "only 1 is possible here, found '2': there is one prompt"),
         (["-sm", "tensor"], "expected one of none, layer, row"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llama_cpp_eagle3.cli.flags import ABSENT, SERVER
+from llama_cpp_eagle3.cli.flags import SERVER
+from llama_cpp_eagle3.serve.absent import ABSENT
 from serving import Running
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "serving.md"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import llama_cpp_eagle3.serve.batch as batch_of_requests
-import llama_cpp_eagle3.serve.batch_answers as batch_answers
+from llama_cpp_eagle3 import serve
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.serve import batch_answers, batch_file
 from loading import path_of
 from serving import Running
 
@@ -61,6 +64,35 @@ def test_openais_format(pair: Any, running: Running, tmp_path: Path, capsys: pyt
     assert run(pair, source, output, "--retry-errors", "--limit", "2") == 0
 
 
+def test_it_needs_no_http_server(pair: Any, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules |= {'starlette': None, 'uvicorn': None}; from llama_cpp_eagle3.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    source, output = write(tmp_path / "in.jsonl", [{"prompt": "the self"}]), tmp_path / "out.jsonl"
+    flags = [
+        "-m",
+        path_of(pair[0]),
+        "-md",
+        path_of(pair[1]),
+        "-t",
+        "1",
+        "-c",
+        "256",
+        "-n",
+        "2",
+        "--spec-draft-n-max",
+        "3",
+    ]
+    subprocess.run([sys.executable, "-c", program, "batch", str(source), "-o", str(output), *flags], check=True)
+    assert read(output)["line-1"]["response"]["status_code"] == 200
+
+
+def test_the_server_knows_nothing_of_commands() -> None:
+    for path in Path(serve.__file__).parent.glob("*.py"):
+        assert not re.search(r"^\s*(from|import) .*\bcli\b", path.read_text(encoding="utf-8"), re.M), path
+
+
 def test_questions_and_texts(pair: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     questions = [
         {"question_id": 81, "category": "writing", "turns": ["the self", "again"]},
@@ -99,11 +131,11 @@ def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
     lines = [json.dumps({"custom_id": repr(p), "prompt": p}, ensure_ascii=False) for p in prompts]
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n\n" + b'"last"')
-    found = batch_of_requests.read_requests(source)
+    found = batch_file.read_requests(source)
     assert [request.body["prompt"] for request in found] == [*prompts, "last"]
     assert [request.custom_id for request in found] == [*map(repr, prompts), "line-5"]
     (tmp_path / "in.txt").write_bytes("\ufeffone\u2028two\r\nthree\x0cfour".encode())
-    found = batch_of_requests.read_requests(tmp_path / "in.txt")
+    found = batch_file.read_requests(tmp_path / "in.txt")
     assert [request.body["prompt"] for request in found] == ["one\u2028two", "three\x0cfour"]
     assert run(pair, source, tmp_path / "out.jsonl") == 0
     assert len((tmp_path / "out.jsonl").read_bytes().split(b"\n")) == 5
@@ -152,12 +184,12 @@ def test_cut_off_results_are_dropped(tmp_path: Path, n: int, capsys: pytest.Capt
     output = tmp_path / "out.jsonl"
     kept = result("\u2028").replace(b"\\u2028", "\u2028".encode()) + b"\n"
     output.write_bytes(kept + result("cut")[:n])
-    ids, lines = batch_of_requests.read_done(output, retry_errors=False)
+    ids, lines = batch_file.read_done(output, retry_errors=False)
     assert (ids, len(lines)) == ({"\u2028"}, 1)
     assert output.read_bytes() == kept
     assert "cut off" in capsys.readouterr().err
     output.write_bytes(kept + result("whole"))
-    assert batch_of_requests.read_done(output, retry_errors=False)[0] == {"\u2028", "whole"}
+    assert batch_file.read_done(output, retry_errors=False)[0] == {"\u2028", "whole"}
     assert output.read_bytes() == kept + result("whole") + b"\n"
 
 
@@ -174,25 +206,25 @@ def test_results_outlive_a_kill_while_they_are_rewritten(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", die)
         with pytest.raises(KeyboardInterrupt):
-            batch_of_requests.read_done(output, retry_errors=True)
+            batch_file.read_done(output, retry_errors=True)
     assert output.read_bytes() == old
     seen = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(output.read_bytes()), replace(a, b)))
-    batch_of_requests.read_done(output, retry_errors=True)
+    batch_file.read_done(output, retry_errors=True)
     assert seen == [old]
     assert output.read_bytes() == b"".join(good)
 
 
 def test_an_unexpected_error_is_an_answer(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = batch_answers.begin_openai
+    prepare = batch_answers.prepare_openai
 
-    def fails(server: Any, body: dict[str, Any]) -> Any:
+    def fails(server: Any, body: dict[str, Any], admission: Any) -> Any:
         if body["prompt"] == "fail":
             raise ZeroDivisionError("a bug")
-        return parse(server, body)
+        return prepare(server, body, admission)
 
-    monkeypatch.setattr(batch_answers, "begin_openai", fails)
+    monkeypatch.setattr(batch_answers, "prepare_openai", fails)
     lines = [{"custom_id": name, "prompt": name} for name in ("one", "fail", "two")]
     lines += [{"custom_id": "\ud800", "prompt": "\ud800"}]  # a lone surrogate is valid JSON
     output = tmp_path / "out.jsonl"

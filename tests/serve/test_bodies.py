@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,14 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_cpp_eagle3.serve import completions, http
+from llama_cpp_eagle3.serve import http
 from llama_cpp_eagle3.serve.errors import ApiError
 from llama_cpp_eagle3.serve.jsons import loads
 from llama_cpp_eagle3.serve.log import ACCESS
 from serving import Running
 
-MODULES = (http, completions)
-"""Where bodies are parsed."""
 BODY = {"prompt": "the self returned", "n_predict": 24, "temperature": 0.0}
 
 
@@ -37,8 +36,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_calls, self.go_on, self._parse = 0, threading.Event(), http.parse_json
-        for module in MODULES:
-            monkeypatch.setattr(module, "parse_json", self)
+        monkeypatch.setattr(http, "parse_json", self)
 
     def __call__(self, text: bytes) -> Any:
         self.n_calls += 1
@@ -128,9 +126,10 @@ def test_large_bodies_that_are_no_json(text: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(pair: Any) -> Iterator[Running]:
+def small(pair: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with little room for bodies."""
-    with Running(*pair, options={"n_body_max": 100_000}, n_connections=8) as running:
+    options = {"n_body_max": 100_000, "slot_save_path": tmp_path_factory.mktemp("slots")}
+    with Running(*pair, options=options, n_connections=8) as running:
         yield running
 
 
@@ -142,10 +141,11 @@ def test_bodies_are_bounded_together(small: Running) -> None:
     for one in opened:
         send(one, "/completion", large, n_left_out=1)
     wait_for(lambda: bodies.n_bytes > 360_000)
-    response = small.post("/completion", large)
-    assert response.status_code == 503
-    assert "bodies of other requests" in response.json()["error"]["message"]
-    assert response.headers["retry-after"] == "1"
+    for path in ("/completion", "/tokenize", "/v1/messages", "/slots/0?action=erase"):
+        response = small.post(path, large)
+        assert response.status_code == 503
+        assert "bodies of other requests" in response.json()["error"]["message"]
+        assert response.headers["retry-after"] == "1"
     assert small.ask("/completion", BODY)["content"]  # small ones go on
     opened.pop().close()
     wait_for(lambda: bodies.n_bytes < 310_000)
@@ -168,6 +168,27 @@ def test_a_body_counts_until_it_is_prepared_and_no_longer(small: Running, monkey
         held.go_on.set()
         assert opened.recv(12) == b"HTTP/1.1 200"
         assert not bodies.n_bytes
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_body_is_freed_once_it_is_prepared(path: str, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with the request, which may stream for long."""
+    step = running.server.engine.step
+    monkeypatch.setattr(running.server.engine, "step", lambda: time.sleep(0.05) or step())
+    body = {"prompt": "the self", "input": "the self", "messages": [{"role": "user", "content": "the self"}]}
+    data = json.dumps({**body, "max_tokens": 300, "n_predict": 300, "ignore_eos": True, "stream": True})
+    data = data[:-1] + ', "user": "' + "x" * (8 << 20) + '"}'
+    with connect(running) as opened:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        tracemalloc.start()
+        try:
+            opened.sendall(head.encode() + data.encode())
+            assert opened.recv(12) == b"HTTP/1.1 200"
+            assert running.server.engine_thread.jobs  # it streams
+            wait_for(lambda: tracemalloc.get_traced_memory()[0] < 4 << 20, 10.0)
+            assert running.server.engine_thread.jobs
+        finally:
+            tracemalloc.stop()
 
 
 def test_connections_are_bounded(small: Running) -> None:

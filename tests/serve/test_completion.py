@@ -117,6 +117,10 @@ def test_seeds(running: Running) -> None:
     several = running.ask("/completion", {**body, "n": 3})
     assert [answer["index"] for answer in several] == [0, 1, 2]
     assert several[0]["content"] == first
+    for i, answer in enumerate(several):  # each choice has a seed of its own
+        alone = running.ask("/completion", {**body, "seed": body["seed"] + i, "speculative": False})
+        assert alone["content"] == answer["content"]
+    assert len({answer["content"] for answer in several}) == 3
     assert len({answer["content"] for answer in several}) == 3
 
 
@@ -369,7 +373,7 @@ def test_bad_bodies(running: Running, path: str) -> None:
         assert error["type"] == "invalid_request_error", body
         assert error["message"], body
     assert running.ask("/completion", greedy())["content"]
-    assert not running.server.worker.jobs
+    assert not running.server.engine_thread.jobs
 
 
 def test_tokens(running: Running) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from llama_cpp_eagle3.cli.parser import Parser
+from llama_cpp_eagle3.cli.server_options import add_server_flags, serve_options
 from llama_cpp_eagle3.serve.log import ACCESS, configure
-from llama_cpp_eagle3.serve.options import add_arguments, serve_options
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 2}
@@ -216,7 +216,7 @@ def test_other_hosts(tiny_target: Any) -> None:
 )
 def test_which_servers_look_at_hosts(flags: list[str], expected: bool) -> None:
     parser = Parser("prog")
-    add_arguments(parser)
+    add_server_flags(parser)
     assert serve_options(parser.parse_args(["-m", "x.gguf", *flags]), "").local_only == expected
 
 

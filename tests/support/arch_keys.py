@@ -115,6 +115,8 @@ class Arch:
     arch: str = ""
     # endings of optional tensors that no model of it has
     without: tuple[str, ...] = ()
+    # whether the matrices of queries, keys and values are one
+    fused: bool = False
     # what the head of the tests reads; by default layer 1, the last one but one, and the last
     boundaries: tuple[int, ...] = ()
     # how boundary 0 comes from the token embeddings: times a number, plus positions, or normed
@@ -338,11 +340,50 @@ VARIANTS: dict[str, Arch] = {
 ROWS = TARGETS | VARIANTS
 
 
+def _with_block(name: str, fused: bool = False, **keys: Any) -> Arch:
+    """A target with a block for multi-token prediction behind its layers; what layers have is said for it too."""
+    block = {"block_count": N_LAYER + 1, "nextn_predict_layers": 1}
+    more = {key.replace("__", "."): value for key, value in keys.items()}
+    return Arch(
+        TARGETS[name].keys | block | more,
+        arch=name,
+        without=("scale", "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+        fused=fused,
+    )
+
+
+MTP: dict[str, Arch] = {
+    "bailingmoe3-mtp": _with_block("bailingmoe3", attention__head_count_kv=[1, 0, 1, 1]),
+    "cohere2moe-mtp": _with_block("cohere2moe", attention__sliding_window_pattern=[0, 1, 0, 0]),
+    "deepseek2-mtp": _with_block("deepseek2"),
+    "deepseek32-mtp": _with_block("deepseek32"),
+    "glm-dsa-mtp": _with_block("glm-dsa"),
+    "glm4moe-mtp": _with_block("glm4moe", rope__dimension_sections=[0, 0, 0, 0]),  # llama.cpp's block knows no others
+    "hy_v3-mtp": _with_block("hy_v3"),
+    "mimo2-mtp": _with_block("mimo2", fused=True, attention__sliding_window_pattern=[0, 1, 0, 1]),
+    "nemotron_h_moe-mtp": _with_block(
+        "nemotron_h_moe",
+        attention__head_count=[*_GAP, N_HEAD],
+        attention__head_count_kv=[*_GAP, N_HEAD],
+        feed_forward_length=[0, 0, N_FF, N_FF],
+    ),
+    "qwen35-mtp": _with_block("qwen35"),
+    "qwen35moe-mtp": _with_block("qwen35moe"),
+    "qwen3next-mtp": _with_block("qwen3next"),
+    "step35-mtp": _with_block("step35", attention__sliding_window_pattern=[0, 1, 0, 1]),
+}
+
+
+def row_of(name: str) -> Arch:
+    """A row by its name."""
+    return (ROWS | MTP)[name]
+
+
 def arch_of(name: str) -> str:
     """The architecture of a row."""
-    return ROWS[name].arch or name
+    return row_of(name).arch or name
 
 
 def keys_of(name: str) -> Keys:
     """The metadata of a tiny model, without the architecture's name in front of each key."""
-    return _BASE | ROWS[name].keys
+    return _BASE | row_of(name).keys

@@ -15,7 +15,7 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from arch_keys import N_VOCAB, ROWS, Keys, arch_of, keys_of
+from arch_keys import N_VOCAB, Keys, arch_of, keys_of, row_of
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 
@@ -110,6 +110,7 @@ def make_tensors(metadata: Path) -> dict[str, np.ndarray]:
     header = lib.gguf_init_from_file(str(metadata).encode(), _GgufInitParams(True, None))
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
+    params.load_mtp = True
     model: Any = llama_cpp.llama_model_init_from_user(header, fill, None, params)
     lib.gguf_free(header)
     if not model:
@@ -138,8 +139,23 @@ def write_random_arch(folder: Path, row: str) -> Path:
     writer.close()
 
     tensors = {n: data.reshape(written_shape(data)) for n, data in make_tensors(metadata).items()}
-    without = ROWS[row].without
-    return write_arch(path, arch_of(row), keys_of(row), {n: t for n, t in tensors.items() if not n.endswith(without)})
+    without = row_of(row).without
+    tensors = {n: t for n, t in tensors.items() if not n.endswith(without)}
+    if row_of(row).fused:
+        tensors = _fused(tensors)
+    return write_arch(path, arch_of(row), keys_of(row), tensors)
+
+
+def _fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With one matrix for queries, keys and values of each layer."""
+    fused = {}
+    for name, data in tensors.items():
+        if name.endswith("attn_q.weight"):
+            parts = [tensors[name.replace("attn_q", f"attn_{part}")] for part in "qkv"]
+            fused[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
+        elif not name.endswith(("attn_k.weight", "attn_v.weight")):
+            fused[name] = data
+    return fused
 
 
 def write_arch(path: Path, arch: str, keys: Keys, tensors: dict[str, np.ndarray]) -> Path:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from .absent import ABSENT, Absent
 from .chat import CONVERSATION, TEMPLATE
 from .draft import HEAD, SPECULATIVE
 from .flag import Flag
@@ -17,7 +16,6 @@ from .sampling import SAMPLING
 from .server import SERVER
 
 __all__ = [
-    "ABSENT",
     "COMMON",
     "CONVERSATION",
     "HUB",
@@ -28,7 +26,6 @@ __all__ = [
     "SERVER",
     "SPECULATIVE",
     "TEMPLATE",
-    "Absent",
     "Flag",
     "changed",
     "pick",

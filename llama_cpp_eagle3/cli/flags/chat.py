@@ -70,10 +70,10 @@ TEMPLATE = (
 CONVERSATION = (
     flag("-sys --system-prompt", "TEXT", "the system's message (default: none)", default=""),
     flag("-sysf --system-prompt-file", "FNAME", "the same from a file", Path),
-    flag("-p --prompt", "TEXT", "what is said first"),
+    flag("-p --prompt", "TEXT", "the first message"),
     flag("-f --file", "FNAME", "the same from a file"),
     flag("-st --single-turn", help="end after the first answer"),
-    flag("-mli --multiline-input", help="say several lines; one that ends with \\ is the last"),
+    flag("-mli --multiline-input", help="messages of several lines, until one that ends with \\"),
     flag(
         "-n --predict --n-predict",
         "N",
@@ -83,7 +83,7 @@ CONVERSATION = (
         env="LLAMA_ARG_N_PREDICT",
         dest="predict",
     ),
-    flag("-r --reverse-prompt", "TEXT", "a text that ends an answer; more with each use", repeats=True),
+    flag("-r --reverse-prompt", "TEXT", "stop string; may be repeated", repeats=True),
     flag(
         "-cnv --conversation",
         no="-no-cnv --no-conversation",

@@ -28,7 +28,7 @@ NUMA = ("distribute", "isolate", "numactl")
 ROPE_SCALING = ("none", "linear", "yarn")
 SPLIT_MODES = ("none", "layer", "row")
 
-_NO_FIT = "what does not fit is not made smaller here: say -ngl and -c"
+_NO_FIT = "options are not reduced to fit the memory: use -ngl and -c"
 _NO_CVECTOR = "llama_cpp has no reader for control vectors"
 _NO_DOWNLOAD = "download the file, and give its path with -m"
 _LOG = "the log goes to stderr through Python's logging, as text"
@@ -61,7 +61,7 @@ CONTEXT = (
         "context size (default: the model's, at most 4096; 0 = the model's)",
         int,
         env="LLAMA_ARG_CTX_SIZE",
-        differs="at most 4096, llama.cpp the model's: nothing is made smaller to fit",
+        differs="at most 4096, llama.cpp the model's: options are not reduced to fit the memory",
     ),
     flag("-b --batch-size", "N", "logical batch size (default: 2048)", int, default=2048, env="LLAMA_ARG_BATCH"),
     flag("-ub --ubatch-size", "N", "physical batch size (default: 512)", int, default=512, env="LLAMA_ARG_UBATCH"),
@@ -72,8 +72,7 @@ CONTEXT = (
         help="keep all of a sliding window's cache; without it there are no trees",
         default=True,
         env="LLAMA_ARG_SWA_FULL",
-        differs="on, llama.cpp off: prompts that begin alike are found again, and trees can be drafted. "
-        "`--no-swa-full` is ours",
+        differs="on, llama.cpp off: prefixes can be reused, and trees drafted. `--no-swa-full` is ours",
     ),
     flag(
         "-fa --flash-attn",
@@ -148,7 +147,7 @@ MACHINE = (
         layers,
         default=-1,
         env="LLAMA_ARG_N_GPU_LAYERS",
-        differs="auto is all: nothing is made smaller to fit",
+        differs="auto is all: options are not reduced to fit the memory",
     ),
     flag("-dev --device", "DEV,...", "devices for the target, none = CPU", items, env="LLAMA_ARG_DEVICE"),
     flag("--list-devices", help="print the devices and exit"),
@@ -183,7 +182,7 @@ MACHINE = (
         "how several GPUs share the target (default: layer)",
         one_of(SPLIT_MODES),
         default="layer",
-        lacks="tensor, which nobody has tried with a head",
+        lacks="tensor, which is untried with a head",
         env="LLAMA_ARG_SPLIT_MODE",
     ),
     flag("-ts --tensor-split", "N0,N1,...", "each GPU's share", numbers, env="LLAMA_ARG_TENSOR_SPLIT"),
@@ -242,13 +241,13 @@ MACHINE = (
     flag("--no-mmap", help="read the target instead of mapping it", is_ours=True),
     flag("--mlock", help="keep the target in RAM", is_ours=True),
     flag("--numa", "TYPE", f"{', '.join(NUMA)}", one_of(NUMA), env="LLAMA_ARG_NUMA"),
-    refuse("--perf", "the figures at the end say more", env="LLAMA_ARG_PERF", fine="--no-perf"),
+    refuse("--perf", "figures are printed at the end", env="LLAMA_ARG_PERF", fine="--no-perf"),
 )
 
 LOG = (
     flag("-v --verbose --log-verbose", help="show llama.cpp's own messages"),
     flag("--log-file", "FNAME", "write the log to a file too", Path, env="LLAMA_ARG_LOG_FILE"),
-    refuse("--log-disable", "errors must be seen; 2> leads them elsewhere"),
+    refuse("--log-disable", "errors must be visible: redirect stderr with 2>"),
     refuse("--log-jsonl", _LOG, env="LLAMA_ARG_LOG_JSONL", fine="--no-log-jsonl"),
     flag("--log-colors", "off", f"off alone: {_LOG}", only("off", _LOG), default="off", env="LLAMA_ARG_LOG_COLORS"),
     refuse(

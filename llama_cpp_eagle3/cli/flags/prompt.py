@@ -21,7 +21,7 @@ PROMPT = (
     flag(
         "--image --audio",
         "FILE",
-        "an image or a sound, where the prompt says <__media__>, or before it; more with each use",
+        "an image or a sound, inserted at <__media__> in the prompt, or before it; may be repeated",
         dest="media",
         repeats=True,
         is_ours=True,
@@ -41,8 +41,8 @@ PROMPT = (
     flag(
         "-np --parallel",
         "1",
-        "1 alone: there is one prompt, `batch` and `serve` have more",
-        only("1", "there is one prompt; `batch` and `serve` have more"),
+        "only 1: for several prompts use `batch` or `serve`",
+        only("1", "there is one prompt; use `batch` or `serve` for several"),
         default="1",
         env="LLAMA_ARG_N_PARALLEL",
     ),

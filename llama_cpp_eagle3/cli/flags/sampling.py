@@ -42,7 +42,7 @@ SAMPLING = (
     flag(
         "--rng",
         "NAME",
-        "draw with dice that drafts know (gumbel, default), or as llama.cpp does, for its texts for a seed (llama)",
+        "noise of sampling: gumbel (default), which drafts use too, or llama: llama.cpp's generator and its texts",
         one_of(RNGS),
         is_ours=True,
     ),
@@ -73,7 +73,7 @@ SAMPLING = (
     flag(
         "--dry-sequence-breaker",
         "TEXT",
-        "instead of the default ones; more with each use, none = none",
+        "instead of the default ones; may be repeated, none = none",
         _breaker,
         dest="dry_sequence_breakers",
         repeats=True,
@@ -85,7 +85,7 @@ SAMPLING = (
     flag("--mirostat", "N", "1 or 2 (default: 0, off)", int),
     flag("--mirostat-lr", "X", "eta (default: 0.1)", float, dest="mirostat_eta"),
     flag("--mirostat-ent", "X", "tau (default: 5)", float, dest="mirostat_tau"),
-    flag("-l --logit-bias", "TOKEN_ID(+/-)BIAS", "more with each use", logit_bias, repeats=True),
+    flag("-l --logit-bias", "TOKEN_ID(+/-)BIAS", "may be repeated", logit_bias, repeats=True),
     flag("--grammar", "GBNF", "what the text must be"),
     flag("--grammar-file", "FNAME", "the same from a file", text_of, dest="grammar"),
     flag("-j --json-schema", "SCHEMA", "the text is JSON of this schema", _schema),
@@ -98,7 +98,7 @@ SAMPLING = (
     ),
     refuse(
         "-bs --backend-sampling",
-        "greedy tokens are chosen on the target's device by themselves; other samplers run on the CPU",
+        "greedy sampling runs on the target's device by default, other samplers on the CPU",
         env="LLAMA_ARG_BACKEND_SAMPLING",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
+from ...serve.absent import ADAPTERS, FILES, PROPERTIES, PROXY, RERANKING, ROUTER, SLEEP, TOOLS, VIDEO
 from .chat import TEMPLATE
 from .flag import NO_OTHER_DRAFTS, flag, one_of, only, refuse
 from .model import MMPROJ

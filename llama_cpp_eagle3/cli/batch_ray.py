@@ -11,9 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from .._core import local_accelerators
-from ..cli.extra import extra
 from ..errors import Eagle3Error
-from .batch_answers import BatchRequest, answer_all, load_server
+from ..serve.batch_answers import answer_all
+from ..serve.batch_file import BatchRequest
+from .extra import extra
+from .run_batch import batch_server
 
 _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 
@@ -24,7 +26,7 @@ class Worker:
     def __init__(self, flags: dict[str, Any]):
         """Load the pair. flags: of the command."""
         self._loop = asyncio.new_event_loop()
-        self._server = load_server(argparse.Namespace(**flags))
+        self._server = batch_server(argparse.Namespace(**flags))
         self._loop.run_until_complete(self._start())
 
     async def _start(self) -> None:

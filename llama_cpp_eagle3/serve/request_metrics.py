@@ -9,18 +9,18 @@ from ..stats import Stats
 
 
 @dataclass(slots=True)
-class Figures:
+class RequestMetrics:
     """Of one sequence. Times are those of `time.perf_counter`, 0.0 as long as they are not known."""
 
     n_prompt: int
     t_submit: float
     n_cached: int = 0
-    """Tokens of the prompt that did not have to be read."""
-    n_read: int = 0
+    """Tokens of the prompt that the prefix cache had."""
+    n_prefilled: int = 0
     n_tokens: int = 0
     """Generated, with the one that ended the text."""
     t_start: float = 0.0
-    """When the first pass began in which it had a place."""
+    """When the first pass began in which it had a slot."""
     t_first: float = 0.0
     t_last: float = 0.0
     id_slot: int = -1
@@ -38,16 +38,16 @@ class Figures:
 
     def timings(self) -> dict[str, Any]:
         """Under llama-server's names. The first token comes with the prompt: rates are over those behind it."""
-        n_read = self.n_prompt - self.n_cached if self.t_first else self.n_read
+        n_prefilled = self.n_prompt - self.n_cached if self.t_first else self.n_prefilled
         prompt_ms = 1e3 * self.prompt_seconds
         predicted_ms = max(1e-3, 1e3 * self.predicted_seconds) if self.t_first else 0.0
         n_steps = max(0, self.n_tokens - 1)
         timings: dict[str, Any] = {
             "cache_n": self.n_cached,
-            "prompt_n": n_read,
+            "prompt_n": n_prefilled,
             "prompt_ms": prompt_ms,
-            "prompt_per_token_ms": prompt_ms / n_read if n_read else 0.0,
-            "prompt_per_second": 1e3 / prompt_ms * n_read if prompt_ms > 0.0 else 0.0,
+            "prompt_per_token_ms": prompt_ms / n_prefilled if n_prefilled else 0.0,
+            "prompt_per_second": 1e3 / prompt_ms * n_prefilled if prompt_ms > 0.0 else 0.0,
             "predicted_n": self.n_tokens,
             "predicted_ms": predicted_ms,
             "predicted_per_token_ms": predicted_ms / n_steps if n_steps else 0.0,
@@ -86,13 +86,13 @@ class Figures:
         }
 
 
-def usage(prompts: list[Figures], all_figures: list[Figures]) -> dict[str, Any]:
+def usage(prompts: list[RequestMetrics], sequences: list[RequestMetrics]) -> dict[str, Any]:
     """OpenAI's token counts. prompts: one of each prompt's sequences."""
-    n_prompt = sum(figures.n_prompt for figures in prompts)
-    n_tokens = sum(figures.n_tokens for figures in all_figures)
+    n_prompt = sum(prompt.n_prompt for prompt in prompts)
+    n_tokens = sum(sequence.n_tokens for sequence in sequences)
     return {
         "completion_tokens": n_tokens,
         "prompt_tokens": n_prompt,
         "total_tokens": n_prompt + n_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(figures.n_cached for figures in prompts)},
+        "prompt_tokens_details": {"cached_tokens": sum(prompt.n_cached for prompt in prompts)},
     }

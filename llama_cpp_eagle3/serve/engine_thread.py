@@ -1,4 +1,4 @@
-"""The thread that owns the model: requests come in by an inbox, what comes of each step goes out in one message."""
+"""The thread that owns the model: it takes jobs from an inbox, steps the engine, and sends the events of each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from ..engine import Engine, Output, Sequence, TokenLogprob
-from .figures import Figures
+from .request_metrics import RequestMetrics
 
 _N_FAILURES_MAX = 3
 _STOP_SECONDS = 60.0  # a pass may take long, but a device that hangs never comes back
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Token:
-    """A token came."""
+    """A token was sampled."""
 
     token: int
     text: str
@@ -38,17 +38,17 @@ class Token:
 
 @dataclass(slots=True)
 class Progress:
-    """More of the prompt has been read."""
+    """A chunk of the prompt was evaluated."""
 
-    n_read: int
-    """Tokens of the prompt that are there, the cached ones too."""
+    n_prefilled: int
+    """Tokens of the prompt that are evaluated, the cached ones included."""
     seconds: float
     timings: dict[str, Any]
 
 
 @dataclass(slots=True)
 class End:
-    """Nothing more will come. What is left of the text comes with it."""
+    """The sequence is finished. The rest of its text comes with it."""
 
     reason: str
     """Of the sequence: "stop", "length", "cancelled" or "error"."""
@@ -62,33 +62,33 @@ Event = Token | Progress | End
 
 
 class Listener(Protocol):
-    """Who wants to hear of a job, in the event loop."""
+    """Receives the events of a job, in the event loop."""
 
-    def hear(self, job: Job, events: list[Event]) -> None:
-        """Something came of it."""
+    def on_events(self, job: Job, events: list[Event]) -> None:
+        """Receive the events of one step."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A sequence that somebody waits for."""
+    """A sequence, and who receives its events."""
 
     index: int
     sequence: Sequence
     listener: Listener
-    figures: Figures
+    metrics: RequestMetrics
     wants_timings: bool = False
     wants_progress: bool = False
-    reads_only: bool = False
-    """Only the prompt is to be read."""
+    prompt_only: bool = False
+    """Only the prompt is evaluated, and no token is sent."""
     t_max: float = 0.0
     """Seconds after which it ends with the next line; 0 = no limit."""
     parent: Job | None = None
-    """Who reads the same prompt: this one waits until that is done."""
+    """A job with the same prompt: this one waits until that prompt is in the prefix cache."""
     children: list[Job] = field(default_factory=list)
     n_progress: int = -1
-    saw_line: bool = False
-    ran_out: bool = False
-    """Its time is over."""
+    saw_newline: bool = False
+    timed_out: bool = False
+    """It generated for longer than `t_max`."""
 
 
 @dataclass(slots=True)
@@ -99,25 +99,25 @@ class _Call:
 
 
 class Observer(Protocol):
-    """Who counts."""
+    """Counts what the engine does."""
 
-    def step(self, engine: Engine, n_running: int, n_waiting: int) -> None:
-        """A step is over."""
+    def on_step(self, engine: Engine) -> None:
+        """Count a step."""
 
-    def tokens(self, job: Job, n: int, now: float, before: float) -> None:
-        """n tokens came for a job at once; those before them came at `before`, 0.0 if there were none."""
+    def on_tokens(self, job: Job, n: int, now: float, before: float) -> None:
+        """Count n tokens of one step; the job's last ones before were sampled at `before`, 0.0 if it had none."""
 
-    def end(self, job: Job, reason: str) -> None:
-        """A job is done."""
+    def on_end(self, job: Job, reason: str) -> None:
+        """Count a finished job."""
 
 
-class Worker:
+class EngineThread:
     """Steps an engine for as long as there is something to do."""
 
     def __init__(self, engine: Engine, observer: Observer):
         self.engine = engine
         self.jobs: set[Job] = set()
-        """All that are not done. Two threads change it: a copy is what can be iterated."""
+        """All unfinished jobs. Two threads change it: iterate over a copy."""
         self.failure = ""
         """Why the model cannot be used any more; empty as long as it can."""
         self._observer = observer
@@ -128,12 +128,12 @@ class Worker:
         self._stopping = False
         self._has_ended = False
         """Nobody reads the inbox any more."""
-        self._gate = threading.Lock()
+        self._lock = threading.Lock()
         self._n_failures = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin. Listeners are told in this loop."""
+        """Begin. Listeners receive their events in this loop."""
         self._loop = loop
         self._thread.start()
 
@@ -148,13 +148,13 @@ class Worker:
         return not self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Have a job done; after the end its listener is told so."""
-        with self._gate:
+        """Run a job. After `stop` it fails at once."""
+        with self._lock:
             if not self._has_ended:
                 self.jobs.add(job)
                 self._inbox.put(job)
                 return
-        self._tell({job: [End("error", error=_shut_down())]})
+        self._send_events({job: [End("error", error=_shut_down())]})
 
     def cancel(self, job: Job) -> None:
         """End a job with the next step, wherever it is."""
@@ -162,9 +162,9 @@ class Worker:
         self._inbox.put(None)
 
     def call(self, function: Callable[[], T], seq_id: int | None = None) -> Future[T]:
-        """Call a function between two steps; seq_id: when nobody uses this slot any more. After the end it fails."""
+        """Call a function between two steps; seq_id: once this slot is free. After `stop` it fails."""
         future: Future[T] = Future()
-        with self._gate:
+        with self._lock:
             if not self._has_ended:
                 self._inbox.put(_Call(seq_id, function, future))
                 return future
@@ -177,25 +177,25 @@ class Worker:
         try:
             while not self._stopping:
                 try:
-                    self._call_deferred()  # who waited for a slot: nothing may come in any more that would wake us
-                    self._take_in()
-                    self._call_deferred()
+                    self._run_calls()  # those that waited for a slot: the inbox may stay empty
+                    self._read_inbox()
+                    self._run_calls()
                     if self.engine.has_work and not self._stopping:
                         self._step()
                 except MemoryError as e:  # another try would meet the same, unless those who run give theirs back
                     _log.error("the memory does not suffice: all requests end")
-                    self._end_all(e)
+                    self._fail_jobs(e)
                 except Exception as e:
-                    _log.exception("the worker failed")
-                    self._give_up(e)
+                    _log.exception("the engine thread failed")
+                    self._fail(e)
         finally:
             self._finish()
 
     def _finish(self) -> None:
-        """Answer all that came in, and have what comes from now on refused."""
-        with self._gate:
+        """Fail all jobs, and refuse those that are submitted from now on."""
+        with self._lock:
             self._has_ended = True
-        self._give_up(_shut_down())
+        self._fail(_shut_down())
 
     def _step(self) -> None:
         start = perf_counter()
@@ -207,13 +207,13 @@ class Worker:
             self._n_failures += 1
             _log.error("a step failed: %s", e)
             if self._n_failures >= _N_FAILURES_MAX:
-                self._give_up(e)
+                self._fail(e)
             return
         self._n_failures = 0
-        self._hand_out(outputs, start, perf_counter())
-        self._observer.step(self.engine, self.engine.n_running, self.engine.n_waiting)
+        self._dispatch(outputs, start, perf_counter())
+        self._observer.on_step(self.engine)
 
-    def _take_in(self) -> None:
+    def _read_inbox(self) -> None:
         is_idle = not self.engine.has_work
         while True:
             try:
@@ -223,8 +223,8 @@ class Worker:
             is_idle = False
             if isinstance(item, Job):
                 if item not in self.jobs:
-                    continue  # it was given up on its way here
-                if item.parent is not None and item.parent in self.jobs and not item.parent.figures.t_first:
+                    continue  # it failed while it was in the inbox
+                if item.parent is not None and item.parent in self.jobs and not item.parent.metrics.t_first:
                     item.parent.children.append(item)
                 else:
                     self._admit(item)
@@ -235,7 +235,7 @@ class Worker:
         self._by_sequence[job.sequence] = job
         self.engine.submit(job.sequence)
 
-    def _call_deferred(self) -> None:
+    def _run_calls(self) -> None:
         waiting, self._deferred = self._deferred, []
         for call in waiting:
             if call.seq_id is not None and not self.engine.memory.slots[call.seq_id].is_free:
@@ -246,97 +246,98 @@ class Worker:
                 except BaseException as e:
                     call.future.set_exception(e)
 
-    def _hand_out(self, outputs: list[Output], start: float, now: float) -> None:
+    def _dispatch(self, outputs: list[Output], start: float, now: float) -> None:
         events: dict[Job, list[Event]] = defaultdict(list)
         for job in self._by_sequence.values():
-            self._look(job, start, now, events)
+            self._update_prefill(job, start, now, events)
         rests: dict[Job, str] = {}
-        before: dict[Job, float] = {}
+        before: dict[Job, tuple[float, int]] = {}
         for output in outputs:
             found = self._by_sequence.get(output.sequence)
             if found is None:
                 continue
             rests[found] = ""
-            before.setdefault(found, found.figures.t_last)
+            before.setdefault(found, (found.metrics.t_last, found.metrics.n_tokens))
             if output.token is None:
                 rests[found] = output.text
-            elif not found.reads_only:
-                events[found].append(self._token(found, output, now))
+            elif not found.prompt_only:
+                events[found].append(self._token_event(found, output, now))
         for job, rest in rests.items():
-            n_tokens = sum(isinstance(event, Token) for event in events[job])
-            if not before[job]:
-                self._first(job, now)
+            t_before, n_before = before[job]
+            n_tokens = job.metrics.n_tokens - n_before
+            if not t_before:
+                self._on_first_token(job, now)
             if n_tokens:
-                self._observer.tokens(job, n_tokens, now, before[job])
+                self._observer.on_tokens(job, n_tokens, now, t_before)
             if job.sequence.is_done:
-                events[job].append(self._end(job, rest))
-        self._tell(events)
+                events[job].append(self._end_event(job, rest))
+        self._send_events(events)
 
-    def _look(self, job: Job, start: float, now: float, events: dict[Job, list[Event]]) -> None:
-        """How far it is with its prompt."""
-        sequence, figures = job.sequence, job.figures
+    def _update_prefill(self, job: Job, start: float, now: float, events: dict[Job, list[Event]]) -> None:
+        """Record how much of the prompt is evaluated."""
+        sequence, metrics = job.sequence, job.metrics
         if sequence.seq_id >= 0:
-            figures.id_slot = sequence.seq_id
-        if figures.t_first or sequence.n_cached < 0:
+            metrics.id_slot = sequence.seq_id
+        if metrics.t_first or sequence.n_cached < 0:
             return
-        if not figures.t_start:
-            figures.t_start, figures.n_cached = start, min(sequence.n_cached, figures.n_prompt)
+        if not metrics.t_start:
+            metrics.t_start, metrics.n_cached = start, min(sequence.n_cached, metrics.n_prompt)
             if job.wants_progress:
-                events[job].append(Progress(figures.n_cached, 0.0, figures.timings()))
-        n_past = min(sequence.n_past, figures.n_prompt)
-        figures.n_read = max(0, n_past - figures.n_cached)
+                events[job].append(Progress(metrics.n_cached, 0.0, metrics.timings()))
+        n_past = min(sequence.n_past, metrics.n_prompt)
+        metrics.n_prefilled = max(0, n_past - metrics.n_cached)
         if job.wants_progress and job.n_progress < n_past:
             job.n_progress = n_past
-            timings = figures.timings() | {"prompt_ms": 1e3 * (now - figures.t_start)}
-            events[job].append(Progress(n_past, now - figures.t_start, timings))
+            timings = metrics.timings() | {"prompt_ms": 1e3 * (now - metrics.t_start)}
+            events[job].append(Progress(n_past, now - metrics.t_start, timings))
 
-    def _token(self, job: Job, output: Output, now: float) -> Token:
-        sequence, figures = job.sequence, job.figures
+    def _token_event(self, job: Job, output: Output, now: float) -> Token:
+        sequence, metrics = job.sequence, job.metrics
         assert output.token is not None
-        figures.n_tokens += 1
-        figures.t_first = figures.t_first or now
-        figures.t_last = now
-        n = figures.n_tokens
+        metrics.n_tokens += 1
+        metrics.t_first = metrics.t_first or now
+        metrics.t_last = now
+        n = metrics.n_tokens
         logprob = sequence.logprobs[n - 1] if sequence.n_logprobs is not None else None
         timings = None
         if job.wants_timings:
-            figures.stats = sequence.stats
-            timings = figures.timings()
+            metrics.stats = sequence.stats
+            timings = metrics.timings()
         if job.t_max and "\n" in output.text:
-            if job.saw_line and now - figures.t_first > job.t_max:
-                job.ran_out = True
+            if job.saw_newline and now - metrics.t_first > job.t_max:
+                job.timed_out = True
                 self.engine.cancel(sequence)
-            job.saw_line = True
+            job.saw_newline = True
         return Token(output.token, output.text, n, output.drafted, logprob, timings)
 
-    def _first(self, job: Job, now: float) -> None:
-        """Its prompt has been read, or will never be."""
-        figures = job.figures
-        figures.t_start = figures.t_start or now
-        figures.t_first = figures.t_first or now
-        figures.t_last = figures.t_last or now
+    def _on_first_token(self, job: Job, now: float) -> None:
+        """The prompt is evaluated, or never will be: the jobs that wait for it are admitted."""
+        metrics = job.metrics
+        metrics.t_start = metrics.t_start or now
+        metrics.t_first = metrics.t_first or now
+        metrics.t_last = metrics.t_last or now
         for child in job.children:
             self._admit(child)
         job.children.clear()
 
-    def _end(self, job: Job, rest: str) -> End:
+    def _end_event(self, job: Job, rest: str) -> End:
         sequence = job.sequence
-        job.figures.stats = sequence.stats
+        job.metrics.stats = sequence.stats
         del self._by_sequence[sequence]
         self.jobs.discard(job)
-        reason = "length" if job.ran_out and sequence.finish_reason == "cancelled" else sequence.finish_reason
+        reason = "length" if job.timed_out and sequence.finish_reason == "cancelled" else sequence.finish_reason
         word = "" if sequence.detokenizer is None else sequence.detokenizer.stopping_word
-        self._observer.end(job, reason)
-        return End(reason, "" if job.reads_only else rest, sequence.error, word, reason == "stop" and not word)
+        self._observer.on_end(job, reason)
+        return End(reason, "" if job.prompt_only else rest, sequence.error, word, reason == "stop" and not word)
 
-    def _tell(self, events: dict[Job, list[Event]]) -> None:
+    def _send_events(self, events: dict[Job, list[Event]]) -> None:
         if events and self._loop is not None:
             try:
-                self._loop.call_soon_threadsafe(_hear, list(events.items()))
+                self._loop.call_soon_threadsafe(_deliver, list(events.items()))
             except RuntimeError:
                 self._loop = None  # it is closed
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """End all jobs with an error."""
         if not self._stopping:
             self.failure = f"the server has stopped generating, restart it: {error}"
@@ -349,26 +350,26 @@ class Worker:
             if call.future.set_running_or_notify_cancel():
                 call.future.set_exception(error)
         self._deferred = []
-        self._end_all(error)
+        self._fail_jobs(error)
 
-    def _end_all(self, error: BaseException) -> None:
+    def _fail_jobs(self, error: BaseException) -> None:
         left = list(self._by_sequence)
         try:
             self.engine.drop(left)
         except Exception as e:
             _log.error("cannot end what was running: %s", e)
-        jobs = set(self.jobs)  # the loop adds to it meanwhile: those have not been told
+        jobs = set(self.jobs)  # the loop adds to it meanwhile: those go on
         events: dict[Job, list[Event]] = {job: [End("error", error=error)] for job in jobs}
         self._by_sequence.clear()
         self.jobs -= jobs
         self._n_failures = 0
-        self._tell(events)
+        self._send_events(events)
 
 
 def _shut_down() -> RuntimeError:
     return RuntimeError("the server is shutting down")
 
 
-def _hear(events: list[tuple[Job, list[Event]]]) -> None:
+def _deliver(events: list[tuple[Job, list[Event]]]) -> None:
     for job, told in events:
-        job.listener.hear(job, told)
+        job.listener.on_events(job, told)

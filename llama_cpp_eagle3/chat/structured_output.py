@@ -1,4 +1,4 @@
-"""What a request's template says about sampling, as options of the engine's `Sampling`."""
+"""Grammar, triggers and reasoning budget of a request, as options of the engine's `Sampling`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Tokenize = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRules:
-    """How an answer is to be sampled."""
+class StructuredOutput:
+    """What constrains the sampling of an answer."""
 
     options: dict[str, Any]
     """Of `Sampling`."""
@@ -26,15 +26,15 @@ class ChatRules:
     """Special tokens that are part of its text, for `Engine.add`."""
 
 
-def sampling_rules(
+def structured_output(
     params: ChatParams,
     tokenize: Tokenize,
     piece: Callable[[int], bytes],
     *,
     reasoning_budget: int = -1,
     reasoning_message: str = "",
-) -> ChatRules:
-    """Say how an answer is to be sampled, as llama-server does it.
+) -> StructuredOutput:
+    """Constrain the sampling of an answer as llama-server does.
 
     Args:
         params: the request.
@@ -66,7 +66,7 @@ def sampling_rules(
         )
     if params.grammar_begins_in_prompt or options["reasoning"] is not None:
         options["grammar_prefill"] = _prefill(params.generation_prompt, tokenize, piece)
-    return ChatRules(options, preserved)
+    return StructuredOutput(options, preserved)
 
 
 def _triggers(params: ChatParams, tokenize: Tokenize, preserved: frozenset[int]) -> tuple[list[str], list[int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3.serve.worker import End, Job, Worker
+from llama_cpp_eagle3.serve.engine_thread import End, EngineThread, Job
 
 
 class Idle:
@@ -28,16 +28,16 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def hear(self, job: Any, events: list[Any]) -> None:
+    def on_events(self, job: Any, events: list[Any]) -> None:
         self.heard += events
 
 
-def make(engine: Any) -> Worker:
+def make(engine: Any) -> EngineThread:
     observer: Any = None
-    return Worker(engine, observer)
+    return EngineThread(engine, observer)
 
 
-async def check_answered(worker: Worker) -> None:
+async def check_answered(worker: EngineThread) -> None:
     with pytest.raises(RuntimeError, match="shutting down"):
         await asyncio.wait_for(asyncio.wrap_future(worker.call(lambda: 1)), 5)
     listener, nothing = Listener(), Listener()
@@ -92,7 +92,7 @@ def test_calls_while_it_ends() -> None:
         worker.start(loop)
         futures: list[Any] = []
 
-        def ask(worker: Worker = worker, futures: list[Any] = futures) -> None:
+        def ask(worker: EngineThread = worker, futures: list[Any] = futures) -> None:
             futures.extend(worker.call(lambda: 7) for _ in range(300))
 
         asking = threading.Thread(target=ask)

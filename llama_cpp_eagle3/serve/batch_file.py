@@ -1,26 +1,36 @@
-"""Requests of a file, run dry: what the file says, what is done already, what came out."""
+"""Files of requests and of their results: what a file asks for, what is done already, what came out."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cli.model import progress_bar
 from ..text_lines import read_lines
-from ..whole_file import output_path, whole_file
-from .batch_answers import CHAT, COMPLETION, BatchRequest, Keep, answer_all, load_server
-from .jsons import dumps
+from ..whole_file import whole_file
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+    category: str = ""
+    turns: list[str] = field(default_factory=list)
+    """What the user says one after the other; empty: the body says all."""
 
 
 @dataclass(slots=True)
-class _Total:
+class Total:
+    """What came of requests."""
+
     n: int = 0
     n_errors: int = 0
     n_tokens: int = 0
@@ -118,7 +128,7 @@ def _read_result(path: Path, number: int, text: bytes) -> dict[str, Any]:
         line = json.loads(text)
         if not isinstance(line["custom_id"], str):
             raise TypeError
-        _count(_Total(), line)
+        count_result(Total(), line)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             f"'{path}', line {number}: expected a result of this command, found {text[:60]!r}. Results are added to "
@@ -127,76 +137,10 @@ def _read_result(path: Path, number: int, text: bytes) -> dict[str, Any]:
     return dict(line)
 
 
-def run_batch(args: argparse.Namespace) -> int:
-    """Run a file; 1 if a request ended with an error.
-
-    Raises:
-        ValueError, OSError, RuntimeError: it cannot be started, or the output cannot be written.
-    """
-    requests = read_requests(args.input)[: args.limit]
-    output = output_path(args.output, args.input)
-    done, lines = read_done(output, args.retry_errors)
-    totals: dict[str, _Total] = defaultdict(_Total)
-    categories = {request.custom_id: request.category for request in requests}
-    for result in lines:
-        _count(totals[categories.get(result["custom_id"], "")], result)
-    left = [request for request in requests if request.custom_id not in done]
-    if left:
-        bar = progress_bar(len(requests), "requests")
-        if bar is not None:
-            bar.update(len(requests) - len(left))
-        try:
-            with output.open("ab") as file:
-
-                def keep(line: dict[str, Any]) -> None:
-                    file.write(dumps(line) + b"\n")
-                    file.flush()
-                    _count(totals[categories[line["custom_id"]]], line)
-                    if bar is not None:
-                        bar.update(1)
-
-                _run(args, left, keep)
-        finally:
-            if bar is not None:
-                bar.close()
-    for text in report(totals):
-        print(text, file=sys.stderr)
-    return int(any(total.n_errors for total in totals.values()))
-
-
-def _run(args: argparse.Namespace, requests: Sequence[BatchRequest], keep: Keep) -> None:
-    """Answer requests here, or by Ray."""
-    if args.ray is not None:
-        from .batch_ray import answer_with_ray
-
-        for line in answer_with_ray(args, requests):
-            keep(line)
-        return
-    server = load_server(args)
-
-    async def run() -> None:
-        server.start()
-        try:
-            await answer_all(server, requests, keep)
-        finally:
-            server.stop()
-
-    asyncio.run(run())
-
-
-def _count(total: _Total, line: dict[str, Any]) -> None:
+def count_result(total: Total, line: dict[str, Any]) -> None:
+    """Count a line of an output."""
     total.n += 1
     if line["error"] is not None:
         total.n_errors += 1
     else:
         total.add(line.get("turns") or [line["response"]["body"]])
-
-
-def report(totals: dict[str, _Total]) -> Iterator[str]:
-    """What came out, by category."""
-    for category, total in sorted(totals.items()):
-        errors = f", {total.n_errors} errors" if total.n_errors else ""
-        yield (
-            f"{category or 'all'}: {total.n} requests{errors}, {total.n_tokens} tokens, "
-            f"mean acceptance length {total.mean_acceptance_length:.2f}"
-        )

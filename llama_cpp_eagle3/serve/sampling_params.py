@@ -1,4 +1,4 @@
-"""From a request's options to the engine's, and back to what llama-server calls `generation_settings`."""
+"""A request's sampling parameters for the engine, and as llama-server's `generation_settings`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..chat import json_schema_to_grammar
 from ..engine import DraftSettings, Sampling, samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
-from .text import Tokenizer
+from .tokenizer import Tokenizer
 
 SEED_RANDOM = 0xFFFFFFFF
 
@@ -112,8 +112,8 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
     if draft.mode != "auto":
-        return "none" if draft.mode == "off" else "draft-eagle3"
-    names = {"head": "draft-eagle3", "ngram": "ngram-simple"}
+        return "none" if draft.mode == "off" else "draft-mtp" if "mtp" in draft.sources else "draft-eagle3"
+    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

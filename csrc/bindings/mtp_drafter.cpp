@@ -1,0 +1,61 @@
+#include "mtp/mtp_drafter.h"
+
+#include "module.h"
+#include "nogil.h"
+#include "py_drafter.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+namespace eagle3::python {
+
+namespace {
+
+struct py_mtp_drafter : py_drafter {
+    explicit py_mtp_drafter(std::unique_ptr<mtp_drafter> impl) : py_drafter(std::move(impl)) {}
+
+    mtp_drafter & mtp() const { return static_cast<mtp_drafter &>(impl()); }
+};
+
+std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, int32_t n_ctx, int32_t n_seq_max,
+                                             int32_t n_outputs_max) {
+    if (ctx == 0) {
+        throw std::invalid_argument("expected the address of an MTP context");
+    }
+    return std::make_unique<py_mtp_drafter>(std::make_unique<mtp_drafter>(
+        reinterpret_cast<llama_context *>(ctx), path, mtp_params{ n_ctx, n_seq_max, n_outputs_max }));
+}
+
+py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
+    return py::array_t<float>(static_cast<py::ssize_t>(n), values.data() + (values.size() - n));
+}
+
+} // namespace
+
+void register_mtp_drafter(py::module_ & m) {
+    py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter",
+                                           "The block for multi-token prediction in the target's own file.")
+        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("n_ctx"),
+             py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
+             "ctx: address of a llama_context of the type MTP on the target's model, which is freed with the drafter, "
+             "also if this raises. path: the model's file. n_ctx: positions of each of the n_seq_max sequences; the "
+             "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
+             "Raises ModelFileError, IncompatibleDraftError.")
+        .def_property_readonly(
+            "draft_logits",
+            [](py_mtp_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                return to_array(self.mtp().logits(), self.mtp().logits().size());
+            },
+            "float32 (n_vocab,), of the last row that was computed to draft behind it")
+        .def_property_readonly(
+            "hidden_state",
+            [](py_mtp_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                const auto &           rows = self.mtp().hidden_state();
+                return to_array(rows, std::min(rows.size(), static_cast<size_t>(self.mtp().n_embd_feat())));
+            },
+            "float32 (n_embd,), the block's own row of it");
+}
+
+} // namespace eagle3::python

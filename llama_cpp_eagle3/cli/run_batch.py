@@ -1,0 +1,94 @@
+"""Run the requests of a file: what is not done yet is answered here or by Ray, and counted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..serve.batch_answers import Keep, answer_all
+from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
+from ..serve.jsons import dumps
+from ..serve.log import configure
+from ..serve.server import Server
+from ..whole_file import output_path
+from .model import progress_bar, resolve_pair
+from .server import load_server, why_no_draft
+from .server_options import serve_options
+
+
+def run_batch(args: argparse.Namespace) -> int:
+    """Run a file; 1 if a request ended with an error.
+
+    Raises:
+        ValueError, OSError, RuntimeError: it cannot be started, or the output cannot be written.
+    """
+    requests = read_requests(args.input)[: args.limit]
+    output = output_path(args.output, args.input)
+    done, lines = read_done(output, args.retry_errors)
+    totals: dict[str, Total] = defaultdict(Total)
+    categories = {request.custom_id: request.category for request in requests}
+    for result in lines:
+        count_result(totals[categories.get(result["custom_id"], "")], result)
+    left = [request for request in requests if request.custom_id not in done]
+    if left:
+        bar = progress_bar(len(requests), "requests")
+        if bar is not None:
+            bar.update(len(requests) - len(left))
+        try:
+            with output.open("ab") as file:
+
+                def keep(line: dict[str, Any]) -> None:
+                    file.write(dumps(line) + b"\n")
+                    file.flush()
+                    count_result(totals[categories[line["custom_id"]]], line)
+                    if bar is not None:
+                        bar.update(1)
+
+                _run(args, left, keep)
+        finally:
+            if bar is not None:
+                bar.close()
+    for text in report(totals):
+        print(text, file=sys.stderr)
+    return int(any(total.n_errors for total in totals.values()))
+
+
+def _run(args: argparse.Namespace, requests: Sequence[BatchRequest], keep: Keep) -> None:
+    """Answer requests here, or by Ray."""
+    if args.ray is not None:
+        from .batch_ray import answer_with_ray
+
+        for line in answer_with_ray(args, requests):
+            keep(line)
+        return
+    server = batch_server(args)
+
+    async def run() -> None:
+        server.start()
+        try:
+            await answer_all(server, requests, keep)
+        finally:
+            server.stop()
+
+    asyncio.run(run())
+
+
+def report(totals: dict[str, Total]) -> Iterator[str]:
+    """What came out, by category."""
+    for category, total in sorted(totals.items()):
+        errors = f", {total.n_errors} errors" if total.n_errors else ""
+        yield (
+            f"{category or 'all'}: {total.n} requests{errors}, {total.n_tokens} tokens, "
+            f"mean acceptance length {total.mean_acceptance_length:.2f}"
+        )
+
+
+def batch_server(args: argparse.Namespace) -> Server:
+    """The pair that the flags name, or the bundled one, to be started."""
+    configure(args.log_format, args.verbose)
+    resolve_pair(args)
+    return load_server(args, serve_options(args, why_no_draft(args)))

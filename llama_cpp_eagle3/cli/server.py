@@ -1,0 +1,51 @@
+"""A pair as the flags of `serve` and `batch` say, loaded into a server that is not started."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from ..serve.options import ServeOptions
+from ..serve.server import Server
+from .model import load_model
+from .sources import drafts_by_block, head_of, source_options
+
+_N_SLOTS = 4
+_log = logging.getLogger("llama_cpp_eagle3.serve")
+
+
+def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
+    """Load the pair, and measure what drafts cost if that decides about them."""
+    n_parallel = args.parallel if args.parallel > 0 else _N_SLOTS
+    pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
+    draft = head_of(args)
+    llm = load_model(
+        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
+    )
+    try:
+        if llm.draft == "auto":
+            llm.calibrate(log=_log.info)
+        server = Server(llm, options)
+    except BaseException:
+        llm.close()
+        raise
+    state = server.drafting()
+    n_ctx = f"{n_parallel} slots, n_ctx {server.engine.n_ctx}{' shared' if server.engine.target.is_pooled else ' each'}"
+    drafts = f"drafts: {state['mode']}, n_max {state['n_max']}" if state["enabled"] else "no drafts"
+    _log.info("loaded '%s': %s; %s%s", args.model, n_ctx, drafts, f" ({state['reason']})" if state["reason"] else "")
+    return server
+
+
+def _host_bytes(n_mib: int) -> int:
+    """Of --cache-ram, where -1 is no limit."""
+    return n_mib << 20 if n_mib >= 0 else sys.maxsize
+
+
+def why_no_draft(args: argparse.Namespace) -> str:
+    """Why the flags say that nothing is drafted; empty if they do not."""
+    if args.spec_type == ():
+        return "--spec-type none"
+    if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
+        return "no head was given: -md takes one, and --spec-type ngram-simple needs none"
+    return ""

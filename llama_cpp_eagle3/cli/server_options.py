@@ -1,0 +1,106 @@
+"""Flags of `serve` and `batch`: llama-server's, as far as they mean something here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..serve.embedder import POOLING
+from ..serve.options import ServeOptions, is_loopback
+from .flags import LOAD, LOG, SAMPLING, SERVER, changed
+from .parser import Parser
+from .sampling_flags import given as sampling_given
+
+FLAGS = {
+    **LOAD,
+    "context": changed(
+        LOAD["context"], "keep", metavar="N", read=int, default=0, help="tokens that --context-shift keeps (default: 0)"
+    ),
+    "server": SERVER,
+    "sampling, if a request does not say it": SAMPLING,
+    "log": LOG,
+}
+"""Title -> flags."""
+
+
+def add_server_flags(parser: Parser) -> None:
+    """Add the flags."""
+    parser.add_flags(FLAGS)
+
+
+def defaults_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Fields of a request that the flags set."""
+    given = sampling_given(args)
+    if "logit_bias" in given:
+        given["logit_bias"] = [list(pair) for pair in given["logit_bias"]]
+    if args.keep:
+        given["n_keep"] = args.keep
+    if args.verbose:
+        given["verbose"] = True
+    return given | ({"n_predict": args.predict} if args.predict >= 0 else {})
+
+
+def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
+    """What the endpoints must know.
+
+    Raises:
+        ValueError, OSError: a flag cannot work.
+    """
+    names = [name.strip() for name in (args.alias or args.hf_repo or Path(args.model).name).split(",") if name.strip()]
+    if not names:
+        raise ValueError("--alias: expected a name")
+    keys = [key.strip() for key in args.api_key.split(",") if key.strip()]
+    if args.api_key_file is not None:
+        lines = args.api_key_file.read_text(encoding="utf-8").splitlines()
+        keys += [line.strip() for line in lines if line.strip()]
+        if not keys:
+            raise ValueError(f"--api-key-file: '{args.api_key_file}' has no keys")
+    folder = args.slot_save_path
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"--slot-save-path: '{folder}' is not a folder")
+    if (args.ssl_key_file is None) != (args.ssl_cert_file is None):
+        raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
+    if args.reasoning_budget < -1:
+        raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
+    if min(args.max_queued_requests, args.max_body_size, args.limit_concurrency) < 1 or args.timeout <= 0:
+        raise ValueError("expected --max-queued-requests, --max-body-size, --limit-concurrency >= 1 and --timeout > 0")
+    return ServeOptions(
+        model_name=min(names),
+        aliases=frozenset(names),
+        tags=frozenset(tag.strip() for tag in args.tags.split(",") if tag.strip()),
+        defaults=defaults_of(args),
+        api_keys=tuple(keys),
+        cors_origins=args.cors_origins,
+        local_only=not keys and all(is_loopback(host.strip()) for host in args.host.split(",") if host.strip()),
+        slots=args.slots,
+        metrics=args.metrics,
+        ui=args.ui,
+        slot_save_path=folder,
+        n_queue_max=args.max_queued_requests,
+        n_body_max=args.max_body_size << 20,
+        timeout_seconds=args.timeout,
+        ping_seconds=args.sse_ping_interval if args.sse_ping_interval > 0 else 1e6,
+        why_no_draft=why_no_draft,
+        chat_template=_template(args),
+        jinja=args.jinja,
+        chat_template_kwargs=args.chat_template_kwargs or {},
+        enable_thinking={"on": True, "off": False, "auto": None}[args.reasoning],
+        reasoning_format=args.reasoning_format,
+        reasoning_budget=args.reasoning_budget,
+        reasoning_budget_message=args.reasoning_budget_message,
+        embeddings=args.embeddings,
+        pooling=None if args.pooling is None else POOLING[args.pooling],
+        context_shift=args.context_shift,
+        spm_infill=args.spm_infill,
+        prefill_assistant=args.prefill_assistant,
+        media_http="private" if args.media_http_private else args.media_http,
+    )
+
+
+def _template(args: argparse.Namespace) -> str:
+    if args.chat_template_file is None:
+        return str(args.chat_template)
+    if args.chat_template:
+        raise ValueError("--chat-template and --chat-template-file exclude each other")
+    return str(args.chat_template_file.read_text(encoding="utf-8"))

@@ -1,0 +1,343 @@
+"""The block for multi-token prediction as a drafter, against float64 and against llama.cpp's own MTP context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arch_keys import MTP, arch_of
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error
+from llama_cpp_eagle3._core import GumbelNoise
+from mtp import ByHand, Pair, softmax
+from mtp_reference import Block
+from random_arch import write_random_arch
+
+TOLERANCE = 1e-4
+"""Of logits, whose size is some 1 to 10: F32 sums in another order."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mtp")
+
+
+@pytest.fixture(scope="module")
+def path(folder: Path) -> Path:
+    return write_random_arch(folder, "mimo2-mtp")
+
+
+@pytest.fixture
+def pair(path: Path) -> Iterator[Pair]:
+    with Pair(path, n_seq_max=3) as made:
+        yield made
+
+
+def texts(n: int, length: int = 30, seed: int = 0) -> list[list[int]]:
+    return np.random.default_rng(seed).integers(0, 256, (n, length)).tolist()
+
+
+def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = ()) -> np.ndarray:
+    """Show the rows of a text to the drafter, in pieces; returns them."""
+    rows = pair.evaluate(text, seq_id)
+    first = pair.drafter.n_past(seq_id)
+    for size in [*sizes, len(text)]:
+        end = min(first + size, len(text))
+        pair.drafter.process_rows(rows[first:end], text[first:end], first, seq_id)
+        first = end
+    assert pair.drafter.n_past(seq_id) == len(text)
+    return rows
+
+
+def check_next(pair: Pair, hand: ByHand, text: list[int], rows: np.ndarray, seq_id: int = 0, n: int = 3) -> None:
+    """What is drafted behind a text is what the block says by hand, step by step."""
+    want, logits = hand.chain(text[:-1], rows[: len(text) - 1], text[-1], n)
+    for i in range(1, n + 1):
+        assert pair.drafter.propose(text[-1], i, seq_id=seq_id) == want[:i]
+        np.testing.assert_allclose(pair.drafter.draft_logits, logits[i - 1], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("row", ["mimo2-mtp", "qwen35-mtp"])
+def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
+    block = Block(write_random_arch(folder, row), arch_of(row))
+    (text,) = texts(1, 40)
+    with Pair(block_path(folder, row)) as pair:
+        rows = feed(pair, text[:-1], sizes=(1, 20, 3))
+        logits, states = block.rows(text[1:], rows)
+        assert pair.drafter.propose(text[-1], 1) == [int(logits[-1].argmax())]
+        scale = np.abs(logits[-1]).max()
+        np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
+        np.testing.assert_allclose(pair.drafter.hidden_state, states[-1], atol=TOLERANCE * np.abs(states[-1]).max())
+        # two steps of its own
+        for _ in range(2):
+            text = [*text, int(logits[-1].argmax())]
+            rows = np.concatenate([rows, states[-1:]])
+            logits, states = block.rows(text[1:], rows)
+        pair.drafter.propose(text[-3], 3)
+        np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
+
+
+def block_path(folder: Path, row: str) -> Path:
+    return folder / f"{row}.gguf"
+
+
+@pytest.mark.parametrize("row", sorted(MTP))
+def test_every_architecture(folder: Path, row: str) -> None:
+    """Rounds as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    (text,) = texts(1, 60)
+    with Pair(write_random_arch(folder, row)) as pair:
+        hand = ByHand(pair.model)
+        rows = pair.evaluate(text)
+        n = 25
+        pair.drafter.process_rows(rows[: n - 1], text[: n - 1], 0)
+        for n_accepted in (0, 2, 1, 20):
+            check_next(pair, hand, text[:n], rows)
+            pair.drafter.process_rows(rows[n - 1 : n + n_accepted], text[n - 1 : n + n_accepted], n - 1)
+            n += n_accepted + 1
+        check_next(pair, hand, text[:n], rows)
+        hand.close()
+
+
+@pytest.mark.parametrize("n_ubatch", [4, 64])
+@pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
+def test_sequences_draft_together(path: Path, is_pooled: bool, n_ubatch: int) -> None:
+    """Each drafts what it drafts alone, whatever the others have waiting; ubatches are smaller than rows."""
+    with Pair(path, n_seq_max=3, is_pooled=is_pooled, n_ubatch=n_ubatch) as pair:
+        pair.drafter.close()
+        pair.drafter = pair.make_drafter(n_ubatch=n_ubatch)
+        hand = ByHand(pair.model)
+        all_texts = [t[:n] for t, n in zip(texts(3), (30, 17, 9), strict=True)]
+        rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
+        want = [hand.chain(t[:-1], r, t[-1], 4)[0][:n] for t, r, n in zip(all_texts, rows, (4, 1, 3), strict=True)]
+        order = [2, 0, 1]
+        found = pair.drafter.propose_batch(order, [all_texts[i][-1] for i in order], [[4, 1, 3][i] for i in order])
+        assert found == [want[i] for i in order]
+        assert pair.drafter.propose_batch([1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[0][:2]]
+        hand.close()
+
+
+def test_nodes_of_a_tree(pair: Pair) -> None:
+    """Every path gives what the block says by hand of that path alone, with probabilities over the whole vocabulary."""
+    hand = ByHand(pair.model)
+    both = texts(2, 20, seed=3)
+    rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
+    pair.drafter.begin([0, 1], [t[-1] for t in both], 3)
+    for width in (4, 5, 3):
+        n = len(pair.drafter.nodes)
+        depth = max(node[3] for node in pair.drafter.nodes)
+        last = [i for i in range(n) if pair.drafter.nodes[i][3] == depth]
+        pair.drafter.expand(last[:width], 3)
+    nodes = pair.drafter.nodes
+    assert {node[4] for node in nodes} == {0, 1}
+    with_children = sorted({node[0] for node in nodes} - {-1})
+    assert len(with_children) == 12
+    for i in with_children:
+        path, j = [], i
+        while j >= 0:
+            path.insert(0, nodes[j][1])
+            j = nodes[j][0]
+        seq_id = nodes[i][4]
+        text = both[seq_id]
+        p = softmax(hand.path(text[:-1], rows[seq_id], [text[-1], *path]))
+        children = [node for node in nodes if node[0] == i]
+        assert [node[1] for node in children] == np.argsort(-p, kind="stable")[:3].tolist()
+        np.testing.assert_allclose([node[2] for node in children], np.sort(p)[::-1][:3], rtol=1e-3)
+    check_next(pair, hand, both[0], rows[0])
+    hand.close()
+
+
+def test_p_min_ends_a_chain(pair: Pair) -> None:
+    """As in llama.cpp: by the probability among the ten best."""
+    hand = ByHand(pair.model)
+    (text,) = texts(1, 20, seed=5)
+    rows = feed(pair, text[:-1])
+    chain, logits = hand.chain(text[:-1], rows, text[-1], 4)
+    shares = []
+    for x in logits:
+        best = np.sort(softmax(x))[::-1][:10]
+        shares.append(best[0] / best.sum())
+    for p_min in sorted(shares):
+        for edge in (p_min - 1e-3, p_min + 1e-3):
+            n = next((i for i, share in enumerate(shares) if share < edge), 4)
+            assert pair.drafter.propose(text[-1], 4, edge) == chain[:n]
+    hand.close()
+
+
+def test_going_back(pair: Pair) -> None:
+    """To another text, or to the same one; slots and rows that wait."""
+    hand = ByHand(pair.model)
+    old, new = texts(2, 40, seed=7)
+    rows = feed(pair, old[:-1])
+    pair.drafter.propose(old[-1], 3)
+    for n in (38, 30, 12):
+        text = [*old[:n], *new[n:]]
+        rows = pair.evaluate(text)
+        n_seen = pair.drafter.truncate(n)
+        assert n - 1 <= n_seen <= n
+        pair.drafter.process_rows(rows[n_seen:-1], text[n_seen:-1], n_seen)
+        check_next(pair, hand, text, rows)
+        old = text
+    assert pair.drafter.truncate(20, same_next=True) == 20
+    pair.drafter.process_rows(rows[20:-1], old[20:-1], 20)
+    check_next(pair, hand, old, rows)
+    hand.close()
+
+
+def test_going_on_without_what_lies_before(pair: Pair) -> None:
+    hand = ByHand(pair.model)
+    (text,) = texts(1, 40, seed=8)
+    rows = pair.evaluate(text)
+    pair.drafter.restart(10)
+    pair.drafter.process_rows(rows[10:-1], text[10:-1], 10)
+    want = hand.path(text[10:-1], rows[10:-1], [text[-1]], pos_first=10)
+    assert pair.drafter.propose(text[-1], 1) == [int(want.argmax())]
+    np.testing.assert_allclose(pair.drafter.draft_logits, want, atol=TOLERANCE)
+    hand.close()
+
+
+@pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
+def test_copies(path: Path, is_pooled: bool) -> None:
+    """A prefix of another sequence, which goes on with other tokens; the source stays."""
+    with Pair(path, n_seq_max=2, is_pooled=is_pooled) as pair:
+        hand = ByHand(pair.model)
+        source, other = texts(2, 40, seed=9)
+        rows = feed(pair, source[:-1])
+        pair.drafter.propose(source[-1], 3)
+        for n in (39, 25):
+            text = [*source[:n], *other[n:]]
+            n_seen = pair.drafter.copy(0, 1, n)
+            assert n - 1 <= n_seen <= n
+            copied = pair.evaluate(text, 1)
+            pair.drafter.process_rows(copied[n_seen:-1], text[n_seen:-1], n_seen, 1)
+            check_next(pair, hand, text, copied, 1)
+            check_next(pair, hand, source, rows)
+        hand.close()
+
+
+@pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
+def test_states(path: Path, is_pooled: bool) -> None:
+    """What is saved drafts the same in another sequence and another drafter, with rows that wait and without."""
+    with Pair(path, n_seq_max=2, is_pooled=is_pooled) as pair:
+        hand = ByHand(pair.model)
+        (text,) = texts(1, 40, seed=10)
+        rows = feed(pair, text[:-1], sizes=(30, 3))
+        states = [pair.drafter.state_get()]
+        pair.drafter.propose(text[-1], 3)
+        states.append(pair.drafter.state_get())
+        first, second = pair.drafter, pair.make_drafter()
+        pair.drafter = second
+        for seq_id, state in enumerate(states):
+            second.state_set(state, seq_id)
+            assert second.n_past(seq_id) == 39
+            check_next(pair, hand, text, rows, seq_id)
+        assert len(second.state_get(1)) == len(states[1])
+        check_damaged_states(pair, states[1])
+        pair.drafter = first
+        second.close()
+        hand.close()
+
+
+def check_damaged_states(pair: Pair, state: bytes) -> None:
+    for bad in (b"", state[:20], state[:-1], state + b"x", b"no" + state[2:], state[:32] + b"\1" + state[33:]):
+        with pytest.raises((ValueError, Eagle3Error)):
+            pair.drafter.state_set(bad)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        bad_bytes = bytearray(state)
+        bad_bytes[rng.integers(0, len(state))] ^= 1 << int(rng.integers(0, 8))
+        try:
+            pair.drafter.state_set(bytes(bad_bytes))
+            pair.drafter.propose(1, 2)
+        except (ValueError, Eagle3Error):
+            pass
+
+
+def test_drafts_that_know_the_dice(pair: Pair) -> None:
+    """Chains and nodes draft what temperature and noise make the best; who knows no dice drafts as ever."""
+    hand = ByHand(pair.model)
+    both = texts(2, 20, seed=4)
+    rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
+    ids_last = [t[-1] for t in both]
+    plain = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+    n_other = 0
+    for seed in range(6):
+        noise = GumbelNoise(seed, temperature=1.5)
+        pair.drafter.set_noise(noise, 0)
+        found = pair.drafter.propose_batch([0, 1], ids_last, [3, 3])
+        assert found[1] == plain[1]
+        drafted = [ids_last[0]]
+        for ahead in range(3):
+            x = hand.path(both[0][:-1], rows[0], drafted)
+            drafted.append(max(np.argsort(-x)[:16].tolist(), key=lambda t: x[t] / 1.5 + noise(t, ahead)))
+        assert found[0] == drafted[1:]
+        n_other += found[0] != plain[0]
+        pair.drafter.begin([0, 1], ids_last, 2)
+        first = [next(node[1] for node in pair.drafter.nodes if node[4] == i) for i in range(2)]
+        assert first == [found[0][0], plain[1][0]]
+    assert n_other > 3
+    pair.drafter.set_noise(None, 0)
+    assert pair.drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
+    hand.close()
+
+
+def test_guesses_at_a_prompt(pair: Pair) -> None:
+    """Best tokens of a few rows, with their probabilities, compared with what comes."""
+    hand = ByHand(pair.model)
+    (text,) = texts(1, 50, seed=11)
+    rows = pair.evaluate(text)
+    pair.drafter.guess_next_text()
+    pair.drafter.process_rows(rows, text, 0)
+    guesses = pair.drafter.take_guesses()
+    logits, _ = hand.rows(text[1:], rows[:-1])
+    p = [softmax(x) for x in logits]
+    first = (49 - 8) // 2
+    assert [is_right for _, _, is_right in guesses] == [
+        int(p[i].argmax()) == text[i + 2] for i in range(first, first + 8)
+    ]
+    np.testing.assert_allclose([q for _, q, _ in guesses], [p[i].max() for i in range(first, first + 8)], rtol=1e-3)
+    pair.drafter.process_rows(rows, text, 0, 1)
+    assert pair.drafter.take_guesses() == []
+    hand.close()
+
+
+def test_the_end_of_the_context(path: Path) -> None:
+    with Pair(path, n_ctx=256) as pair:
+        (text,) = texts(1, 256)
+        rows = pair.evaluate(text)
+        pair.drafter.process_rows(rows[:254], text[:254], 0)
+        assert len(pair.drafter.propose(text[254], 10)) == 3
+        pair.drafter.process_rows(rows[254:], text[254:], 254)
+        assert pair.drafter.propose(1, 10) == [pair.drafter.draft_logits.argmax()]
+        with pytest.raises(ContextFullError, match="has 256 slots, position 256"):
+            pair.drafter.process_rows(rows[:1], text[:1], 256)
+
+
+def test_wrong_arguments_are_refused(pair: Pair) -> None:
+    (text,) = texts(1, 10)
+    feed(pair, text)
+    drafter = pair.drafter
+    for call in (
+        lambda: drafter.propose(10**6, 2),
+        lambda: drafter.propose(-1, 2),
+        lambda: drafter.propose(1, 2, seq_id=3),
+        lambda: drafter.propose_batch([0, 0], [1, 1], [1, 1]),
+        lambda: drafter.begin([0], [1], 0),
+        lambda: drafter.begin([0], [1], 1, 2),
+        lambda: drafter.copy(0, 0, 3),
+        lambda: drafter.copy(0, 1, 11),
+        lambda: drafter.restart(-1),
+    ):
+        with pytest.raises(ValueError, match=r"expected|sequence|token|id"):
+            call()
+    drafter.begin([0], [1], 2)
+    drafter.expand([0], 2)
+    for nodes in ([0], [9], [1, 1]):
+        with pytest.raises(ValueError, match="node"):
+            drafter.expand(nodes, 2)
+    with pytest.raises(Eagle3Error, match="expects rows from position 10"):
+        drafter.process_rows(np.zeros((1, 64), np.float32), [1], 5)
+    drafter.close()
+    with pytest.raises(Eagle3Error, match="closed"):
+        drafter.propose(1, 2)

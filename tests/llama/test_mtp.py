@@ -1,0 +1,142 @@
+"""Targets that draft with the block for multi-token prediction in their own file: texts, sequences, states, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arch_keys import keys_of
+from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.mtp import has_block
+from loading import OPTIONS, is_tie, load, load_plain, prompts, take
+from mtp import write_able
+from random_arch import random_tensors, write_arch, write_random_arch
+from tiny import write_head
+
+N_TOKENS = 40
+CHAIN = {"draft": "chain", "draft_n_max": 4}
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+ROWS = ("glm4moe-mtp", "mimo2-mtp", "qwen35-mtp")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mtp")
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def path(request: pytest.FixtureRequest, folder: Path) -> Path:
+    return write_able(folder, request.param)
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+def test_greedy_text_is_that_of_plain_llama_cpp(path: Path, options: dict) -> None:
+    plain = load_plain(path)
+    with load(path, **options) as llm:
+        assert llm.draft_sources == ("mtp", "ngram")
+        assert "block for multi-token prediction" in llm._loading.describe(llm.drafter, llm.target, 0)
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        if llm.draft == "auto":  # what it does depends on the machine
+            return
+        assert llm.stats.drafted > 0
+        share = 0.4 if llm.draft == "chain" or llm.target.n_leaves_max == 1 else 0.2  # of 6 nodes 3 can be right
+        assert llm.stats.accepted > share * llm.stats.drafted
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+def test_sequences_of_a_batch(path: Path, kv_unified: bool) -> None:
+    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    plain = load_plain(path)
+    texts = prompts(6, seed=1)
+    with load(path, n_parallel=3, kv_unified=kv_unified, **CHAIN) as llm:
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted
+
+
+def test_prompts_longer_than_a_batch(path: Path) -> None:
+    plain = load_plain(path, n_batch=16, n_ubatch=8)
+    (prompt,) = prompts(1, length=(100, 101), seed=2)
+    with load(path, n_batch=16, n_ubatch=8, **CHAIN) as llm:
+        is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted
+
+
+def test_states(path: Path) -> None:
+    """A saved context goes on with drafts, in another object too."""
+    (prompt,) = prompts(1, seed=3)
+    with load(path, **CHAIN) as llm, load(path, **CHAIN) as other:
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        state = llm.save_state()
+        other.load_state(state)
+        assert other.drafter.n_past(0) == len(prompt)
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        assert other.stats.accepted > 0.4 * other.stats.drafted
+
+
+def test_what_is_not_wanted_is_not_loaded(folder: Path) -> None:
+    path = write_able(folder, "mimo2-mtp")
+    for options in ({"draft_sources": ()}, {"draft_sources": ("ngram",), "draft": "auto"}, {"embedding": True}):
+        with Eagle3Llama(str(path), **OPTIONS | options) as llm:
+            assert llm.drafter is None
+            assert llm.tap is None
+
+
+def test_a_file_without_a_block(folder: Path) -> None:
+    path = write_random_arch(folder, "mimo2")
+    assert not has_block(str(path))
+    with load(path) as llm:
+        assert llm.drafter is None
+    with pytest.raises(IncompatibleDraftError, match=r"no block for multi-token prediction \(key mimo2.nextn"):
+        load(path, draft_sources=["mtp"])
+
+
+def test_a_block_that_llama_cpp_cannot_run(folder: Path) -> None:
+    """It is an error if it was asked for, else the target runs without it."""
+    tensors = random_tensors(write_random_arch(folder, "glm4moe-mtp"))
+    keys = keys_of("glm4moe-mtp") | {"rope.dimension_sections": [4, 4, 4, 4]}
+    path = write_arch(folder / "sections.gguf", "glm4moe", keys, tensors)
+    with load(path, **CHAIN) as llm:
+        assert llm.drafter is None
+        assert llm.draft_sources == ("ngram",)
+        (prompt,) = prompts(1)
+        assert take(llm, prompt, 10) == take(load_plain(path), prompt, 10)
+    with pytest.raises(ModelFileError, match="dimension_sections"):
+        load(path, draft_sources=["mtp"])
+
+
+def test_a_head_and_the_block_exclude_each_other(folder: Path, tiny_target) -> None:
+    path = write_able(folder, "mimo2-mtp")
+    head = write_head(folder / "head.gguf", tiny_target)
+    with pytest.raises(ValueError, match="'mtp', but a head is given"):
+        load(path, head, draft_sources=["mtp"])
+    with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
+        load(path, draft_sources=["mtp"], draft_type="q4_0")
+
+
+def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--spec-type draft-mtp, which is the default with a block; doctor tells of it, and a baseline drafts nothing."""
+    path, without = write_able(folder, "mimo2-mtp"), write_random_arch(folder, "mimo2")
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
+    for more in ([], ["--spec-type", "draft-mtp"]):
+        assert (
+            main(["speculative-simple", "-m", str(path), "--spec-draft-n-max", "3", "--baseline", *common, *more]) == 0
+        )
+        report = json.loads(capsys.readouterr().out)
+        assert report["drafted"] > 0
+        assert report["baseline"]["drafted"] == 0
+    assert main(["speculative-simple", "-m", str(path), "--spec-type", "none", *common]) == 0
+    assert json.loads(capsys.readouterr().out)["drafted"] == 0
+    assert main(["speculative-simple", "-m", str(without), "--spec-type", "draft-mtp", *common]) != 0
+    assert "has no block for multi-token prediction" in capsys.readouterr().err
+    main(["doctor", "-m", str(path), "-t", "1"])
+    assert "the block for multi-token prediction in the target's file drafts" in capsys.readouterr().out

@@ -1,0 +1,164 @@
+"""A target with a block for multi-token prediction, and the block driven by hand, as a reference."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from llama_cpp import llama_cpp_ext
+
+import placement
+from arch_keys import N_LAYER, arch_of, keys_of
+from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3.mtp import context_params
+from lowlevel import LowLevel
+from random_arch import random_tensors, write_arch, write_random_arch
+
+
+def load_with_block(path: str | Path) -> int:
+    """Load a file with its block."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers, params.load_mtp = 0, True
+    placement.preset(params)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    return model
+
+
+def default_params(n_ctx: int = 256, n_batch: int = 64, n_ubatch: int = 64) -> Any:
+    """Parameters of a target's context: one thread, K/V in F32."""
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, n_ubatch
+    params.n_threads = params.n_threads_batch = 1
+    params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params
+
+
+class Pair(LowLevel):
+    """A target that gives the rows which its block reads, and a drafter on the block."""
+
+    def __init__(self, path: str | Path, *, n_seq_max: int = 1, n_ctx: int = 256, is_pooled: bool = True, **kwargs):
+        self.path = str(path)
+        n_layer = _core.read_target(self.path).n_layer
+        boundary = n_layer + _core.read_target(self.path).nextn
+        more = {"kv_unified": is_pooled} | kwargs
+        super().__init__(load_with_block(path), [boundary], n_ctx=n_ctx, n_seq_max=n_seq_max, **more)
+        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.n_ctx, self.n_seq_max, self.is_pooled = n_ctx, n_seq_max, is_pooled
+        self.drafter = self.make_drafter()
+
+    def make_drafter(self, n_branches: int = 32, **sizes: int) -> _core.MtpDrafter:
+        """One more drafter."""
+        options = context_params(
+            default_params(**sizes), n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled,
+            n_branches=n_branches if self.is_pooled else 0, type_k=0, type_v=0,
+        )  # fmt: skip
+        ctx = llama_cpp.llama_init_from_model(self.model, options)
+        assert ctx
+        return _core.MtpDrafter(
+            ctx, self.path, n_ctx=self.n_ctx, n_seq_max=self.n_seq_max, n_outputs_max=options.n_outputs_max
+        )
+
+    def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
+        """Rows of the target for a text, in an empty sequence."""
+        self.target.truncate(0, seq_id)
+        rows = []
+        for first in range(0, len(tokens), 64):
+            self.target.decode(tokens[first : first + 64], first, seq_id=seq_id)
+            rows.append(self.tap.rows[:, 0].copy())
+        return np.concatenate(rows)
+
+    def close(self) -> None:
+        """Free the drafter first: it is a context of the model."""
+        self.drafter.close()
+        super().close()
+
+
+class ByHand:
+    """The block as llama.cpp runs it: everything is evaluated anew for each answer, in one batch of one sequence."""
+
+    def __init__(self, model: int):
+        params = default_params(n_ctx=512, n_batch=512, n_ubatch=512)
+        params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
+        params.n_ctx, params.swa_full = 512, True
+        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self.ctx = llama_cpp.llama_init_from_model(model, params)
+        assert self.ctx
+        llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
+
+    def rows(self, tokens: list[int], hidden: np.ndarray, pos_first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Logits and own rows for each pair of a hidden row and the token behind it."""
+        n, n_embd = hidden.shape
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
+        batch = llama_cpp.llama_batch_init(n, 0, 1)
+        hidden = np.ascontiguousarray(hidden, dtype=np.float32)
+        batch.embd = hidden.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, pos_first + i, 1, 0
+            batch.logits[i] = True
+        assert llama_cpp.llama_decode(self.ctx, batch) == 0
+        batch.embd = None
+        llama_cpp.llama_batch_free(batch)
+        logits = llama_cpp.llama_get_logits(self.ctx)
+        states = llama_cpp_ext.llama_get_embeddings_nextn(self.ctx)
+        return (
+            np.ctypeslib.as_array(logits, (n, self.n_vocab)).copy(),
+            np.ctypeslib.as_array(states, (n, n_embd)).copy(),
+        )
+
+    def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
+        """Logits behind drafted tokens, which follow a text: text[1:] belong to its rows, and so does drafted[0]."""
+        hidden = np.asarray(hidden, dtype=np.float32)
+        tokens = [*text[1:], drafted[0]]
+        for i in range(len(drafted)):
+            logits, states = self.rows(tokens, hidden, pos_first)
+            if i + 1 < len(drafted):
+                tokens = [*tokens, drafted[i + 1]]
+                hidden = np.concatenate([hidden, states[-1:]])
+        return logits[-1]
+
+    def chain(self, text: list[int], hidden: np.ndarray, id_last: int, n: int) -> tuple[list[int], list[np.ndarray]]:
+        """A greedy chain behind id_last, and the logits of its steps."""
+        drafted, logits = [id_last], []
+        for _ in range(n):
+            logits.append(self.path(text, hidden, drafted))
+            drafted.append(int(logits[-1].argmax()))
+        return drafted[1:], logits
+
+    def close(self) -> None:
+        """Free the context."""
+        llama_cpp.llama_free(self.ctx)
+
+
+def write_able(folder: Path, row: str, rest: float = 0.03) -> Path:
+    """Write a target whose block is mostly right: the next token depends on the last one, and a little on the others.
+
+    rest: how much layers add to what comes from the token itself.
+    """
+    path = folder / f"{row}-able.gguf"
+    if path.exists():
+        return path
+    tensors = random_tensors(write_random_arch(folder, row))
+    block = f"blk.{N_LAYER}."
+    for name in list(tensors):
+        if any(part in name for part in ("attn_output.weight", "ffn_down", "ssm_out")):
+            tensors[name] = rest * tensors[name]
+    tensors["token_embd.weight"] = 5.0 * tensors["token_embd.weight"]  # values of about 1
+    n_embd = tensors["token_embd.weight"].shape[1]
+    tensors[f"{block}nextn.eh_proj.weight"] = np.eye(n_embd, 2 * n_embd, dtype=np.float32)
+    tensors[f"{block}nextn.enorm.weight"] = np.ones(n_embd, np.float32)
+    tensors[f"{block}nextn.embed_tokens.weight"] = tensors["token_embd.weight"]
+    tensors[f"{block}nextn.shared_head_norm.weight"] = tensors["output_norm.weight"]
+    tensors[f"{block}nextn.shared_head_head.weight"] = tensors["output.weight"]
+    return write_arch(path, arch_of(row), keys_of(row), {n: t.astype(np.float32) for n, t in tensors.items()})
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """In float64."""
+    e = np.exp(logits.astype(np.float64) - logits.max())
+    return e / e.sum()
