@@ -22,7 +22,14 @@ PAGES = (
     "benchmarks/results/*.svg",
     "examples/README.md",
 )
-LINKED = ("LICENSE", "examples/*.py", "llama_cpp_eagle3/**/*.py", "llama_cpp_eagle3/*.pyi", "llama_cpp_eagle3/models/*")
+LINKED = (
+    "LICENSE",
+    "examples/*.py",
+    "llama_cpp_eagle3/**/*.py",
+    "llama_cpp_eagle3/*.pyi",
+    "llama_cpp_eagle3/models/*",
+    "benchmarks/results/*.json",
+)
 """Files that pages link to."""
 
 
