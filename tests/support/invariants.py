@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import Drafter
+from llama_cpp_eagle3._core import Drafter, MtpDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, State
 from llama_cpp_eagle3.engine.memory import Slot
 
@@ -125,6 +125,9 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     fresh.reset()
     fresh.eval(tokens[:n])
     rows = np.asarray(fresh.features).reshape(n, -1)
+    if isinstance(llm.drafter, MtpDrafter):
+        _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
+        return
     fresh.drafter.propose(0, 1)  # writes all rows that wait
     mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
     for i in range(min(len(mine.rows), n - mine.first)):
@@ -133,6 +136,19 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.rows[i], rows[position], f"row {position} of {slot}")
     for slot in range(mine.start, min(mine.first, n - 1)):
         _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {slot}")
+
+
+def _check_next_drafts(drafter: MtpDrafter, fresh: Drafter, seq_id: int) -> None:
+    """What it would draft next, in another drafter that has seen the same tokens. It stays as it is."""
+    state = drafter.state_get(seq_id)
+    if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
+        return
+    logits = []
+    for _ in range(2):
+        fresh.propose(0, 2)
+        logits.append(fresh.draft_logits)
+        fresh.state_set(state)
+    _check_close(logits[1], logits[0], f"what is drafted behind {seq_id}")
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:
