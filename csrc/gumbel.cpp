@@ -1,8 +1,9 @@
 #include "gumbel.h"
 
+#include "gumbel_race.h"
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace eagle3 {
@@ -47,44 +48,45 @@ gumbel_context & context_of(const llama_sampler * smpl) {
 
 llama_sampler * make(gumbel_context ctx);
 
-// The greatest logit + noise has the smallest w / p, where p = exp(logit) and w = -log(1 - uniform), which is never
-// less than uniform: most tokens need no logarithm.
+float max_logit(const llama_token_data_array & cur_p) {
+    constexpr size_t n_side = 8; // side by side: a maximum waits for the one before
+    float            found[n_side];
+    std::fill(found, found + n_side, -INFINITY);
+    for (size_t i = 0; i < cur_p.size; ++i) {
+        found[i % n_side] = std::max(found[i % n_side], cur_p.data[i].logit);
+    }
+    return *std::max_element(found, found + n_side);
+}
+
 void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     gumbel_context & ctx = context_of(smpl);
-    cur_p->selected      = cur_p->size == 0 ? -1 : 0;
-
-    float max_l = -INFINITY;
-    for (size_t i = 0; i < cur_p->size; ++i) {
-        max_l = std::max(max_l, cur_p->data[i].logit);
+    if (cur_p->size == 0) {
+        cur_p->selected = -1;
+        return;
     }
-    double         best = std::numeric_limits<double>::infinity();
-    double         sum  = 0.0;
+    gumbel_race race{ *ctx.noise, ctx.n_refused++, max_logit(*cur_p) };
+    const bool  are_equal = race.max_l == -INFINITY;
+
     philox_counter words{};
     llama_token    pair = -1; // whose words they are
-    for (size_t i = 0; i < cur_p->size; ++i) {
+    for (size_t i = are_equal ? 0 : enter_by_avx2(race, cur_p->data, cur_p->size); i < cur_p->size; ++i) {
         llama_token_data & candidate = cur_p->data[i];
-        candidate.p                  = max_l == -INFINITY ? 1.0f : std::exp(candidate.logit - max_l);
-        sum += candidate.p;
+        candidate.p                  = are_equal ? 1.0f : std::exp(candidate.logit - race.max_l);
+        race.sum += candidate.p;
         if (!(candidate.p > 0.0f)) {
             continue;
         }
         if (candidate.id / 2 != pair) {
             pair  = candidate.id / 2;
-            words = ctx.noise->words(candidate.id, 0, ctx.n_refused);
+            words = race.noise.words(candidate.id, 0, race.attempt);
         }
-        const double u = gumbel_noise::uniform(words, candidate.id);
-        if (u < best * candidate.p) {
-            const double w = -std::log1p(-u) / candidate.p;
-            if (w < best) {
-                best            = w;
-                cur_p->selected = static_cast<int64_t>(i);
-            }
-        }
+        race.enter(static_cast<int64_t>(i), candidate.p, gumbel_noise::uniform(words, candidate.id));
     }
+    cur_p->selected    = race.selected;
+    const double scale = 1.0 / race.sum;
     for (size_t i = 0; i < cur_p->size; ++i) {
-        cur_p->data[i].p = static_cast<float>(cur_p->data[i].p / sum);
+        cur_p->data[i].p = static_cast<float>(cur_p->data[i].p * scale);
     }
-    ctx.n_refused++;
 }
 
 llama_sampler_i make_interface() {

@@ -1,4 +1,5 @@
 #include "grammar/sampler.h"
+#include "error.h"
 #include "gumbel.h"
 
 #include "module.h"
@@ -35,6 +36,10 @@ void register_sampler(py::module_ & m) {
         m, "GumbelNoise", "The dice of one text, which its draws and its drafts share (csrc/gumbel.h).")
         .def(py::init([](uint32_t seed, float temperature, int32_t top_k, float top_p, float min_p,
                          std::unordered_map<llama_token, float> biases) {
+                 if (!(temperature > 0.0f)) {
+                     throw std::invalid_argument(
+                         format("expected the temperature to be greater than 0, found %g", temperature));
+                 }
                  return std::make_shared<gumbel_noise>(
                      gumbel_noise{ seed, 0, temperature, top_k, top_p, min_p, std::move(biases) });
              }),

@@ -137,6 +137,34 @@ def plot_lines(
         axes[0].legend(fontsize=8)
 
 
+def plot_curves(
+    path: str | os.PathLike[str], curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str
+) -> None:
+    """Curves over a number; those whose names share their beginning up to a comma share a color, the first is solid.
+
+    Args:
+        path: the file; its ending says which format.
+        curves: name -> its points.
+        x: the number.
+        y: what is drawn over it.
+
+    Raises:
+        Eagle3Error: no matplotlib.
+    """
+    with _figure(path, 5.5, 4) as figure:
+        panel = figure.subplots()
+        groups: dict[str, int] = {}
+        for name, points in curves.items():
+            group = name.split(",")[0]
+            style = ":" if group in groups else "-"
+            color = f"C{groups.setdefault(group, len(groups))}"
+            panel.plot(*zip(*points, strict=True), marker="o", ms=3, color=color, ls=style, label=name)
+        panel.set_ylim(bottom=1)
+        panel.set_xlabel(x)
+        panel.set_ylabel(y)
+        panel.legend(fontsize=8)
+
+
 @contextmanager
 def _figure(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Any]:
     """A figure to draw on, saved at the end: the same drawing gives the same file."""

@@ -386,19 +386,31 @@ class Chain:
         if s.rng == "llama":
             return lib.llama_sampler_init_dist(self._seed)
         seed = secrets.randbits(32) if self._seed == _SEED_RANDOM else self._seed
-        biases = s.biases(self._vocab)
         if s.samplers is None and s.temperature < 0.0:
-            self.noise = GumbelNoise(seed, biases=biases)
+            noise = GumbelNoise(seed, biases=s.biases(self._vocab))
         else:
-            self.noise = GumbelNoise(
+            temperature = self._temperature()
+            if temperature <= 0.0:  # the draw has one candidate, so that drafts need no noise
+                return _pointer(GumbelNoise(seed).sampler())
+            noise = GumbelNoise(
                 seed,
-                temperature=s.temperature if self._has("temperature") else 1.0,
+                temperature=temperature,
                 top_k=s.top_k if self._has("top_k") else 0,
                 top_p=s.top_p if self._has("top_p") else 1.0,
                 min_p=s.min_p if self._has("min_p") else 0.0,
-                biases=biases,
+                biases=s.biases(self._vocab),
             )
-        return _pointer(self.noise.sampler())
+        self.noise = noise
+        return _pointer(noise.sampler())
+
+    def _temperature(self) -> float:
+        """What logits are divided by; of a range that depends on the row, the middle."""
+        s = self._sampling
+        if not self._has("temperature"):
+            return 1.0
+        if s.samplers is None or s.dynatemp_range <= 0.0:
+            return s.temperature
+        return (max(0.0, s.temperature - s.dynatemp_range) + max(0.0, s.temperature + s.dynatemp_range)) / 2.0
 
     def _has(self, sampler: str) -> bool:
         samplers = self._sampling.samplers

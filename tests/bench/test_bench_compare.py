@@ -276,6 +276,13 @@ def test_lines_are_plotted(tmp_path: Path) -> None:
     assert all(word in text for word in ("auto", "llama-server", "other", "prompts at once"))
 
 
+def test_curves_are_plotted(tmp_path: Path) -> None:
+    curves = {name: [(0.0, 3.5), (0.8, 2.5)] for name in ("chain, gumbel", "chain, llama", "tree, gumbel")}
+    report.plot_curves(tmp_path / "curves.svg", curves, "temperature", "mean acceptance length")
+    text = (tmp_path / "curves.svg").read_text()
+    assert all(word in text for word in (*curves, "temperature", "mean acceptance length"))
+
+
 def test_server_that_ends(tmp_path: Path) -> None:
     with pytest.raises(Eagle3Error, match="does not answer:\nno such model"):
         Server(peer_of(tmp_path, "#!/bin/sh\necho no such model\nexit 1\n"), 2)

@@ -1,4 +1,4 @@
-"""Draws with noise that drafts know: the generator, the law, independence, and the same text whatever is drafted."""
+"""Draws with noise that drafts know: the generator, the law, independence, and what drafts make of it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import dice
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GumbelNoise, philox4x32
 from llama_cpp_eagle3.engine import SAMPLERS, Chain, Sampling
-from llama_cpp_eagle3.engine.sequence import Shift
 from llama_cpp_eagle3.engine.vocab import Vocab
 from llama_cpp_eagle3.models import heldout_prompts
-from loading import OPTIONS, bundled_pair, load, prompts, take
+from loading import OPTIONS, bundled_pair, load, prompts
 from lowlevel import LowLevel
 from tiny import write_target
 
@@ -86,53 +86,57 @@ def counts_of(draws: Sequence[int], n: int) -> npt.NDArray[Any]:
 
 
 def test_philox_has_the_vectors_of_its_authors() -> None:
-    """Of Random123's kat_vectors."""
+    """Of Random123's kat_vectors; ours and numpy's, which other tests take for the truth."""
     ones = 0xFFFFFFFF
     pi = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]
     for counter, key, words in (
-        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
-        ([ones] * 4, [ones] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
-        (pi, [0xA4093822, 0x299F31D0], [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
+        ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([ones] * 4, (ones, ones), [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (pi, (0xA4093822, 0x299F31D0), [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
     ):
         assert philox4x32(counter, key) == words
+        assert dice.philox(counter, key).tolist() == words
+
+
+def test_noise_is_numpys() -> None:
+    """Of tokens, of positions ahead, and of seeds."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        seed, position, token = (int(rng.integers(0, n)) for n in (1 << 32, 1 << 20, 300_000))
+        noise = GumbelNoise(seed)
+        noise.position = position
+        n_ahead = int(rng.integers(0, 9))
+        assert noise(token, n_ahead) == pytest.approx(float(dice.noise(seed, position + n_ahead, token)), rel=1e-12)
 
 
 def test_noise_is_gumbel() -> None:
     """By Kolmogorov and Smirnov, over tokens and over positions."""
-    by_token, by_position = GumbelNoise(1), GumbelNoise(2)
-    found = [[by_token(t) for t in range(50_000)], [by_position(7, i) for i in range(50_000)]]
+    found = [dice.noise(1, 0, np.arange(50_000)), dice.noise(2, np.arange(50_000), 7)]
     for values in found:
-        u = np.sort(np.exp(-np.exp(-np.array(values))))
+        u = np.sort(np.exp(-np.exp(-values)))
         steps = np.arange(len(u) + 1) / len(u)
         distance = max(np.abs(u - steps[1:]).max(), np.abs(u - steps[:-1]).max())
         assert distance * math.sqrt(len(u)) < 1.95  # one in a thousand
 
 
-def test_noise_depends_on_seed_position_and_token() -> None:
-    noise, other = GumbelNoise(1), GumbelNoise(1)
-    other.position = 5
-    assert [noise(t, 5 + i) for t in range(9) for i in range(3)] == [other(t, i) for t in range(9) for i in range(3)]
-    assert len({GumbelNoise(s)(t, i) for s in range(9) for t in range(9) for i in range(9)}) == 9**3
+Noise = Callable[[int, Any, Any], npt.NDArray[np.float64]]
+"""Of seed, positions, tokens."""
 
 
-Noise = Callable[[int, int, int], float]
-"""Of seed, position, token."""
+def philox(seed: int, position: Any, token: Any) -> npt.NDArray[np.float64]:
+    return dice.noise(seed, position, token)
 
 
-def philox(seed: int, position: int, token: int) -> float:
-    return GumbelNoise(seed)(token, position)
+def seed_plus_position(seed: int, position: Any, token: Any) -> npt.NDArray[np.float64]:
+    return dice.noise(0, seed + position, token)
 
 
-def seed_plus_position(seed: int, position: int, token: int) -> float:
-    return GumbelNoise(seed + position)(token)
+def no_position(seed: int, position: Any, token: Any) -> npt.NDArray[np.float64]:
+    return dice.noise(seed, position // 2, token)
 
 
-def no_position(seed: int, position: int, token: int) -> float:
-    return GumbelNoise(seed)(token, position // 2)
-
-
-def token_plus_position(seed: int, position: int, token: int) -> float:
-    return GumbelNoise(seed)(token + position)
+def token_plus_position(seed: int, position: Any, token: Any) -> npt.NDArray[np.float64]:
+    return dice.noise(seed, 0, token + position)
 
 
 def worst_pair(noise: Noise) -> float:
@@ -140,8 +144,8 @@ def worst_pair(noise: Noise) -> float:
     n, n_tokens = 4000, 6
 
     def draws(seed: int, first: int = 0) -> npt.NDArray[Any]:
-        rows = [[noise(seed, first + i, t) for t in range(n_tokens)] for i in range(n)]
-        return np.array(rows).argmax(axis=1)
+        positions, tokens = np.meshgrid(first + np.arange(n), np.arange(n_tokens), indexing="ij")
+        return noise(seed, positions, tokens).argmax(axis=1)
 
     base = draws(1)
     others = [draws(1, 1), draws(1, 2), draws(2), draws(2, 1), draws(0), draws(0, 1), draws(1 << 31), draws(257)]
@@ -188,13 +192,21 @@ def law_of(low: LowLevel, n_vocab: int, names: Sequence[str], **more: Any) -> np
     return p / p.sum()
 
 
+def draws_of(low: LowLevel, names: Sequence[str], n: int) -> list[int]:
+    """Of a text, or each with a seed of its own where a draw changes the next one's law."""
+    if {"penalties", "dry"} & set(names):
+        return [draw(low, sampling_of(names, seed=seed))[0] for seed in range(n)]
+    chain = Chain(sampling_of(names, seed=3), vocab_of(low), N_CTX)
+    return [chain.draw(low.target, 11, PROMPT) for _ in range(n)]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_draws_have_the_law_of_llama_cpp(low: LowLevel, n: int) -> None:
-    """Every sampler alone, and a third of the pairs, each draw with a seed of its own."""
+    """Every sampler alone, and a third of the pairs."""
     n_vocab, n_draws = len(low.target.logits(11)), 800 if n == 1 else 200
     for names in list(itertools.combinations(LAW, n))[:: 2 * n - 1]:
         p = law_of(low, n_vocab, names)
-        draws = [draw(low, sampling_of(names, seed=seed))[0] for seed in range(n_draws)]
+        draws = draws_of(low, names, n_draws)
         assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT, names
 
 
@@ -222,8 +234,10 @@ def test_a_grammar_that_refuses(low: LowLevel) -> None:
     second = law_of(low, n_vocab, (), top_k=20, logit_bias=likelier | forbidden)
     assert 0.2 < first[allowed].sum() < 0.8
     p = np.where(allowed, first, 0.0) + first[~allowed].sum() * second
-    options["grammar"] = "root ::= [a-p]+"
-    draws = [draw(low, sampling_of((), seed=seed, **options))[0] for seed in range(n_draws)]
+    # no token of a text changes what the next one may be
+    sampling = sampling_of((), seed=3, grammar="root ::= [a-p]+", ignore_eos=True, **options)
+    chain = Chain(sampling, vocab_of(low), N_CTX)
+    draws = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
     assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT
 
 
@@ -262,80 +276,30 @@ def test_errors(tiny_target: Any) -> None:
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             Sampling(seed=seed)  # type: ignore[arg-type]
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected the temperature to be greater than 0, found 0"):
+        GumbelNoise(1, temperature=0.0)
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 0.0}, {"mirostat_mode": 2}, {"samplers": ("adaptive_p",)}, {"rng": "llama"}], ids=str
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "samplers": SAMPLERS},
+        {"temperature": -1.0, "samplers": SAMPLERS},
+        {"mirostat_mode": 2},
+        {"samplers": ("adaptive_p",)},
+        {"rng": "llama"},
+    ],
+    ids=str,
 )
-def test_other_dice_are_not_known(low: LowLevel, options: dict[str, Any]) -> None:
+def test_greedy_and_other_dice_have_no_noise(low: LowLevel, options: dict[str, Any]) -> None:
     sampling = Sampling(**{"seed": 1} | options)
-    chain = Chain(sampling, vocab_of(low), N_CTX)
-    assert chain.noise is None or options == {"temperature": 0.0}
-
-
-# the same text
-
-
-TEXTS: list[dict[str, Any]] = [
-    {"temp": 0.8},
-    {"temp": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    {"temp": 0.8, "repeat_penalty": 1.3, "frequency_penalty": 0.2},
-]
-DRAFTS: list[dict[str, Any]] = [
-    *({"draft_n_max": n} for n in (1, 3, 6)),
-    {"draft": "tree", "draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6},
-    {"draft": "auto"},
-    {"draft_n_max": 4, "draft_p_min": 0.3},
-]
-
-
-@pytest.mark.parametrize("options", TEXTS, ids=str)
-def test_same_text_whatever_is_drafted(perfect_pair: Any, tiny_pair: Any, options: dict[str, Any]) -> None:
-    for target, head in (perfect_pair, tiny_pair):
-        texts = prompts(3, seed=7)
-        with closing(load(target)) as llm:
-            expected = [sampled(llm, text, seed, options) for seed, text in enumerate(texts)]
-        for draft in DRAFTS:
-            with closing(load(target, head, **draft)) as llm:
-                assert [sampled(llm, text, seed, options) for seed, text in enumerate(texts)] == expected
-                assert draft == {"draft": "auto"} or llm.stats.drafted > 0
-
-
-def sampled(llm: Eagle3Llama, prompt: list[int], seed: int, options: dict[str, Any]) -> list[int]:
-    llm.set_seed(seed)
-    return take(llm, prompt, 32, **options)
+    assert Chain(sampling, vocab_of(low), N_CTX).noise is None
 
 
 @pytest.fixture
 def tiny_pair(tiny_target: Any, tiny_head: Any) -> tuple[Any, Any]:
     return tiny_target, tiny_head
-
-
-def test_same_text_in_company(tiny_pair: Any) -> None:
-    """Alone, in a batch, and put aside for others when a pool is full."""
-    texts = [list(text) for text in prompts(6, length=(30, 60), seed=3)]
-    options = [{"seed": seed, "temperature": 0.9} for seed in range(len(texts))]
-    with closing(load(tiny_pair[0])) as llm:
-        expected = [llm.generate_batch([t], [o], max_tokens=60)[0].tokens for t, o in zip(texts, options, strict=True)]
-    assert len({tuple(text) for text in expected}) == len(texts)
-    for more in ({"n_parallel": 6}, {"n_parallel": 4, "kv_unified": True, "n_ctx": 256}):
-        with closing(load(*tiny_pair, draft_n_max=3, **more)) as llm:
-            found = [r.tokens for r in llm.generate_batch(texts, options, max_tokens=60)]
-            assert found == expected
-
-
-def test_same_text_when_the_context_shifts(tiny_pair: Any) -> None:
-    found = []
-    for head in (None, tiny_pair[1]):
-        with closing(load(tiny_pair[0], head, n_ctx=256)) as llm:
-            engine = llm.engine
-            s = engine.prepare(prompts(1, length=(100, 101))[0], Sampling(seed=5), max_tokens=300, shift=Shift(4))
-            engine.submit(s)
-            while not s.is_done:
-                engine.step()
-            assert s.n_cut > 0
-            found.append([s.n_cut, *s.generated])
-    assert found[0] == found[1]
 
 
 # the drafts

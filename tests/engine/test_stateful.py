@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import llama_cpp
@@ -29,7 +29,7 @@ from faults import Fault, Full, Interrupt, Lost, armed
 from invariants import check_draft_cache, check_empty, check_engine
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve, Planner
-from llama_cpp_eagle3.engine import DraftSettings, Sequence
+from llama_cpp_eagle3.engine import DraftSettings, Rng, Sequence
 from llama_cpp_eagle3.engine.detokenizer import N_COMPLETE
 from loading import load
 from mtp import write_able
@@ -225,6 +225,7 @@ class Machine(RuleBasedStateMachine):
         draft=st.sampled_from(["chain", "tree", "auto"]),
         draft_n_max=st.integers(1, 5),
         with_planner=st.booleans(),
+        rng=st.sampled_from(["gumbel", "gumbel", "llama"]),
     )
     def load(
         self,
@@ -238,7 +239,9 @@ class Machine(RuleBasedStateMachine):
         draft: str,
         draft_n_max: int,
         with_planner: bool,
+        rng: Rng,
     ) -> None:
+        self.rng = rng
         self.is_pool = is_pool or n_parallel == 1
         n_ctx = 256 if self.is_pool else 256 * n_parallel
         options: dict[str, Any] = {"n_parallel": n_parallel, "kv_unified": is_pool, "n_ctx": n_ctx}
@@ -249,7 +252,7 @@ class Machine(RuleBasedStateMachine):
             options["draft_n_max"] = draft_n_max
         else:
             options["draft_sources"] = ()
-        self.llm = load(self.kind.target, self.kind.head if with_head else None, rng="llama", **options)
+        self.llm = load(self.kind.target, self.kind.head if with_head else None, rng=rng, **options)
         self.engine = self.llm.engine
         assert self.engine.n_ctx == 256
         assert self.engine.target.is_pooled == self.is_pool
@@ -331,7 +334,7 @@ class Machine(RuleBasedStateMachine):
         logprobs: Any,
         n: int,
     ) -> None:
-        prompt = self._tokens(text) or [1]
+        prompt, draw = self._tokens(text) or [1], replace(draw, rng=self.rng)
         for _ in range(n):
             self._add(prompt, draw, mode, max_tokens, stop, Failing(fails_at, error) if fails_at else None, logprobs)
 
@@ -396,8 +399,8 @@ class Machine(RuleBasedStateMachine):
         self._check()
 
     @rule(fault=maybe_errors)
-    def vacate(self, fault: Fault | None) -> None:
-        self._attempt(fault, self.engine.vacate)
+    def preempt_all(self, fault: Fault | None) -> None:
+        self._attempt(fault, self.engine.preempt_all)
 
     @rule(fault=maybe_errors)
     def clear(self, fault: Fault | None) -> None:
@@ -405,7 +408,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(some=st.lists(texts, min_size=1, max_size=3), draw=draws)
     def generate_batch(self, some: list[Any], draw: Draw) -> None:
-        prompts = [(self._tokens(text) or [1])[:240] for text in some]
+        prompts, draw = [(self._tokens(text) or [1])[:240] for text in some], replace(draw, rng=self.rng)
         for r in self.requests:
             r.is_watched = False  # what comes of the others in between is nobody's
         options = draw.options()
@@ -429,7 +432,7 @@ class Machine(RuleBasedStateMachine):
     )  # fmt: skip
     def own_generate(self, text: Any, draw: Draw, n: int, reset: bool, stays: bool, fault: Fault | None) -> None:
         self._look_at_own()
-        tokens = self._tokens(text)
+        tokens, draw = self._tokens(text), replace(draw, rng=self.rng)
         prompt = tokens if reset else [*self.own, *tokens]
         if not prompt:
             return

@@ -117,6 +117,10 @@ def test_seeds(running: Running) -> None:
     several = running.ask("/completion", {**body, "n": 3})
     assert [answer["index"] for answer in several] == [0, 1, 2]
     assert several[0]["content"] == first
+    for i, answer in enumerate(several):  # each choice has a seed of its own
+        alone = running.ask("/completion", {**body, "seed": body["seed"] + i, "speculative": False})
+        assert alone["content"] == answer["content"]
+    assert len({answer["content"] for answer in several}) == 3
     assert len({answer["content"] for answer in several}) == 3
 
 

@@ -17,6 +17,7 @@ from tiny import write_head
 
 MAGIC = b"EAGLE3SLOT\x02\n"
 FIRST = {"prompt": "the self returned another list of words", "n_predict": 30, "temperature": 0.0}
+SAMPLED = {"temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7}
 
 
 def go_on(running: Running, id_slot: int) -> Any:
@@ -72,16 +73,22 @@ def test_saves_to_one_name_at_once(running: Running) -> None:
     running.ask("/slots/0?action=restore", {"filename": "one-name.bin"})
 
 
-def test_after_a_restart(pair: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_after_a_restart(pair: Any, tmp_path: Path, how: dict[str, Any]) -> None:
     options = {"slot_save_path": tmp_path}
     with Running(*pair, draft_n_max=4, options=options) as running:
-        first = running.ask("/completion", {**FIRST, "id_slot": 0})
+        first = running.ask("/completion", {**FIRST, **how, "id_slot": 0})
         running.ask("/slots/0?action=save", {"filename": "saved"})
-        body = {**FIRST, "prompt": FIRST["prompt"] + first["content"] + "x", "id_slot": 0, "n_probs": 2}
+        body = {**FIRST, **how, "prompt": FIRST["prompt"] + first["content"] + "x", "id_slot": 0, "n_probs": 2}
         expected = running.ask("/completion", body)
     with Running(*pair, draft_n_max=4, options=options) as running:
         running.ask("/slots/1?action=restore", {"filename": "saved"})
         found = running.ask("/completion", {**body, "id_slot": 1})
+    with Running(pair[0]) as running:  # without head or slot
+        body.pop("id_slot")
+        assert running.ask("/completion", body)["content"] == expected["content"]
+        other = running.ask("/completion", {**body, "seed": 8})["content"]
+        assert (other == expected["content"]) == (not how)
     for key in ("content", "completion_probabilities"):
         assert found[key] == expected[key]
     for key in ("cache_n", "prompt_n", "draft_n", "draft_n_accepted"):

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import placement
+from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.planning import Costs, make_planner
 
 # One thread each: tiny models gain nothing from more, and several test processes may share two cores.
 # A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.
@@ -47,11 +49,35 @@ def load_plain(target: Any, **options: Any) -> llama_cpp.Llama:
     return llama_cpp.Llama(path_of(target), **OPTIONS | options)
 
 
+def load_dice(target: Any, **options: Any) -> DiceLlama:
+    """The same, which draws with numpy's noise."""
+    return DiceLlama(path_of(target), **OPTIONS | options)
+
+
 def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
     """The first n tokens, greedy if nothing else is said."""
     stream = llm.generate(list(prompt), **{"temp": 0.0} | options)
     with closing(stream):
         return list(islice(stream, n))
+
+
+def cheap_rows(llm: Eagle3Llama) -> None:
+    """As if rows cost nothing, so that all that is suggested is verified."""
+    flat = dict.fromkeys((1, 8, 32, 64), 1e5)
+    step = {} if llm.head is None else {1: 1.0}
+    costs = Costs(flat, step, step, llm.draft_type)
+    engine = llm.engine
+    n_leaves = engine.target.n_leaves_max
+    engine.planner = make_planner(
+        engine,
+        costs,
+        n_max=16,
+        n_nodes_max=24,
+        top_k=3 if n_leaves > 1 else 1,
+        n_leaves_max=n_leaves,
+        n_seq_max=engine.target.n_seq,
+        uniform=not engine.target.is_pooled,
+    )
 
 
 class Drafts:

@@ -10,8 +10,8 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3.engine import Sampling
-from loading import load_plain, take
+from llama_cpp_eagle3.engine import Rng, Sampling
+from loading import load_dice, take
 
 N_CTX = 768
 ROUNDING = 5e-4
@@ -28,6 +28,7 @@ class Draw:
     mirostat_mode: int = 0
     seed: int = 1
     ignore_eos: bool = False
+    rng: Rng = "gumbel"
 
     def sampling(self, processors: Sequence[Any] = ()) -> Sampling:
         """For the engine."""
@@ -37,13 +38,13 @@ class Draw:
             repeat_penalty=self.repeat_penalty,
             mirostat_mode=self.mirostat_mode,
             seed=self.seed,
-            rng="llama",
+            rng=self.rng,
             ignore_eos=self.ignore_eos,
             logits_processors=list(processors),
         )
 
     def options(self) -> dict[str, Any]:
-        """For `Llama.generate`, but for seed and ignore_eos."""
+        """For `Llama.generate`, but for seed, ignore_eos and rng."""
         return {
             "temp": self.temperature,
             "top_k": self.top_k,
@@ -56,7 +57,7 @@ class Reference:
     """Plain decoding of a target, which remembers what it has seen."""
 
     def __init__(self, target: Any, **options: Any):
-        self.plain = load_plain(target, n_ctx=N_CTX, n_batch=N_CTX, **options)
+        self.plain = load_dice(target, n_ctx=N_CTX, n_batch=N_CTX, **options)
         self.eog = [t for t in range(self.plain.n_vocab()) if llama_cpp.llama_vocab_is_eog(self._vocab(), t)]
         self.n_ties = 0
         self._texts: dict[tuple[tuple[int, ...], Draw], list[int]] = {}
@@ -84,6 +85,7 @@ class Reference:
         options = {"logits_processor": llama_cpp.LogitsProcessorList(processors)} if processors else {}
         self.plain.reset()
         self.plain.set_seed(draw.seed)
+        self.plain.rng = draw.rng
         return take(self.plain, prompt, n, **draw.options(), **options)
 
     def check(self, prompt: Sequence[int], draw: Draw, found: list[int]) -> list[int]:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import NgramStore
-from llama_cpp_eagle3.planning import Costs, make_planner
-from loading import is_tie, load, load_plain, take
+from loading import cheap_rows, is_tie, load, load_plain, take
 from recurrent_pairs import KINDS, write_pair
 
 N_TOKENS = 60
@@ -24,25 +22,6 @@ def looping(n: int, seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     parts = [rng.integers(3, 100, 12).tolist() for _ in range(n)]
     return [[*part, *part[:9], *part[3:10]] for part in parts]
-
-
-def cheap_rows(llm: Eagle3Llama) -> None:
-    """As if rows cost nothing, so that all that is suggested is verified."""
-    flat = dict.fromkeys((1, 8, 32, 64), 1e5)
-    step = {} if llm.head is None else {1: 1.0}
-    costs = Costs(flat, step, step, llm.draft_type)
-    engine = llm.engine
-    n_leaves = engine.target.n_leaves_max
-    engine.planner = make_planner(
-        engine,
-        costs,
-        n_max=16,
-        n_nodes_max=24,
-        top_k=3 if n_leaves > 1 else 1,
-        n_leaves_max=n_leaves,
-        n_seq_max=engine.target.n_seq,
-        uniform=not engine.target.is_pooled,
-    )
 
 
 @pytest.fixture(scope="module", params=["trim", "snapshots", "checkpoint"])

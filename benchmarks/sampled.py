@@ -1,0 +1,123 @@
+"""Sampled text by temperature: drafts that know the noise of the draw (rng "gumbel") and drafts that do not ("llama").
+
+llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed in all of them. What is
+accepted does not depend on the machine, but for "auto", which drafts what pays there. Speeds are of the processor's
+time: use -t 1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import common
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.report import plot_curves
+from llama_cpp_eagle3.bench.runs import load
+from llama_cpp_eagle3.engine import RNGS
+from llama_cpp_eagle3.stats import Stats
+
+DRAFTS: dict[str, dict[str, Any]] = {
+    "chain of 4": {"draft": "chain", "draft_n_max": 4},
+    "tree": {"draft": "tree"},
+    "auto": {"draft": "auto", "draft_sources": ("head",)},
+}
+
+
+@dataclass
+class Side:
+    """What one generator gave at one temperature."""
+
+    stats: Stats = field(default_factory=Stats)
+    seconds: list[float] = field(default_factory=list)
+    """Processor time per token, of each text."""
+
+
+def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, dict[float, dict[str, Side]]]:
+    """Draft -> temperature -> generator -> figures; of greedy text there is one generator."""
+    found: dict[str, dict[float, dict[str, Side]]] = {name: {} for name in names}
+    with ExitStack() as stack:
+        llms: Mapping[str, Eagle3Llama] = {
+            name: stack.enter_context(
+                closing(load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **DRAFTS[name]))
+            )
+            for name in names
+        }
+        prompts = [llms[names[0]].tokenize(text.encode(), special=True) for text in common.prompts(args)]
+        for i in range(args.runs):
+            for j, prompt in enumerate(prompts):
+                common.progress(f"run {i + 1} of {args.runs}, prompt {j + 1} of {len(prompts)}")
+                for name, llm in llms.items():
+                    for t in args.temperatures:
+                        sides = found[name].setdefault(t, {rng: Side() for rng in (RNGS if t > 0 else RNGS[:1])})
+                        for rng, side in sides.items():
+                            start = time.process_time()
+                            result = llm.generate_batch(
+                                [prompt],
+                                max_tokens=args.n_predict,
+                                temperature=t,
+                                seed=1000 * i + j,
+                                rng=rng,
+                                ignore_eos=True,
+                            )[0]
+                            side.seconds.append((time.process_time() - start) / len(result.tokens))
+                            side.stats += result.stats
+    return found
+
+
+def main() -> None:
+    p = common.parser(__doc__, runs=1)
+    p.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 0.8, 1.0, 1.2])
+    p.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
+    args = p.parse_args()
+    model, draft = common.pair(args)
+    found = measure(args, model, draft, args.drafts)
+
+    rows = []
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for name, by_temperature in found.items():
+        for t, sides in by_temperature.items():
+            lengths = {rng: side.stats.mean_acceptance_length for rng, side in sides.items()}
+            for rng in RNGS:
+                curves.setdefault(f"{name}, {rng}", []).append((t, lengths.get(rng, lengths[RNGS[0]])))
+            if t == 0.0:
+                rows.append([name, f"{t:g}", f"{lengths['gumbel']:.2f}", "", "", ""])
+                continue
+            pairs = zip(sides["llama"].seconds, sides["gumbel"].seconds, strict=True)
+            ratio = median(theirs / own for theirs, own in pairs)
+            rows.append(
+                [
+                    *(name, f"{t:g}", f"{lengths['gumbel']:.2f}", f"{lengths['llama']:.2f}"),
+                    *(f"{lengths['gumbel'] / lengths['llama']:.2f}", f"{ratio:.2f}"),
+                ]
+            )
+    head = ["draft", "temperature", "`gumbel`", "`llama`", "ratio", "tokens/s, ratio"]
+    n = len(common.prompts(args))
+    text = (
+        f"{table(head, rows)}\n\nMean acceptance length. {n} prompts, {args.n_predict} tokens each, llama.cpp's "
+        f"default samplers, runs: {args.runs}, each with seeds of its own. tokens/s: of the processor's time, median "
+        "of interleaved pairs."
+    )
+    data = {
+        name: {
+            f"{t:g}": {
+                rng: {"mean_acceptance_length": side.stats.mean_acceptance_length, "cpu_seconds": side.seconds}
+                for rng, side in sides.items()
+            }
+            for t, sides in by_temperature.items()
+        }
+        for name, by_temperature in found.items()
+    }
+    common.finish(args, common.Section("sampled", "Sampled text", text, data), [model, draft])
+    if args.publish:
+        plot_curves(common.HERE / "results" / "sampled.svg", curves, "temperature", "mean acceptance length")
+
+
+if __name__ == "__main__":
+    main()
