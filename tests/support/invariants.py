@@ -125,7 +125,7 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     fresh.reset()
     fresh.eval(tokens[:n])
     rows = np.asarray(fresh.features).reshape(n, -1)
-    if isinstance(llm.drafter, MtpDrafter):
+    if isinstance(llm.drafter, MtpDrafter) and isinstance(fresh.drafter, MtpDrafter):
         _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
         return
     fresh.drafter.propose(0, 1)  # writes all rows that wait
@@ -138,17 +138,16 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {slot}")
 
 
-def _check_next_drafts(drafter: MtpDrafter, fresh: Drafter, seq_id: int) -> None:
-    """What it would draft next, in another drafter that has seen the same tokens. It stays as it is."""
+def _check_next_drafts(drafter: MtpDrafter, fresh: MtpDrafter, seq_id: int) -> None:
+    """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
     state = drafter.state_get(seq_id)
     if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
         return
-    logits = []
-    for _ in range(2):
-        fresh.propose(0, 2)
-        logits.append(fresh.draft_logits)
-        fresh.state_set(state)
-    _check_close(logits[1], logits[0], f"what is drafted behind {seq_id}")
+    drafter.propose(0, 1, seq_id=seq_id)
+    found = drafter.draft_logits
+    drafter.state_set(state, seq_id)
+    fresh.propose(0, 1)
+    _check_close(found, fresh.draft_logits, f"what is drafted behind sequence {seq_id}")
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:
