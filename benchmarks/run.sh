@@ -29,6 +29,7 @@ $python benchmarks/serve.py --publish
 $python benchmarks/serve_cost.py --publish
 $python benchmarks/soak.py --publish
 $python benchmarks/pair.py --publish
+$python benchmarks/sampled.py -t 1 -n 48 --temperatures 0 0.6 0.8 1.0 --drafts "chain of 4" tree --publish
 $python benchmarks/peer.py --publish
 $python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish
 $python benchmarks/prefill.py --publish

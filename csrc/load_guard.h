@@ -31,7 +31,7 @@ class abort_guard {
     friend struct guard_state;
 };
 
-// The same, and it listens to what llama.cpp says on this thread, so that a failure can be told with its reason
+// The same, and it collects what llama.cpp logs on this thread, so that an error can name its reason
 class load_guard {
   public:
     load_guard();

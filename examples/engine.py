@@ -28,10 +28,12 @@ def main() -> None:
             engine.cancel(added[1])  # its client has gone
         for output in engine.step():
             i = added.index(output.sequence)
-            print(f"{n_steps:3d}  request {i}: {output.text!r}{'  [drafted]' if output.sequence.drafted else ''}")
+            print(f"{n_steps:3d}  request {i}: {output.text!r}{'  [drafted]' if output.drafted else ''}")
         n_steps += 1
     for i, sequence in enumerate(added):
-        print(f"request {i}: {sequence.finish_reason}, {len(sequence.generated)} tokens, {sequence.stats}")
+        print(
+            f"request {i}: {sequence.result.finish_reason}, {len(sequence.generated)} tokens, {sequence.result.stats}"
+        )
 
 
 if __name__ == "__main__":

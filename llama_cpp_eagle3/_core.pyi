@@ -277,9 +277,8 @@ class Target:
     def decode_parts(self, parts: Sequence[BatchPart], n_pad: int = 0) -> None:
         """Evaluate several sequences in one batch: prompt pieces, chains and trees together.
 
-        Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, which nobody looks at and
-        nothing is left of, where the memory can take them back and has room: some kernels take four rows in less time
-        than two.
+        Rows are numbered through all parts. n_pad: padding rows to add by turns behind each part, and to remove again,
+        where the memory can take them back and has room: some kernels take less time for four rows than for two.
         """
     def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
         """Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
@@ -312,7 +311,7 @@ class Target:
         Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         """
     def sample_from(self, sampler: int, logits: npt.NDArray[np.float32], grammar: int = 0) -> int:
-        """Sample from logits that somebody has changed, float32 (n_vocab,), as `sample` does from a row."""
+        """Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row."""
     def sampled_probs(self) -> list[tuple[int, float]]:
         """Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.
 
@@ -330,7 +329,7 @@ class Target:
     def argmax(self, row: int) -> int:
         """Return the first of the most probable tokens of a row."""
     def logits(self, row: int) -> npt.NDArray[np.float32]:
-        """Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one, whoever decoded it."""
+        """Copy the logits of a row: float32, (n_vocab,). Row -1 is the context's last one."""
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
     def truncate(self, n_past: int, seq_id: int = 0) -> int:
@@ -343,7 +342,7 @@ class Target:
     def clear(self) -> None:
         """Forget all sequences, and clear the cells too: what is left in them may be NaN."""
     def settle(self) -> None:
-        """Make the memory hold exactly the accepted tokens, for whoever reads it behind our back."""
+        """Make the memory hold exactly the accepted tokens, before the context is used by other means."""
     def n_past(self, seq_id: int = 0) -> int:
         """Tokens that a sequence holds, rows of images included."""
     def position(self, n_past: int, seq_id: int = 0) -> int:
@@ -351,7 +350,7 @@ class Target:
     def spans(self, seq_id: int = 0) -> list[tuple[int, int, int]]:
         """Images in a sequence: the token where each begins, its rows, and the positions that these take."""
     def set_spans(self, spans: Sequence[tuple[int, int, int]], seq_id: int = 0) -> None:
-        """Say where images are in what somebody else has put into a sequence."""
+        """Set where images are in a sequence whose cells were written by other means."""
     def copy(self, src: int, dst: int, n_past: int) -> int:
         """Have sequence dst hold the first n_past tokens of src and nothing else; they share the cells.
 
@@ -558,19 +557,19 @@ class Drafter:
         rows: Sequence[int] | None = None,
         may_wait: bool = False,
     ) -> None:
-        """Take in rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
+        """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait: nobody
-        is going to draft soon, so that a prompt's K/V is not made before that.
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait:
+        `begin` is not expected soon, so that a prompt's K/V is not computed before.
         """
     def process_batch(self, tap: FeatureTap, parts: Sequence[tuple[int, int, list[int], list[int], bool]]) -> None:
         """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
 
-        Of a sequence that has taken in some of these rows already, the rest; one that lacks rows before them goes on
+        Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
         without those (`restart`).
         """
     def n_waiting(self, seq_id: int = 0) -> int:
-        """Rows whose K/V is made when somebody drafts for the sequence."""
+        """Rows that `begin` has to evaluate first."""
     def process_rows(
         self,
         rows: npt.NDArray[np.float32],
@@ -579,16 +578,16 @@ class Drafter:
         seq_id: int = 0,
         may_wait: bool = False,
     ) -> None:
-        """Take in rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
+        """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def guess_next_text(self) -> None:
         """Guess some tokens of what comes in long pieces, such as a prompt, until these guesses are taken."""
     def take_guesses(self) -> list[tuple[int, float, bool]]:
-        """Return what the head would have said of the text that came in, a few tokens of it: (seq_id, p, is_right).
+        """Return some tokens of prompts, compared with the best one of the drafter there: (seq_id, p, is_right).
 
         `p` is its probability of its best token there. Nothing if no text has come in since `guess_next_text`.
         """
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
-        """What the sequence's next tokens will be drawn with; None: nobody knows, or they are greedy."""
+        """What the sequence's next tokens will be drawn with; None: not known, or greedy."""
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 
@@ -650,7 +649,7 @@ class Drafter:
     def state_set(self, state: bytes, seq_id: int = 0) -> None:
         """Make a sequence what state_get() saved, of this or another one. Raises ValueError, IncompatibleDraftError."""
     def n_past(self, seq_id: int = 0) -> int:
-        """Return the number of positions whose rows were taken in."""
+        """Return the number of positions whose rows were appended."""
     @property
     def boundaries(self) -> list[int]: ...
     @property

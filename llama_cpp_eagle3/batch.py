@@ -6,12 +6,23 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
 from ._core import Guard
-from .engine import DraftSettings, Engine, Media, Sampling, Sequence, State, TokenLogprob, check_media, check_prompt
+from .engine import (
+    DraftSettings,
+    Engine,
+    Media,
+    Request,
+    Sampling,
+    Sequence,
+    State,
+    TokenLogprob,
+    check_media,
+    check_prompt,
+)
 from .errors import ContextFullError
 from .stats import Stats
 
@@ -38,21 +49,6 @@ class BatchResult:
 
 BatchStream = Generator[tuple[int, int | None, str], None, list[BatchResult]]
 """(number of the prompt, token, text that is new) as they come; the results in the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A prompt and its arguments, checked."""
-
-    tokens: list[int]
-    sampling: Sampling
-    max_tokens: int
-    stop: list[str]
-    logprobs: int | None
-    special: frozenset[int] = frozenset()
-    """Special tokens that are part of the text."""
-    media: tuple[Media, ...] = ()
-    """Images in the prompt."""
 
 
 @contextmanager
@@ -93,7 +89,7 @@ def make_request(
             f"{engine.n_ctx}. Use a larger n_ctx."
         )
     stops = [stop] if isinstance(stop, str) else list(stop or ())
-    return Request(tokens, sampling, max_tokens, stops, logprobs, media=tuple(media))
+    return Request(tokens, sampling, max_tokens=max_tokens, stop=stops, logprobs=logprobs, media=media)
 
 
 def make_requests(
@@ -122,7 +118,7 @@ def make_requests(
 
 
 class BatchRun:
-    """Requests on their way through an engine, which runs dry."""
+    """Requests that an engine is run for until all have ended."""
 
     def __init__(self, engine: Engine, requests: SequenceOf[Request], draft: DraftSettings):
         """Add all of them.
@@ -134,17 +130,9 @@ class BatchRun:
         self.sequences: list[Sequence] = []
         try:
             for request in requests:
-                added = engine.add(
-                    request.tokens,
-                    request.sampling,
-                    max_tokens=request.max_tokens,
-                    stop=request.stop,
-                    draft=draft,
-                    logprobs=request.logprobs,
-                    special=request.special,
-                    media=request.media,
-                )
-                self.sequences.append(added)
+                sequence = engine.prepare(replace(request, draft=draft))
+                engine.submit(sequence)
+                self.sequences.append(sequence)
         except BaseException:
             self.drop()
             raise
@@ -185,7 +173,7 @@ class BatchRun:
             with guard.if_free() as is_in:
                 if is_in:
                     self.drop()
-            stats = sum((sequence.stats for sequence in self.sequences), Stats())
+            stats = sum((sequence.result.stats for sequence in self.sequences), Stats())
             stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
             on_end(stats)
         return self.results()
@@ -210,10 +198,10 @@ class BatchRun:
                 prompt_tokens=s.tokens[: s.n_prompt],
                 tokens=s.generated,
                 text=str(s.detokenizer),
-                finish_reason=s.finish_reason,
-                stats=s.stats,
-                error=s.error,
-                logprobs=None if s.n_logprobs is None else s.logprobs[: len(s.generated)],
+                finish_reason=s.result.finish_reason,
+                stats=s.result.stats,
+                error=s.result.error,
+                logprobs=None if s.request.logprobs is None else s.result.logprobs[: len(s.generated)],
             )
             for s in self.sequences
         ]

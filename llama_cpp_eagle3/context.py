@@ -1,7 +1,7 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
-It is a sequence like any other, held in slot 0 between calls. Whoever uses the model between two tokens of a generator
-takes it over; the generator then goes on only if what it stands on is still there.
+It is a sequence like any other, in slot 0 between calls. A call between two tokens of a generator may change it; the
+generator then continues only if its own tokens are still there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Chain, DraftSettings, Engine, Media, ScheduledSequence, Sequence
+from .engine import Chain, DraftSettings, Engine, Media, Request, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
 
@@ -24,7 +24,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(slots=True)
 class Generation:
-    """What one call of `generate` stands on."""
+    """One call of `generate`."""
 
     chain: Chain
     draft: DraftSettings
@@ -35,10 +35,10 @@ class Generation:
 
 
 class Context:
-    """The held sequence with its arrays, which mirror it position by position."""
+    """The sequence with the arrays that mirror it position by position."""
 
     def __init__(self) -> None:
-        self.sequence = Sequence([], None, max_tokens=_NO_LIMIT, draft=DraftSettings())
+        self.sequence = Sequence(Request([]), max_tokens=_NO_LIMIT, draft=DraftSettings())
         self.engine: Engine | None = None  # until the model is loaded
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
@@ -49,11 +49,11 @@ class Context:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that target and draft have taken in."""
+        """Tokens that target and draft have evaluated."""
         return self.sequence.n_past
 
     def set_n_tokens(self, n: int) -> None:
-        """What users of Llama do: fewer goes back, more says that they have decoded something themselves."""
+        """Go back to fewer tokens; more tokens were decoded by the user, outside of the engine."""
         sequence, engine = self.sequence, self.engine
         if engine is None or self._is_being_filled or n == sequence.n_past:
             return
@@ -70,11 +70,11 @@ class Context:
     @property
     def stats(self) -> Stats:
         """Of the last (or running) generation."""
-        return self.sequence.stats
+        return self.sequence.result.stats
 
     def begin_stats(self) -> None:
         """Count anew."""
-        self.sequence.stats = Stats()
+        self.sequence.result.stats = Stats()
 
     def eval(self, tokens: list[int]) -> None:
         """Evaluate tokens behind those that are there.
@@ -155,18 +155,20 @@ class Context:
             engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
             self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
-            part = self._open()
-            if part.ended:
+            scheduled = self._open()
+            if scheduled.is_done:
                 engine.commit()  # more of the prompt is to come
                 continue
-            while (token := engine.next(sequence)) is not None:
-                self._mirror(part)
+            while (output := engine.sample(sequence)) is not None:
+                token = output.token
+                assert token is not None
+                self._mirror(scheduled)
                 if generation.stop is not None and generation.stop(
-                    self.input_ids[: sequence.n_past], engine.target.logits(part.row)
+                    self.input_ids[: sequence.n_past], engine.target.logits(scheduled.row)
                 ):
                     return
                 generation.tokens.append(token)
-                self.last_token_drafted = sequence.drafted
+                self.last_token_drafted = output.drafted
                 n_past = sequence.n_past
                 sent = yield token
                 if self._driver is not generation or sequence.n_past != n_past:
@@ -176,8 +178,8 @@ class Context:
                     engine.commit()
                     sequence.tokens = generation.tokens.copy()
                     sequence.n_prompt = len(sequence.tokens)
-                if sequence.part is not part:
-                    break  # somebody settled the round meanwhile
+                if sequence.scheduled is not scheduled:
+                    break  # another call has committed the step
             engine.commit()
 
     def end(self, generation: Generation) -> None:
@@ -195,7 +197,7 @@ class Context:
 
     @contextmanager
     def being_filled(self) -> Iterator[None]:
-        """Somebody fills the empty context from a saved state, and sets `input_ids` and `n_tokens` on the way."""
+        """Ignore `n_tokens` as Llama sets it while it fills the empty context from a saved state."""
         self._is_being_filled = True
         try:
             yield
@@ -209,12 +211,12 @@ class Context:
         self._n_mirrored = n_tokens
 
     def _begin(self) -> Engine:
-        """Settle the open round, and have the sequence hold exactly what was taken in: another call begins."""
+        """Commit the open step and drop pending tokens: another call begins."""
         engine, sequence = self.engine, self.sequence
         assert engine is not None
         self._driver = None
-        if sequence.part is not None:
-            self._mirror(sequence.part)  # an interrupt may have come in between
+        if sequence.scheduled is not None:
+            self._mirror(sequence.scheduled)  # an interrupt may have come in between
         engine.commit()
         del sequence.tokens[sequence.n_past :]
         self._n_mirrored = min(self._n_mirrored, sequence.n_past)
@@ -234,14 +236,14 @@ class Context:
     def _open(self) -> ScheduledSequence:
         """One pass for this sequence."""
         assert self.engine is not None
-        opened = self.engine.open(self.sequence)
-        assert opened is not None
-        part = opened.parts[0]
-        self._mirror(part)
-        return part
+        step = self.engine.open(self.sequence)
+        assert step is not None
+        scheduled = step.scheduled[0]
+        self._mirror(scheduled)
+        return scheduled
 
-    def _mirror(self, part: ScheduledSequence) -> None:
-        """Write what was taken in into Llama's arrays."""
+    def _mirror(self, scheduled: ScheduledSequence) -> None:
+        """Copy what was evaluated into Llama's arrays."""
         sequence, m = self.sequence, self._n_mirrored
         n = sequence.n_past
         if n <= m:
@@ -252,13 +254,13 @@ class Context:
             self.input_ids[m:n] = sequence.tokens[m:n]
         if sequence.logits_all:
             assert self.engine is not None
-            for position in range(max(m, part.n_past), n):
-                row = part.first_row + part.path[position - part.n_past]
+            for position in range(max(m, scheduled.n_past), n):
+                row = scheduled.first_row + scheduled.path[position - scheduled.n_past]
                 self.scores[position] = self.engine.target.logits(row)
         self._n_mirrored = n
 
     def _take_back(self, generation: Generation, n_past: int) -> None:
-        """Somebody used the model between two tokens: go on only if what the generation stands on is still there."""
+        """Another call used the model between two tokens: continue only if the generation's tokens are still there."""
         sequence, engine = self.sequence, self._begin()
         if sequence.n_past < max(n_past, 1) or sequence.tokens[:n_past] != generation.tokens[:n_past]:
             raise Eagle3Error(

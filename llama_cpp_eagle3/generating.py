@@ -11,11 +11,11 @@ from typing import Any, Literal, overload
 
 from llama_cpp import LlamaGrammar, LlamaTokenizer, LogitsProcessorList, StoppingCriteriaList
 
-from .batch import BatchResult, BatchRun, BatchStream, Request, make_requests, progress_bar
+from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_bar
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Generation
-from .engine import Chain, Rng, Sampling
+from .engine import Chain, Request, Rng, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
 from .errors import ContextFullError
@@ -104,14 +104,14 @@ class GeneratingLlama(EngineLlama):
                         context.stats.total_ns += perf_counter_ns() - start
                 sent = yield token
         finally:
-            # else somebody is at it, who has settled the round
+            # else another thread uses the engine, and has committed the step
             with self._guard.if_free() as is_in:
                 if is_in and generation is not None:
                     context.end(generation)
                     self._explain()
 
     def _check_length(self, text: str) -> None:
-        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is somebody else's."""
+        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is not llama.cpp's."""
         if type(self.tokenizer_) is LlamaTokenizer:
             self.engine.vocab.check_length(text, self.engine.n_ctx)
 
@@ -261,7 +261,7 @@ class GeneratingLlama(EngineLlama):
         return BatchRun(self.engine, requests, settings), calibrate_ns
 
     def _end_run(self, stats: Stats) -> None:
-        self._context.sequence.stats = stats
+        self._context.sequence.result.stats = stats
         self._explain()
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
@@ -326,7 +326,7 @@ class GeneratingLlama(EngineLlama):
         def texts() -> Iterator[str]:
             for _, _, text in run.stream(self._guard, progress_bar(1, False), self._end_run, 0, calibrate_ns):
                 yield text
-            if run.sequences[0].error is not None:
-                raise run.sequences[0].error
+            if run.sequences[0].result.error is not None:
+                raise run.sequences[0].result.error
 
         return run.sequences[0], texts()

@@ -284,7 +284,7 @@ class Eagle3Llama(GeneratingLlama):
             draft_model=self.draft_model,
             ngram=loading.make_ngram_drafter(self._ngram_store),
             n_rs_seq=self.context_params.n_rs_seq,
-            before_pass=loading.check_servers,
+            before_step=loading.check_servers,
             log=self._info,
             prefill_budget=self._prefill_budget,
             prefix_cache_bytes=self._prefix_cache_bytes,

@@ -76,6 +76,7 @@ class Loading:
         self._kept: list[Any] = []
         self._adapters: list[Any] = []
         self._n_guards = 0  # sequence ids for what has left the windows of a pool
+        self._why_no_guards = ""
 
     @property
     def uses_block(self) -> bool:
@@ -131,6 +132,13 @@ class Loading:
         if has_windows and draft.is_pooled and 1 < n_seq <= n_max // 2:
             self._n_guards = n_seq
             n_seq *= 2
+        elif has_windows and draft.is_pooled and n_seq > 1:
+            n_most = lib.llama_max_parallel_sequences() // 2
+            remedy = f"n_parallel of at most {n_most}" if n_seq > n_most else f"n_ubatch of at least {2 * n_seq}"
+            self._why_no_guards = (
+                f"n_parallel = {n_seq} with n_ubatch = {params.n_ubatch}: llama.cpp may give cells that have left "
+                f"a window to other sequences, and a cached prefix is then evaluated again; {remedy} prevents that"
+            )
         if draft.drafts:
             if has_states:
                 params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
@@ -172,6 +180,8 @@ class Loading:
             n_threads = max(1, int(lib.llama_n_threads(ctx)))
             self.kernels = CpuKernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
         self.model.set_adapters(ctx, self._adapters)
+        if self._why_no_guards:
+            log(self._why_no_guards)
         with without_details():  # it makes the context's graphs, to check them
             return Target(int(ctx), int(model), self.tap, self.draft.n_parallel, self._n_guards)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import llama_cpp
 
-from .engine.sequence import DraftSource
+from .engine import DraftSource
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
 
 MODES = ("auto", "chain", "tree")

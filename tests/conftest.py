@@ -152,7 +152,9 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners are not told what passes take, so that the costs of a test stay as they are."""
     observe = AutoProposer.observe
     monkeypatch.setattr(
-        AutoProposer, "observe", lambda self, ended, parts, _: observe(self, replace(ended, verify_ns=0), parts, 0)
+        AutoProposer,
+        "observe",
+        lambda self, step, drafted, _: observe(self, replace(step, verify_ns=0), drafted, 0),
     )
 
 

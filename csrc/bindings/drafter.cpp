@@ -126,11 +126,11 @@ void register_drafter(py::module_ & m) {
             "[name of a kernel]: own weights that it computes.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
-             "Take in rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
+             "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. "
-             "may_wait: nobody is going to draft soon, so that a prompt's K/V is not made before that.")
+             "may_wait: begin() is not expected soon, so that a prompt's K/V is not computed before.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
-             "The same for several sequences, each (seq_id, n_past, tokens, rows, may_wait). Of one that has taken in "
+             "The same for several sequences, each (seq_id, n_past, tokens, rows, may_wait). Of one that has "
              "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
              py::arg("seq_id") = 0, py::arg("may_wait") = false,
@@ -152,8 +152,8 @@ void register_drafter(py::module_ & m) {
                 }
                 return guesses;
             },
-            "What the head would have said of the text that came in, a few tokens of it: (seq_id, p, is_right), p its "
-            "probability of its best token there.")
+            "Some tokens of prompts, compared with the drafter's best one there: (seq_id, p, is_right), p its "
+            "probability.")
         .def(
             "set_noise",
             [](py_drafter & self, std::shared_ptr<gumbel_noise> noise, llama_seq_id seq_id) {
@@ -161,7 +161,7 @@ void register_drafter(py::module_ & m) {
                 self.impl().set_noise(std::move(noise), seq_id);
             },
             py::arg("noise"), py::arg("seq_id") = 0,
-            "What the sequence's next tokens will be drawn with; None: nobody knows, or they are greedy.")
+            "What the sequence's next tokens will be drawn with; None: not known, or greedy.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
@@ -285,10 +285,10 @@ void register_drafter(py::module_ & m) {
             "P-EAGLE: one graph drafts all tokens, and expand() costs nothing")
         .def(
             "n_past", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_past(seq_id); },
-            py::arg("seq_id") = 0, "Positions whose rows were taken in.")
+            py::arg("seq_id") = 0, "Positions whose rows were appended.")
         .def(
             "n_waiting", [](const py_drafter & self, llama_seq_id seq_id) { return self.impl().n_waiting(seq_id); },
-            py::arg("seq_id") = 0, "Rows whose K/V is made when somebody drafts for the sequence.")
+            py::arg("seq_id") = 0, "Rows that begin() has to evaluate first.")
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "of the matrices that the first graph of a round reads, lm_head included")

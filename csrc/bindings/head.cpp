@@ -27,7 +27,8 @@ void register_head(py::module_ & m) {
         .def_readonly("n_embd_head", &head_hparams::n_embd_head)
         .def_readonly("n_rot", &head_hparams::n_rot)
         .def_readonly("n_vocab_dft", &head_hparams::n_vocab_dft, "draft vocabulary, 0 = the target's")
-        .def_readonly("n_vocab", &head_hparams::n_vocab, "target vocabulary as the head knows it, 0 = unknown")
+        .def_readonly("n_vocab", &head_hparams::n_vocab,
+                      "size of the target vocabulary that the file has, 0 = it has none")
         .def_readonly("norm_before_residual", &head_hparams::norm_before_residual)
         .def_readonly("norm_before_fc", &head_hparams::norm_before_fc)
         .def_readonly("fc_norm", &head_hparams::fc_norm)

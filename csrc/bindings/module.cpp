@@ -68,6 +68,7 @@ PYBIND11_MODULE(_core, m) {
     register_devices(m);
     register_feature_tap(m);
     register_target(m);
+    register_target_info(m);
     register_head(m);
     register_kernels(m);
     register_model_files(m);

@@ -119,8 +119,8 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
                                          bool uniform, bool replays, bool pads, std::shared_ptr<text_source> text) {
     if (text != nullptr && text->n_seq_max() < n_seq_max) {
-        throw std::invalid_argument(
-            format("planner: expected a NgramDrafter for %d sequences, found one for %d", n_seq_max, text->n_seq_max()));
+        throw std::invalid_argument(format("planner: expected a NgramDrafter for %d sequences, found one for %d",
+                                           n_seq_max, text->n_seq_max()));
     }
     planner_params params;
     params.n_max        = n_max;

@@ -4,9 +4,7 @@
 #include "error.h"
 #include "module.h"
 #include "nogil.h"
-#include "target/arch_table.h"
 #include "target/graph_check.h"
-#include "target/target_info.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -108,14 +106,14 @@ void decode_parts(py_target & self, const std::vector<batch_part> & parts, int32
 
 py::bytes state_get(py_target & self, llama_seq_id seq_id) {
     const busy_flag::scope     scope(self.busy);
-    const std::vector<uint8_t> state = self.impl.state_get(seq_id);
+    const std::vector<uint8_t> state = self.impl.memory().state_get(seq_id);
     return { reinterpret_cast<const char *>(state.data()), state.size() };
 }
 
 void state_set(py_target & self, llama_seq_id seq_id, const py::bytes & state) {
     const busy_flag::scope scope(self.busy);
     const std::string_view bytes = state;
-    self.impl.state_set(seq_id, { bytes.begin(), bytes.end() });
+    self.impl.memory().state_set(seq_id, { bytes.begin(), bytes.end() });
 }
 
 llama_token sample_from(py_target & self, uintptr_t sampler,
@@ -125,14 +123,14 @@ llama_token sample_from(py_target & self, uintptr_t sampler,
     if (logits.ndim() != 1 || logits.shape(0) != self.impl.n_vocab()) {
         throw std::invalid_argument(format("expected %d logits in one dimension", self.impl.n_vocab()));
     }
-    return self.impl.sample_from(reinterpret_cast<llama_sampler *>(sampler), logits.data(),
-                                 reinterpret_cast<llama_sampler *>(grammar));
+    return self.impl.sampler().sample(reinterpret_cast<llama_sampler *>(sampler), logits.data(),
+                                      /*n_best =*/0, reinterpret_cast<llama_sampler *>(grammar));
 }
 
 std::vector<std::pair<llama_token, float>> sampled_probs(py_target & self) {
     const busy_flag::scope                     scope(self.busy);
     std::vector<std::pair<llama_token, float>> res;
-    for (const llama_token_data & candidate : self.impl.sampled_probs()) {
+    for (const llama_token_data & candidate : self.impl.sampler().probs()) {
         res.emplace_back(candidate.id, candidate.p);
     }
     return res;
@@ -232,15 +230,15 @@ void register_target(py::module_ & m) {
         .def("decode_parts", &decode_parts, py::arg("parts"), py::arg("n_pad") = 0, without_gil(), R"pbdoc(
             The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
 
-            Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, which nobody looks at
-            and nothing is left of, where the memory can take them back and has room: some kernels take four rows in
+            Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, and to remove again,
+            where the memory can take them back and has room: some kernels take four rows in
             less time than two.
         )pbdoc")
         .def(
             "can_take_back",
             [](py_target & self, const std::vector<batch_part> & parts) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.can_take_back(parts);
+                return self.impl.memory().can_take_back(parts);
             },
             py::arg("parts"), R"pbdoc(
             Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
@@ -251,7 +249,7 @@ void register_target(py::module_ & m) {
             "keep",
             [](py_target & self, llama_seq_id seq_id, const std::vector<int32_t> & path) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.keep(seq_id, path);
+                self.impl.memory().keep(seq_id, path);
             },
             py::arg("seq_id"), py::arg("path"), without_gil(), R"pbdoc(
             After a part that was a draft: keep the path through these of its rows and forget its other tokens.
@@ -268,8 +266,8 @@ void register_target(py::module_ & m) {
                         format("expected one path per sequence, found %zu for %zu", paths.size(), seq_ids.size()));
                 }
                 for (size_t i = 0; i < seq_ids.size(); ++i) {
-                    if (self.impl.holds_draft(seq_ids[i])) {
-                        self.impl.keep(seq_ids[i], paths[i]);
+                    if (self.impl.memory().holds_draft(seq_ids[i])) {
+                        self.impl.memory().keep(seq_ids[i], paths[i]);
                     }
                 }
             },
@@ -279,7 +277,7 @@ void register_target(py::module_ & m) {
             "holds_draft",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.holds_draft(seq_id);
+                return self.impl.memory().holds_draft(seq_id);
             },
             py::arg("seq_id"), "Whether a draft was decoded of which no path was kept yet.")
         .def(
@@ -308,7 +306,7 @@ void register_target(py::module_ & m) {
             Row -1 is the last one of a decode that was not this object's; so it is in `argmax` and `logits`.
         )pbdoc")
         .def("sample_from", &sample_from, py::arg("sampler"), py::arg("logits"), py::arg("grammar") = 0, R"pbdoc(
-            Sample from logits that somebody has changed, float32 (n_vocab,), as `sample` does from a row.
+            Sample from logits that the caller has changed, float32 (n_vocab,), as `sample` does from a row.
         )pbdoc")
         .def("sampled_probs", &sampled_probs,
              "Tokens that the last `sample_from` drew from, with their probabilities, the most probable first.")
@@ -319,7 +317,7 @@ void register_target(py::module_ & m) {
             "truncate",
             [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.truncate(n_past, seq_id);
+                return self.impl.memory().truncate(n_past, seq_id);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, R"pbdoc(
             Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
@@ -330,7 +328,7 @@ void register_target(py::module_ & m) {
             "save",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.round(seq_id).save();
+                self.impl.memory().round(seq_id).save();
             },
             py::arg("seq_id") = 0,
             "Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept.")
@@ -338,7 +336,7 @@ void register_target(py::module_ & m) {
             "clear",
             [](py_target & self) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.clear();
+                self.impl.memory().clear();
             },
             without_gil(), "Forget all sequences, and clear the cells too: what is left in them may be NaN.")
         .def(
@@ -347,19 +345,20 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.settle();
             },
-            without_gil(), "Make the memory hold exactly the accepted tokens, for whoever reads it behind our back.")
+            without_gil(),
+            "Make the memory hold exactly the accepted tokens, before the context is used by other means.")
         .def(
             "n_past",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.n_past(seq_id);
+                return self.impl.memory().n_past(seq_id);
             },
             py::arg("seq_id") = 0, "Tokens that a sequence holds, rows of images included.")
         .def(
             "position",
             [](py_target & self, int32_t n_past, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.position(seq_id, n_past);
+                return self.impl.memory().position(seq_id, n_past);
             },
             py::arg("n_past"), py::arg("seq_id") = 0,
             "Position of what comes behind the first n_past tokens: n_past, or less where images share positions.")
@@ -368,7 +367,7 @@ void register_target(py::module_ & m) {
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope                             scope(self.busy);
                 std::vector<std::tuple<int32_t, int32_t, int32_t>> res;
-                for (const media_span & span : self.impl.spans(seq_id)) {
+                for (const media_span & span : self.impl.memory().spans(seq_id)) {
                     res.emplace_back(span.first, span.n_tokens, span.n_pos);
                 }
                 return res;
@@ -384,15 +383,15 @@ void register_target(py::module_ & m) {
                 for (const auto & [first, n_tokens, n_pos] : values) {
                     spans.push_back({ first, n_tokens, n_pos });
                 }
-                self.impl.set_spans(seq_id, std::move(spans));
+                self.impl.memory().set_spans(seq_id, std::move(spans));
             },
             py::arg("spans"), py::arg("seq_id") = 0,
-            "Say where images are in what somebody else has put into a sequence.")
+            "Set where images are in a sequence whose cells were written by other means.")
         .def(
             "copy",
             [](py_target & self, llama_seq_id src, llama_seq_id dst, int32_t n_past) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.copy(src, dst, n_past);
+                return self.impl.memory().copy(src, dst, n_past);
             },
             py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil(), R"pbdoc(
             Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
@@ -410,24 +409,24 @@ void register_target(py::module_ & m) {
             "n_replay",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.round(seq_id).replay().size();
+                return self.impl.memory().round(seq_id).replay().size();
             },
             py::arg("seq_id") = 0, "Accepted tokens that the next batch of a sequence evaluates once more.")
         .def(
             "n_state_bytes",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.round(seq_id).n_state_bytes();
+                return self.impl.memory().round(seq_id).n_state_bytes();
             },
             py::arg("seq_id") = 0, "Bytes of a state that is saved to go back; 0 where none is needed.")
         .def_property_readonly(
-            "rollback_kind", [](py_target & self) { return to_string(self.impl.round(0).kind()); }, R"pbdoc(
+            "rollback_kind", [](py_target & self) { return to_string(self.impl.memory().round(0).kind()); }, R"pbdoc(
             How rejected tokens go: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp
             kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
             in front of the next one, so that there is never a pass for them alone.
         )pbdoc")
         .def_property_readonly(
-            "n_ctx", [](const py_target & self) { return self.impl.n_ctx_seq(); }, "positions of a sequence")
+            "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); }, "positions of a sequence")
         .def_property_readonly(
             "n_embd_inp", [](const py_target & self) { return self.impl.n_embd_inp(); }, "values of a row that goes in")
         .def_property_readonly(
@@ -436,12 +435,12 @@ void register_target(py::module_ & m) {
         .def_property_readonly(
             "n_ubatch", [](const py_target & self) { return self.impl.n_ubatch(); }, "rows that are computed together")
         .def_property_readonly(
-            "is_pooled", [](const py_target & self) { return self.impl.is_pooled(); },
+            "is_pooled", [](const py_target & self) { return self.impl.memory().is_pooled(); },
             "whether the sequences share their cells, rather than having as many each")
         .def_property_readonly(
-            "n_seq", [](const py_target & self) { return self.impl.n_seqs(); }, "sequences of the caller")
+            "n_seq", [](const py_target & self) { return self.impl.memory().n_seqs(); }, "sequences of the caller")
         .def_property_readonly(
-            "n_leaves_max", [](const py_target & self) { return self.impl.n_leaves_max(); },
+            "n_leaves_max", [](const py_target & self) { return self.impl.memory().n_leaves_max(); },
             "leaves that a tree may have; 1 where only chains can be verified")
         .def(
             "close",
@@ -461,47 +460,6 @@ void register_target(py::module_ & m) {
         .def_property_readonly(
             "t_decode_us", [](const py_target & self) { return self.impl.t_decode_us(); },
             "microseconds in llama_decode and synchronize");
-
-    py::class_<target_info>(m, "TargetInfo", "What the header of a target's GGUF file says. Made by read_target().")
-        .def_readonly("path", &target_info::path)
-        .def_readonly("arch", &target_info::arch)
-        .def_readonly("name", &target_info::name)
-        .def_readonly("n_layer", &target_info::n_layer, "layers, without those for multi-token prediction")
-        .def_readonly("n_embd", &target_info::n_embd)
-        .def_readonly("n_vocab", &target_info::n_vocab)
-        .def_readonly("n_ctx_train", &target_info::n_ctx_train)
-        .def_readonly("n_layer_nextn", &target_info::n_layer_nextn)
-        .def_readonly("nextn", &target_info::nextn)
-        .def_readonly("file_size", &target_info::file_size)
-        .def_readonly("boundaries", &target_info::boundaries,
-                      "where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm")
-        .def_readonly("why_no_target", &target_info::why_no_target,
-                      "why no head can stand behind this model; empty if one can")
-        .def("__repr__", [](const target_info & self) {
-            return format("<TargetInfo %s n_layer=%d n_embd=%d n_vocab=%d path='%s'>", self.arch.c_str(), self.n_layer,
-                          self.n_embd, self.n_vocab, self.path.c_str());
-        });
-
-    m.def("read_target", &read_target_info, py::arg("path"), without_gil(),
-          "Read the header of a target's GGUF file, or raise ModelFileError.");
-
-    m.def(
-        "why_no_target",
-        [](const std::string & arch) {
-            const char * why = why_no_target(arch);
-            return std::string(why ? why : "");
-        },
-        py::arg("arch"), "Why no head can stand behind models of an architecture; empty if one can.");
-
-    m.def(
-        "compare_tokens",
-        [](const std::string & path_a, const std::string & path_b) {
-            const token_difference diff = compare_tokens(path_a, path_b);
-            return py::make_tuple(diff.n_different, diff.first, py::bytes(diff.text_a), py::bytes(diff.text_b));
-        },
-        py::arg("path_a"), py::arg("path_b"),
-        "Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts. "
-        "Files without a tokenizer, or with one of another size, differ in nothing here.");
 }
 
 } // namespace eagle3::python

@@ -27,7 +27,7 @@ struct head_hparams {
     int32_t n_head_kv   = 0;
     int32_t n_embd_head = 0; // of a head in the cache; of MLA kv_lora_rank + n_rot, for all heads together
     int32_t n_vocab_dft = 0; // V_d: rows of the head's own lm_head or of d2t, 0 = the target's whole vocabulary
-    int32_t n_vocab     = 0; // vocabulary of the target as the head knows it, 0 = unknown
+    int32_t n_vocab     = 0; // size of the target vocabulary that the file has, 0 = it has none
 
     bool norm_before_residual = false;
     bool norm_before_fc       = false;

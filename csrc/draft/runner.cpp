@@ -18,6 +18,17 @@ void draft_pass::clear(graph_kind kind, int32_t n_top, int32_t n_steps) {
     features.clear();
 }
 
+draft_pass::row & draft_pass::add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first) {
+    row r;
+    r.seq_id = seq_id;
+    r.token  = token;
+    r.pos = r.slot = pos;
+    r.first        = first;
+    r.end          = pos + 1;
+    rows.push_back(r);
+    return rows.back();
+}
+
 static ggml_tensor * make_state(ggml_context * ctx, int32_t n_embd, int32_t n_state) {
     return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_embd, n_state);
 }
@@ -262,6 +273,9 @@ void draft_runner::compute(const draft_pass & pass) {
         throw error(format("the draft's graph failed on %s: %s", dev_.name().c_str(), ggml_status_to_string(status)));
     }
     last_ = &graph;
+    if (pass.kind != graph_kind::kv_only) {
+        state_last_ = pass.state_last;
+    }
     read_outputs(graph);
 }
 
@@ -354,22 +368,22 @@ int32_t draft_runner::n_graph_nodes() const {
     return n;
 }
 
-std::vector<float> draft_runner::logits(int32_t i_out, int32_t i_step) const {
+std::vector<float> draft_runner::last_logits() const {
     std::vector<float> result;
     if (last_ && !last_->outputs.empty()) {
         result.resize(model_.weights.n_vocab_dft);
         const size_t n_bytes = result.size() * sizeof(float);
-        const size_t i       = index(i_out, i_step);
+        const size_t i       = index(0, last_->shape.n_steps - 1);
         const size_t n_out   = last_->shape.n_out;
         ggml_backend_tensor_get(last_->outputs[i / n_out].logits, result.data(), i % n_out * n_bytes, n_bytes);
     }
     return result;
 }
 
-std::vector<float> draft_runner::state(int32_t row) const {
+std::vector<float> draft_runner::last_state() const {
     std::vector<float> result(model_.hparams.n_embd);
     const size_t       n_bytes = result.size() * sizeof(float);
-    ggml_backend_tensor_get(model_.state, result.data(), row * n_bytes, n_bytes);
+    ggml_backend_tensor_get(model_.state, result.data(), state_last_ * n_bytes, n_bytes);
     return result;
 }
 

@@ -40,6 +40,11 @@ struct draft_pass {
     };
     std::vector<segment> features;
 
+    int32_t state_last = 0; // the row of the state that is behind the last output, for tests and tools
+
+    // append a row that sees the slots of its sequence from `first` on up to itself
+    row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first);
+
     void clear(graph_kind kind, int32_t n_top = 0, int32_t n_steps = 1);
 };
 
@@ -71,12 +76,13 @@ class draft_runner {
     // NaN
     const std::vector<draft_candidate> & candidates(int32_t i_out, int32_t i_step);
 
-    // build one, so that a device that cannot run it says so
+    // build one; throws if the device cannot run it
     void check(const draft_shape & shape) { get_graph(shape); }
 
-    // for tests and tools: of the last pass; a row of the state
-    std::vector<float> logits(int32_t i_out, int32_t i_step) const;
-    std::vector<float> state(int32_t row) const;
+    // for tests and tools: of the last step that the first chain of the last pass took; empty if there was none. Of the
+    // last pass with outputs, the recurrent row behind it
+    std::vector<float> last_logits() const;
+    std::vector<float> last_state() const;
 
     int32_t n_graph_nodes() const; // of the last pass, without those that compute nothing
 
@@ -113,6 +119,7 @@ class draft_runner {
 
     std::list<draft_graph> graphs_; // most recently used first
     draft_graph *          last_          = nullptr;
+    int32_t                state_last_    = 0;
     int64_t                cache_version_ = 0; // that they are built on
 
     draft_shape shape_; // scratch of compute

@@ -9,7 +9,7 @@
 
 namespace eagle3 {
 
-// What the drafter knows of one sequence apart from its K/V.
+// What the drafter keeps of one sequence beside its K/V.
 //
 // Pairing. Slot p of the cache holds the pair (token at p + 1, hidden row at p) and has RoPE position p. The last row
 // of a target batch therefore waits: its slot can only be written when the next token is known. Rows that arrived and

@@ -81,7 +81,7 @@ class head_weights {
     // the head's own tensors that it multiplies by
     std::vector<const ggml_tensor *> matrices() const;
 
-    // hash of everything that tells this head from another one, for saved states
+    // hash of everything in which heads differ, for saved states
     uint64_t fingerprint() const { return fingerprint_; }
 
     size_t n_bytes_shared = 0; // of the target's tensors in use

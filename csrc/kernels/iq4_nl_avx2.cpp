@@ -2,6 +2,7 @@
 // ggml/src/ggml-cpu/repack.cpp). IQ4_XS: 256 values of that table, with a scale, and one of six bits for each 32.
 #include "kernels/blocks_avx2.h"
 #include "kernels/legacy_avx2.h"
+#include "kernels/q8_K_avx2.h"
 
 #if defined(__x86_64__)
 
@@ -41,9 +42,7 @@ struct iq4_nlx8 : iq4_nl {
     }
 };
 
-constexpr int64_t QK_K =
-    256; // inputs of a block of IQ4_XS, whose bytes are a scale, the high bits of eight, the low ones, indices
-
+// The bytes of a block of IQ4_XS are a scale, the high bits of eight, the low ones, indices.
 struct iq4_xs : iq4_nl {
     static constexpr int64_t block_bytes = 17; // an eighth of it
 
@@ -66,7 +65,7 @@ struct iq4_xs : iq4_nl {
     }
 };
 
-// as ggml's quantize_row_q8_K: one scale for 256 values, here given to each 32 of them
+// Q8_K: one scale for 256 values, here given to each 32 of them
 struct q8_K_rows {
     static constexpr int64_t n_inputs = QK_K;
 
@@ -75,20 +74,12 @@ struct q8_K_rows {
         auto *    scales = reinterpret_cast<float *>(row + k);
         uint8_t * kept   = row + k + k / QK * sizeof(float);
         for (int64_t b = 0; b < k; b += QK_K) {
-            const auto [low, high] = std::minmax_element(x + b, x + b + QK_K);
-            const float max        = *high > -*low ? *high : *low; // the largest in magnitude
-            const float iscale     = max != 0.0f ? -127.0f / max : 0.0f;
-            const float d          = max != 0.0f ? 1 / iscale : 0.0f;
-            for (int64_t i = b; i < b + QK_K; i += QK) {
-                int32_t sum = 0;
-                for (int64_t j = i; j < i + QK; ++j) {
-                    const int value = std::min(_mm_cvtss_si32(_mm_set_ss(iscale * x[j])), 127);
-                    row[j]          = static_cast<uint8_t>(value);
-                    sum += value;
-                }
-                const auto keep = sums::keep(sum, d);
-                scales[i / QK]  = d;
-                std::memcpy(kept + i / QK * sizeof(keep), &keep, sizeof(keep));
+            int32_t     sums16[QK_K / 16];
+            const float d = quantize_q8_K(x + b, reinterpret_cast<int8_t *>(row + b), sums16);
+            for (int64_t i = 0; i < QK_K / QK; ++i) {
+                const auto keep    = sums::keep(sums16[2 * i] + sums16[2 * i + 1], d);
+                scales[b / QK + i] = d;
+                std::memcpy(kept + (b / QK + i) * sizeof(keep), &keep, sizeof(keep));
             }
         }
     }

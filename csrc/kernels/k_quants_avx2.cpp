@@ -1,8 +1,10 @@
-// K-quants as files have them (ggml/src/ggml-common.h), and Q4_K in ggml's repacked layout.
+// Products of K-quants: the loops that all formats share.
 #include "kernels/k_quants_avx2.h"
 
 #if defined(__x86_64__)
 #include "kernels/instruction_sets.h"
+#include "kernels/k_quads_avx2.h"
+#include "kernels/q8_K_avx2.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,352 +13,34 @@ namespace eagle3::kernels {
 
 namespace {
 
-constexpr int64_t QK       = 256; // inputs of a block
-constexpr int64_t ROWS_MAX = 16;  // rows that weights are unpacked for at once
+using namespace k_quads;
+
+constexpr int64_t ROWS_MAX = 16; // rows that weights are unpacked for at once
 
 // 256 activations. SUB inputs of the weights have a scale of their own, and so have SUB activations a sum here.
 template <int SUB>
 struct block_q8 {
-    int8_t  qs[QK];
-    int16_t sums[QK / SUB];
+    int8_t  qs[QK_K];
+    int16_t sums[QK_K / SUB];
     float   d;
 };
 
 template <int SUB>
 size_t row_size(int64_t k) {
-    return k / QK * sizeof(block_q8<SUB>);
+    return k / QK_K * sizeof(block_q8<SUB>);
 }
 
-// As ggml's quantize_row_q8_K, except that d is positive: with it, all values change their sign, and no product does.
 template <int SUB>
 AVX2 void quantize(const float * x, int64_t k, uint8_t * row) {
     auto * blocks = reinterpret_cast<block_q8<SUB> *>(row);
-    for (int64_t b = 0; b < k / QK; ++b, x += QK) {
-        __m256 max = _mm256_setzero_ps();
-        for (int i = 0; i < QK; i += 8) {
-            max = _mm256_max_ps(max, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), _mm256_loadu_ps(x + i)));
+    for (int64_t b = 0; b < k / QK_K; ++b, x += QK_K) {
+        int32_t sums[QK_K / 16];
+        blocks[b].d = avx2::quantize_q8_K(x, blocks[b].qs, sums);
+        for (int i = 0; i < QK_K / SUB; ++i) {
+            blocks[b].sums[i] = static_cast<int16_t>(SUB == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1]);
         }
-        __m128 max4        = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
-        max4               = _mm_max_ps(max4, _mm_movehl_ps(max4, max4));
-        max4               = _mm_max_ss(max4, _mm_movehdup_ps(max4));
-        const float  amax  = _mm_cvtss_f32(max4);
-        const float  scale = amax != 0.0f ? 127.0f / amax : 0.0f;
-        const __m256 id    = _mm256_set1_ps(scale);
-
-        for (int i = 0; i < QK; i += 32) {
-            __m256i q[4];
-            for (int j = 0; j < 4; ++j) {
-                q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), id));
-            }
-            const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-            const __m256i qs    = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-            _mm256_storeu_si256(reinterpret_cast<__m256i *>(blocks[b].qs + i), qs);
-
-            __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), qs); // of pairs, then of the 16 inputs of a lane
-            sums         = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-            sums         = _mm256_hadd_epi32(sums, sums);
-            sums         = _mm256_hadd_epi32(sums, sums);
-            const int first = _mm256_extract_epi32(sums, 0), second = _mm256_extract_epi32(sums, 4);
-            if constexpr (SUB == 16) {
-                blocks[b].sums[i / 16]     = static_cast<int16_t>(first);
-                blocks[b].sums[i / 16 + 1] = static_cast<int16_t>(second);
-            } else {
-                blocks[b].sums[i / 32] = static_cast<int16_t>(first + second);
-            }
-        }
-        blocks[b].d = amax != 0.0f ? 1.0f / scale : 0.0f;
     }
 }
-
-// A quad is four channels. Its vectors have a quarter for each: eight inputs of 8 bits, or four scales of 16 bits.
-// What differs between formats is how such vectors are made of one block of each channel.
-
-AVX2 inline __m128i load16(const uint8_t * p) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
-}
-
-// eight bytes of each channel, `at` bytes behind the beginnings of their blocks
-AVX2 inline __m256i load_quad(const uint8_t * const * blocks, size_t at) {
-    const auto half = [](const uint8_t * a, const uint8_t * b) AVX2 {
-        const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(a));
-        return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64 *>(b)));
-    };
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(half(blocks[0] + at, blocks[1] + at)),
-                                   half(blocks[2] + at, blocks[3] + at), 1);
-}
-
-AVX2 inline __m256i low_bits(__m256i x, int shift, int mask) {
-    return _mm256_and_si256(_mm256_srli_epi16(x, shift), _mm256_set1_epi8(static_cast<char>(mask)));
-}
-
-AVX2 inline __m128i low_bits(__m128i x, int shift, int mask) {
-    return _mm_and_si128(_mm_srli_epi16(x, shift), _mm_set1_epi8(static_cast<char>(mask)));
-}
-
-// word w of the four in x becomes x[w]'s
-AVX2 inline void transpose(__m128i (&x)[4]) {
-    const __m128i a = _mm_unpacklo_epi32(x[0], x[1]);
-    const __m128i b = _mm_unpacklo_epi32(x[2], x[3]);
-    const __m128i c = _mm_unpackhi_epi32(x[0], x[1]);
-    const __m128i d = _mm_unpackhi_epi32(x[2], x[3]);
-
-    x[0] = _mm_unpacklo_epi64(a, b);
-    x[1] = _mm_unpackhi_epi64(a, b);
-    x[2] = _mm_unpacklo_epi64(c, d);
-    x[3] = _mm_unpackhi_epi64(c, d);
-}
-
-AVX2 inline void load_scales(const uint8_t * const * blocks, size_t at, __m128i (&x)[4]) {
-    for (int c = 0; c < 4; ++c) {
-        x[c] = load16(blocks[c] + at);
-    }
-    transpose(x);
-}
-
-// pairs of half floats (d, dmin) as (d, d, -dmin, -dmin) of two channels, then of the other two
-AVX2 inline __m256 scales_of_pairs(__m128i pairs) {
-    const __m256 d = _mm256_permute_ps(_mm256_cvtph_ps(pairs), 0b11'01'10'00);
-    return _mm256_xor_ps(d, _mm256_setr_ps(0, 0, -0.0f, -0.0f, 0, 0, -0.0f, -0.0f));
-}
-
-AVX2 inline __m256 load_d_dmin(const uint8_t * const * blocks, size_t at) {
-    int32_t pairs[4];
-    for (int c = 0; c < 4; ++c) {
-        std::memcpy(pairs + c, blocks[c] + at, sizeof(int32_t));
-    }
-    return scales_of_pairs(_mm_setr_epi32(pairs[0], pairs[1], pairs[2], pairs[3]));
-}
-
-AVX2 inline __m256 load_d(const uint8_t * const * blocks, size_t at) {
-    uint16_t d[4];
-    for (int c = 0; c < 4; ++c) {
-        std::memcpy(d + c, blocks[c] + at, sizeof(uint16_t));
-    }
-    return scales_of_pairs(_mm_setr_epi32(d[0], d[1], d[2], d[3]));
-}
-
-// what a quad's block has beside its values; a value is scale * q - min, or scale * (q - 2^OFFSET_BITS)
-template <int SUB>
-struct quad_scales {
-    static constexpr int N = QK / SUB / 4; // vectors of four scales
-
-    __m256i scale[N];
-    __m256i min[N]; // or the scale once more
-    __m256  d;      // see scales_of_pairs
-};
-
-// Words of Q4_K and Q5_K: 6 bits of four scales, of four mins, with the high bits of four more, and their low bits.
-AVX2 inline void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m128i (&min)[2]) {
-    scale[0] = low_bits(x[0], 0, 63);
-    min[0]   = low_bits(x[1], 0, 63);
-    scale[1] = _mm_or_si128(low_bits(x[2], 0, 15), low_bits(x[0], 2, 48));
-    min[1]   = _mm_or_si128(low_bits(x[2], 4, 15), low_bits(x[1], 2, 48));
-}
-
-struct q4_K {
-    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
-    enum : size_t { DM = 0, SCALES = 4, QS = 16, SIZE = 144 };
-
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
-        __m128i x[4], scale[2], min[2];
-        load_scales(w, SCALES, x);
-        unpack_6_bits(x, scale, min);
-        for (int i = 0; i < 2; ++i) {
-            s.scale[i] = _mm256_cvtepu8_epi16(scale[i]);
-            s.min[i]   = _mm256_cvtepu8_epi16(min[i]);
-        }
-        s.d = load_d_dmin(w, DM);
-    }
-
-    // inputs 64 p + 8 i
-    template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
-        for (int i = 0; i < 4; ++i) {
-            const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
-            v[i]            = low_bits(q, 0, 15);
-            v[i + 4]        = low_bits(q, 4, 15);
-        }
-    }
-};
-
-struct q5_K {
-    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 31;
-    enum : size_t { DM = 0, SCALES = 4, QH = 16, QS = 48, SIZE = 176 };
-
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) { q4_K::scales(w, s); }
-
-    template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
-        for (int i = 0; i < 4; ++i) {
-            const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
-            const __m256i h = _mm256_srli_epi16(load_quad(w, QH + 8 * i), 2 * P);
-            v[i]            = _mm256_or_si256(low_bits(q, 0, 15), _mm256_slli_epi16(low_bits(h, 0, 1), 4));
-            v[i + 4]        = _mm256_or_si256(low_bits(q, 4, 15), _mm256_slli_epi16(low_bits(h, 0, 2), 3));
-        }
-    }
-};
-
-// The others have scales for 16 inputs: vectors 2 g and 2 g + 1 are inputs 128 (P / 2) + 16 (P % 2) + 32 g and + 8
-
-struct q6_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 5, Q_MAX = 63;
-    enum : size_t { QL = 0, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
-
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
-        __m128i x[4];
-        load_scales(w, SCALES, x);
-        for (int i = 0; i < 4; ++i) {
-            s.scale[i] = s.min[i] = _mm256_cvtepi8_epi16(x[i]);
-        }
-        s.d = load_d(w, D);
-    }
-
-    template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
-        for (int i = 0; i < 2; ++i) {
-            const int     at = 16 * (P % 2) + 8 * i;
-            const __m256i a  = load_quad(w, QL + 64 * (P / 2) + at);
-            const __m256i b  = load_quad(w, QL + 64 * (P / 2) + 32 + at);
-            const __m256i h  = load_quad(w, QH + 32 * (P / 2) + at);
-            v[i]             = _mm256_or_si256(low_bits(a, 0, 15), _mm256_slli_epi16(low_bits(h, 0, 3), 4));
-            v[i + 2]         = _mm256_or_si256(low_bits(b, 0, 15), _mm256_slli_epi16(low_bits(h, 0, 12), 2));
-            v[i + 4]         = _mm256_or_si256(low_bits(a, 4, 15), low_bits(h, 0, 48));
-            v[i + 6]         = _mm256_or_si256(low_bits(b, 4, 15), low_bits(h, 2, 48));
-        }
-    }
-};
-
-struct q3_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 2, Q_MAX = 7;
-    enum : size_t { HMASK = 0, QS = 32, SCALES = 96, D = 108, SIZE = 110 };
-
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
-        __m128i x[4];
-        load_scales(w, SCALES - 4, x); // 12 bytes and those before them, as nothing may be behind the block
-        const __m128i scale[4] = {
-            _mm_or_si128(low_bits(x[1], 0, 15), _mm_slli_epi16(low_bits(x[3], 0, 3), 4)),
-            _mm_or_si128(low_bits(x[2], 0, 15), _mm_slli_epi16(low_bits(x[3], 0, 12), 2)),
-            _mm_or_si128(low_bits(x[1], 4, 15), low_bits(x[3], 0, 48)),
-            _mm_or_si128(low_bits(x[2], 4, 15), low_bits(x[3], 2, 48)),
-        };
-        for (int i = 0; i < 4; ++i) {
-            s.scale[i] = s.min[i] = _mm256_sub_epi16(_mm256_cvtepu8_epi16(scale[i]), _mm256_set1_epi16(32));
-        }
-        s.d = load_d(w, D);
-    }
-
-    template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
-        for (int i = 0; i < 2; ++i) {
-            const int     at = 16 * (P % 2) + 8 * i;
-            const __m256i q  = load_quad(w, QS + 32 * (P / 2) + at);
-            const __m256i h  = _mm256_srli_epi16(load_quad(w, HMASK + at), 4 * (P / 2));
-            v[i]             = _mm256_or_si256(low_bits(q, 0, 3), _mm256_slli_epi16(low_bits(h, 0, 1), 2));
-            v[i + 2]         = _mm256_or_si256(low_bits(q, 2, 3), _mm256_slli_epi16(low_bits(h, 0, 2), 1));
-            v[i + 4]         = _mm256_or_si256(low_bits(q, 4, 3), low_bits(h, 0, 4));
-            v[i + 6]         = _mm256_or_si256(low_bits(q, 6, 3), low_bits(h, 1, 4));
-        }
-    }
-};
-
-struct q2_K {
-    static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
-    enum : size_t { SCALES = 0, QS = 16, DM = 80, SIZE = 84 };
-
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
-        __m128i x[4];
-        load_scales(w, SCALES, x);
-        for (int i = 0; i < 4; ++i) {
-            s.scale[i] = _mm256_cvtepu8_epi16(low_bits(x[i], 0, 15));
-            s.min[i]   = _mm256_cvtepu8_epi16(low_bits(x[i], 4, 15));
-        }
-        s.d = load_d_dmin(w, DM);
-    }
-
-    template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
-        for (int i = 0; i < 2; ++i) {
-            const __m256i q = load_quad(w, QS + 32 * (P / 2) + 16 * (P % 2) + 8 * i);
-            v[i]            = low_bits(q, 0, 3);
-            v[i + 2]        = low_bits(q, 2, 3);
-            v[i + 4]        = low_bits(q, 4, 3);
-            v[i + 6]        = low_bits(q, 6, 3);
-        }
-    }
-};
-
-// Four channels are four places in memory, too many and too short for what processors fetch by themselves.
-inline void prefetch(const uint8_t * weights, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i += 64) {
-        _mm_prefetch(reinterpret_cast<const char *>(weights + i), _MM_HINT_T1);
-    }
-}
-
-// A quad of mapped weights: one block of each channel after the other
-template <class Format>
-struct mapped_quad : Format {
-    const uint8_t * w[4];
-
-    AVX2 inline void scales(quad_scales<Format::SUB> & s) const { Format::scales(w, s); }
-    template <int P>
-    AVX2 inline void unpack(__m256i (&v)[8]) const {
-        Format::template unpack<P>(w, v);
-    }
-
-    // the next quad's channels lie behind those of this one
-    void prefetch_next(int64_t b, int64_t nb) const {
-        prefetch(w[0] + (4 * nb + 3 * b) * Format::SIZE, 4 * Format::SIZE);
-    }
-
-    void advance() {
-        for (const uint8_t *& block : w) {
-            block += Format::SIZE;
-        }
-    }
-};
-
-// One of the two quads of a block_q4_Kx8
-template <int QUAD>
-struct q4_Kx8_quad {
-    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
-    enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 128, SIZE = 8 * q4_K::SIZE };
-
-    const uint8_t * w;
-
-    // 12 bytes are as one channel's in q4_K, but they are of one sub-block: in the place of scales 0 - 3 it has those
-    // of channels 0 - 3, and 4 - 7 likewise
-    AVX2 inline void scales(quad_scales<SUB> & s) const {
-        const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        for (int i = 0; i < 2; ++i) {
-            __m128i x[4], scale[2], min[2];
-            for (int j = 0; j < 4; ++j) {
-                x[j] = load16(w + SCALES + 12 * (4 * i + j));
-            }
-            transpose(x);
-            unpack_6_bits(x, scale, min);
-            s.scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[QUAD], by_channel));
-            s.min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[QUAD], by_channel));
-        }
-        const auto * d    = reinterpret_cast<const __m128i *>(w + D + 8 * QUAD);
-        const auto * dmin = reinterpret_cast<const __m128i *>(w + DMIN + 8 * QUAD);
-        s.d               = scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(d), _mm_loadl_epi64(dmin)));
-    }
-
-    template <int P>
-    AVX2 inline void unpack(__m256i (&v)[8]) const {
-        for (int i = 0; i < 4; ++i) {
-            const auto *  qs = reinterpret_cast<const __m256i *>(w + QS + 256 * P + 64 * i + 32 * QUAD);
-            const __m256i q  = _mm256_loadu_si256(qs);
-            v[i]             = low_bits(q, 0, 15);
-            v[i + 4]         = low_bits(q, 4, 15);
-        }
-    }
-
-    // each of the two fetches its half of the next group
-    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
-
-    void advance() { w += SIZE; }
-};
 
 AVX2 inline __m256i for_all(const void * eight_bytes) {
     int64_t x;
@@ -481,7 +165,7 @@ AVX2 void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t
 template <class Isa, class Format>
 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
              float * out, int64_t ldo) {
-    const int64_t nb = k / QK;
+    const int64_t nb = k / QK_K;
     for (int64_t channel = first; channel < last; channel += 4) {
         mapped_quad<Format> w;
         for (int64_t i = 0; i < 4; ++i) { // what the last quad lacks is the last channel again
@@ -494,7 +178,7 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
 template <class Isa>
 void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
-    const int64_t nb = k / QK;
+    const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
         const uint8_t * w = weights + group * nb * q4_Kx8_quad<0>::SIZE;
         compute_quad<Isa>(q4_Kx8_quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
@@ -510,7 +194,7 @@ std::vector<kernel> mapped(const std::string & name, ggml_type type) {
                        type,
                        layout::mapped,
                        1,
-                       QK,
+                       QK_K,
                        Isa::is_supported,
                        row_size<Format::SUB>,
                        quantize<Format::SUB>,
@@ -521,7 +205,7 @@ std::vector<kernel> mapped(const std::string & name, ggml_type type) {
 std::vector<kernel> repacked_q4_K(const std::string & name) {
     return avx2::by_instruction_sets([&](auto isa) {
         using Isa = decltype(isa);
-        return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK, Isa::is_supported,
+        return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK_K, Isa::is_supported,
                        row_size<32>,           quantize<32>,   compute_q4_Kx8<Isa> };
     });
 }

@@ -15,8 +15,8 @@ enum class layout {
     repacked, // as ggml's CPU backend repacks this type (ggml/src/ggml-cpu/repack.cpp)
 };
 
-// A product of weights and rows of activations. A row's sums are taken in one order, whatever other rows and threads
-// there are: its result does not depend on its company.
+// A product of weights and rows of activations. Each row is summed in one order, so that its result does not
+// depend on other rows and on threads.
 struct kernel {
     std::string name; // format of the weights / instruction set
 

@@ -71,7 +71,7 @@ class planner {
     const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
                                             const std::vector<llama_token> &  ids_last,
                                             const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
-                                            const std::vector<int32_t> & n_max      = {},
+                                            const std::vector<int32_t> & n_max       = {},
                                             const std::vector<int32_t> & n_max_ngram = {});
 
     // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.

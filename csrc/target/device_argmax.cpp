@@ -22,19 +22,29 @@ void apply_on_host(llama_sampler *, llama_token_data_array * cur_p) {
     }
 }
 
+// index in the row + 1, or 0 (or less) for a row of NaN, which is less than nothing and greater than nothing
+ggml_tensor * add_argmax(ggml_context * ctx, ggml_tensor * logits) {
+    constexpr float low   = -1e30f;
+    ggml_tensor *   first = ggml_arange(ctx, low, 0.0f, -low); // one number
+    return ggml_argmax(ctx, ggml_concat(ctx, first, ggml_reshape_1d(ctx, logits, ggml_nelements(logits)), 0));
+}
+
 bool backend_init(llama_sampler *, ggml_backend_buffer_type_t buft, uint32_t) {
-    const ggml_init_params params = { /*.mem_size =*/2 * ggml_tensor_overhead(), /*.mem_buffer =*/nullptr,
+    const ggml_init_params params = { /*.mem_size =*/8 * ggml_tensor_overhead(), /*.mem_buffer =*/nullptr,
                                       /*.no_alloc =*/true };
     ggml_context *         ctx    = ggml_init(params);
-    ggml_tensor *          id     = ggml_argmax(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 128 * 1024));
-    ggml_backend_dev_t     dev    = ggml_backend_buft_get_device(buft);
-    const bool             res    = !dev || ggml_backend_dev_supports_op(dev, id); // no device: plain host memory
+    add_argmax(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 128 * 1024));
+    ggml_backend_dev_t dev = ggml_backend_buft_get_device(buft);
+    bool               res = true;
+    for (ggml_tensor * t = ggml_get_first_tensor(ctx); dev && t; t = ggml_get_next_tensor(ctx, t)) {
+        res &= t->op == GGML_OP_NONE || ggml_backend_dev_supports_op(dev, t); // no device: plain host memory
+    }
     ggml_free(ctx);
     return res;
 }
 
 void backend_apply(llama_sampler *, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
-    data->sampled = ggml_argmax(ctx, ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits)));
+    data->sampled = add_argmax(ctx, data->logits);
     data->logits  = nullptr; // what stays here is copied to the host
 }
 

@@ -147,7 +147,7 @@ void feature_tap::check_decode(uint64_t i) const {
 }
 
 void feature_tap::reserve(size_t n_floats) {
-    // what somebody still holds is theirs
+    // rows that a caller still holds stay as they are
     if (n_floats > n_buf || buf.use_count() > 1) {
         buf.reset(new float[n_floats]);
         n_buf = n_floats;

@@ -51,7 +51,7 @@ class feature_tap {
     void end();
     void abort(); // the decode failed: there are no rows
 
-    // keep only these rows of the last decode, ascending indices: the others belong to nobody
+    // keep only these rows of the last decode, ascending indices: the others are dropped
     void select(const std::vector<int32_t> & idxs);
 
     // the rows of the last decode; throws if there are none
@@ -59,7 +59,7 @@ class feature_tap {
     int32_t       n_rows() const { return n_tokens; }
     size_t        n_row_floats() const { return bounds.size() * n_embd_row; }
 
-    // the same, to be kept: the next decode writes elsewhere as long as somebody holds this
+    // the same, to be kept: the next decode writes elsewhere as long as this is held
     std::shared_ptr<const float[]> share() const;
 
     // counts the decodes. Rows can be asked for by the decode that they belong to: check_decode throws if it is not the

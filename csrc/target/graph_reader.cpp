@@ -182,7 +182,7 @@ void graph_reader::copy_rows(const ggml_tensor * t, size_t i_slot) {
     n_rows[i_slot] = t->ne[1];
 }
 
-// the embedding lookup tells which tokens this ubatch has: they must be those that we think they are
+// the embedding lookup has the tokens of this ubatch: they must be those that ubatch_order predicts
 void graph_reader::check_tokens(const ggml_tensor * t) {
     const ggml_tensor * ids = t->op == GGML_OP_GET_ROWS ? t->src[1] : nullptr;
     if (!ids || ids->type != GGML_TYPE_I32) {

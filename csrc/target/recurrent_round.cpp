@@ -248,7 +248,7 @@ void recurrent_round::state_set(const std::vector<uint8_t> & state) {
         saved.push_back({ n_past.empty() ? 0 : n_past[0], in.get<uint8_t>() });
     }
     if (!in.at_end()) {
-        throw std::invalid_argument("not a state of a sequence: it is longer than it says");
+        throw std::invalid_argument("not a state of a sequence: it has more bytes than its header counts");
     }
     reset();
     if (!restore(now, LLAMA_STATE_SEQ_FLAGS_NONE)) {

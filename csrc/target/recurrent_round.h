@@ -73,7 +73,7 @@ class recurrent_round {
     std::vector<uint8_t> state_get();
     void                 state_set(const std::vector<uint8_t> & state);
 
-    // other sequences' states were gathered where this one's snapshots were, or nobody knows what was decoded
+    // other sequences' states were gathered where this one's snapshots were, or it is not known what was decoded
     void forget_snapshots() { n_back_ = 0; }
 
   private:

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "load_guard.h"
+#include "target/logits.h"
 
 #include "ggml.h"
 
@@ -12,8 +13,7 @@
 
 namespace eagle3 {
 
-target::target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
-    ctx(ctx), tap_ptr(tap), n_seq(n_seq), n_guards(n_guards) {
+static llama_context * checked(llama_context * ctx, const llama_model * model) {
     if (!ctx || !model) {
         throw std::invalid_argument("context and model must not be null");
     }
@@ -23,98 +23,51 @@ target::target(llama_context * ctx, const llama_model * model, feature_tap * tap
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw error("models with an encoder cannot be used: decoder-only models can");
     }
-    n_vocab_tgt  = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    n_batch      = llama_n_batch(ctx);
-    n_ctx        = llama_n_ctx_seq(ctx);
-    n_seq_max    = llama_n_seq_max(ctx);
-    n_embd       = llama_model_n_embd_inp(model);
-    n_ubatch_ctx = llama_n_ubatch(ctx);
-    if (n_seq < 0 || n_seq > n_seq_max) {
-        throw std::invalid_argument(format("n_seq = %d: the context has n_seq_max = %d", n_seq, n_seq_max));
-    }
-    if (n_seq == 0) {
-        this->n_seq = n_seq_max;
-    }
-    if (n_guards != 0 && (n_guards != this->n_seq || n_guards > n_seq_max - this->n_seq)) {
-        throw std::invalid_argument(
-            format("n_guards = %d: expected 0 or n_seq = %d, of n_seq_max = %d", n_guards, this->n_seq, n_seq_max));
-    }
+    return ctx;
+}
 
-    unified                    = llama_n_ctx_seq(ctx) == llama_n_ctx(ctx);
-    // images take fewer positions than tokens there, and more than cells
-    const llama_rope_type rope = llama_model_rope_type(model);
-    may_leave_gaps             = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
-    for (llama_seq_id s = 0; s < n_seq_max; ++s) {
-        rounds.emplace_back(ctx, s);
-    }
-    is_remote = eagle3::logits_are_remote(model);
-    can_share = unified && rounds[0].kind() == rollback_kind::trim;
-    positions.resize(n_seq_max);
-    drafts.resize(n_seq_max);
-    loans.resize(n_seq_max);
-    if (n_guards > 0 && !can_share) {
-        throw std::invalid_argument("n_guards are for a pool of cells, without recurrent states");
-    }
-    for (llama_seq_id s = 0; s < n_guards; ++s) {
-        loans[this->n_seq + s].owner = s;
-    }
+target::target(llama_context * ctx, const llama_model * model, feature_tap * tap, int32_t n_seq, int32_t n_guards) :
+    ctx_(checked(ctx, model)), tap_(tap), memory_(ctx, n_seq, n_guards),
+    n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model))), n_batch_(static_cast<int32_t>(llama_n_batch(ctx))),
+    n_embd_(llama_model_n_embd_inp(model)), n_ubatch_(static_cast<int32_t>(llama_n_ubatch(ctx))), sampler_(n_vocab_),
+    is_remote_(eagle3::logits_are_remote(model)) {
     if (tap) {
         tap->attach(ctx);
     }
 }
 
-void target::check_open() const {
-    if (!ctx) {
-        throw error("the target is closed");
-    }
-}
-
 void target::check_tokens(const std::vector<llama_token> & tokens) const {
-    check_open();
-    if (llama_model_n_layer(llama_get_model(ctx)) == 0) {
+    memory_.check_open();
+    if (llama_model_n_layer(llama_get_model(ctx_)) == 0) {
         throw error("the model was loaded with vocab_only: without weights nothing can be evaluated");
     }
     if (tokens.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
     for (llama_token id : tokens) {
-        if (id < 0 || id >= n_vocab_tgt) {
-            throw std::invalid_argument(format("token %d is not in the target's vocabulary of %d", id, n_vocab_tgt));
+        if (id < 0 || id >= n_vocab_) {
+            throw std::invalid_argument(format("token %d is not in the target's vocabulary of %d", id, n_vocab_));
         }
     }
 }
 
 void target::check_fits(size_t n_tokens) const {
-    if (n_tokens > static_cast<size_t>(n_batch)) {
-        throw std::invalid_argument(format("%zu tokens do not fit into one batch of n_batch = %d", n_tokens, n_batch));
+    if (n_tokens > static_cast<size_t>(n_batch_)) {
+        throw std::invalid_argument(format("%zu tokens do not fit into one batch of n_batch = %d", n_tokens, n_batch_));
     }
-}
-
-void target::check_seq(llama_seq_id seq_id) const {
-    check_open();
-    if (seq_id < 0 || seq_id >= n_seq) {
-        throw std::invalid_argument(format("sequence id %d is out of range: the context has n_seq_max = %d%s", seq_id,
-                                           n_seq_max,
-                                           n_seq < n_seq_max ? ", the last of them for leaves of trees" : ""));
-    }
-}
-
-recurrent_round & target::round(llama_seq_id seq_id) {
-    check_seq(seq_id);
-    return rounds[seq_id];
 }
 
 // what does not depend on the memory; returns how many ids for leaves the part needs
 int32_t target::check_part(const batch_part & part) const {
-    check_seq(part.seq_id);
+    memory_.check_seq(part.seq_id);
     check_tokens(part.tokens);
     if (part.n_past < 0) {
         throw std::invalid_argument(format("n_past must not be negative, not %d", part.n_past));
     }
     const int32_t n = static_cast<int32_t>(part.tokens.size());
-    if (n > n_ctx - part.n_past) {
-        throw context_full_error(
-            format("%d tokens after %d do not fit into the context of n_ctx = %d", n, part.n_past, n_ctx));
+    if (n > memory_.n_ctx_seq() - part.n_past) {
+        throw context_full_error(format("%d tokens after %d do not fit into the context of n_ctx = %d", n, part.n_past,
+                                        memory_.n_ctx_seq()));
     }
     if (!part.media.embd.empty()) {
         check_media(part);
@@ -122,27 +75,16 @@ int32_t target::check_part(const batch_part & part) const {
     }
     if (part.parents.empty()) {
         if (part.is_draft) {
-            rounds[part.seq_id].check(n);
+            memory_.round(part.seq_id).check(n);
         }
         return 0;
     }
-    if (part.parents.size() != part.tokens.size()) {
-        throw std::invalid_argument(format("%d tokens, but %zu parents", n, part.parents.size()));
-    }
-    std::vector<bool> is_leaf(n, true);
-    for (int32_t i = 1; i < n; ++i) {
-        if (part.parents[i] < 0 || part.parents[i] >= i) {
-            throw std::invalid_argument(
-                format("drafted token %d: expected a parent before it, found %d", i - 1, part.parents[i] - 1));
-        }
-        is_leaf[part.parents[i]] = false;
-    }
-    const auto n_leaf = static_cast<int32_t>(std::count(is_leaf.begin(), is_leaf.end(), true));
-    if (n_leaf > n_leaves_max()) {
+    const int32_t n_leaf = count_leaves(part);
+    if (n_leaf > memory_.n_leaves_max()) {
         throw std::invalid_argument(
-            format("the tree has %d leaves, the target's context allows %d%s", n_leaf, n_leaves_max(),
-                   rounds[0].kind() == rollback_kind::trim ? ": load it with a larger draft_tree_tokens"
-                                                           : ", for it keeps a recurrent state: draft chains"));
+            format("the tree has %d leaves, the target's context allows %d%s", n_leaf, memory_.n_leaves_max(),
+                   memory_.kind() == rollback_kind::trim ? ": load it with a larger draft_tree_tokens"
+                                                         : ", for it keeps a recurrent state: draft chains"));
     }
     return n_leaf - 1;
 }
@@ -150,24 +92,24 @@ int32_t target::check_part(const batch_part & part) const {
 void target::check_media(const batch_part & part) const {
     const media_piece & media = part.media;
     const auto          n     = static_cast<int32_t>(part.tokens.size());
-    if (media.embd.size() != static_cast<size_t>(n) * n_embd) {
+    if (media.embd.size() != static_cast<size_t>(n) * n_embd_) {
         throw std::invalid_argument(format("expected %d rows of %d values, found %zu values: the projector belongs to "
                                            "another model",
-                                           n, n_embd, media.embd.size()));
+                                           n, n_embd_, media.embd.size()));
     }
-    if (media.pos.size() != (may_leave_gaps ? static_cast<size_t>(n) * 4 : 0)) {
+    if (media.pos.size() != (memory_.has_sections() ? static_cast<size_t>(n) * 4 : 0)) {
         throw std::invalid_argument(format("expected %d positions for each of %d rows, found %zu in all",
-                                           may_leave_gaps ? 4 : 0, n, media.pos.size()));
+                                           memory_.has_sections() ? 4 : 0, n, media.pos.size()));
     }
     if (part.is_draft || !part.parents.empty()) {
         throw std::invalid_argument("rows of an image cannot be a draft");
     }
-    if (!media.causal && n > n_ubatch_ctx) {
+    if (!media.causal && n > n_ubatch_) {
         throw error(format("an image of %d rows does not fit into n_ubatch = %d, and its rows see each other: load the "
                            "model with n_ubatch and n_batch of %d or more",
-                           n, n_ubatch_ctx, n));
+                           n, n_ubatch_, n));
     }
-    const auto & spans = positions[part.seq_id].spans();
+    const auto & spans = memory_.spans(part.seq_id);
     if (media.offset < 0 || media.offset > part.n_past ||
         (media.offset > 0 && (spans.empty() || spans.back().first + media.offset != part.n_past ||
                               spans.back().n_tokens != media.offset))) {
@@ -178,74 +120,106 @@ void target::check_media(const batch_part & part) const {
 
 // a part may begin where its sequence ends, or before: then the rest is forgotten
 void target::begin_part(const batch_part & part) {
-    if (holds_draft(part.seq_id)) {
-        keep(part.seq_id, {}); // it was left open
+    if (memory_.holds_draft(part.seq_id)) {
+        memory_.keep(part.seq_id, {}); // it was left open
     }
-    const int32_t n_have = n_past(part.seq_id);
-    if (part.n_past > n_have && !may_leave_gaps) {
+    const int32_t n_have = memory_.n_past(part.seq_id);
+    if (part.n_past > n_have && !memory_.has_sections()) {
         throw error(format("position %d would leave a gap: the target's memory ends at %d", part.n_past, n_have));
     }
-    if (part.n_past < n_have && truncate(part.n_past, part.seq_id) < part.n_past) {
+    if (part.n_past < n_have && memory_.truncate(part.n_past, part.seq_id) < part.n_past) {
         throw error(format("the target's memory cannot go back from position %d to %d: it ends at %d now, decode from "
                            "there (a sliding window needs swa_full = True to go back, a recurrent state a checkpoint)",
-                           n_have, part.n_past, n_past(part.seq_id)));
+                           n_have, part.n_past, memory_.n_past(part.seq_id)));
     }
 }
 
-void target::clear_batch() {
-    decoded = false;
-    batch_count++;
-    batch_tokens.clear();
-    batch_media = nullptr;
-    batch_n_pad = 0;
-    batch_pos.clear();
-    batch_n_seq.clear();
-    batch_seq_ids.clear();
-    batch_logits.clear();
-    row_idxs.clear();
-    row_tokens.clear();
-    row_pos.clear();
+void target::begin_batch() {
+    is_decoded_ = false;
+    n_batches_++;
+    batch_.clear();
 }
 
-// its sequence ids are to be appended to batch_seq_ids by the caller
-void target::add_token(llama_token token, llama_pos pos, bool logits, bool visible) {
-    if (visible) {
-        row_idxs.push_back(static_cast<int32_t>(batch_tokens.size()));
-        row_tokens.push_back(token);
-        row_pos.push_back(pos);
+void target::add_tree(const batch_part & part) {
+    const auto nodes = memory_.open_tree(part.seq_id, part.n_past, part.parents);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        batch_.add(part.tokens[i], nodes[i].pos, nodes[i].seq_ids, nodes[i].n_seq_ids,
+                   part.logits != part_logits::none);
     }
-    batch_tokens.push_back(token);
-    batch_pos.push_back(pos);
-    batch_n_seq.push_back(1);
-    batch_logits.push_back(logits);
 }
 
 void target::add_chain(const batch_part & part) {
-    const auto & replay = rounds[part.seq_id].replay();
-    llama_pos    pos    = position(part.seq_id, part.n_past) - static_cast<int32_t>(replay.size());
+    if (part.is_draft) {
+        memory_.open_chain(part.seq_id, part.n_past, static_cast<int32_t>(part.tokens.size()));
+    }
+    const auto & replay = memory_.round(part.seq_id).replay();
+    llama_pos    pos    = memory_.position(part.seq_id, part.n_past) - static_cast<int32_t>(replay.size());
     for (llama_token token : replay) {
-        add_token(token, pos++, /*logits =*/false, /*visible =*/false);
+        batch_.add(token, pos++, &part.seq_id, 1, /*logits =*/false, /*is_numbered =*/false);
     }
     for (llama_token token : part.tokens) {
-        add_token(token, pos++, part.logits == part_logits::all, /*visible =*/true);
+        batch_.add(token, pos++, &part.seq_id, 1, part.logits == part_logits::all);
     }
-    batch_logits.back() = part.logits != part_logits::none;
-    batch_seq_ids.insert(batch_seq_ids.end(), replay.size() + part.tokens.size(), part.seq_id);
+    if (part.logits != part_logits::none) {
+        batch_.request_logits();
+    }
 }
 
 void target::add_media(const batch_part & part) {
-    const auto n   = part.tokens.size();
-    llama_pos  pos = position(part.seq_id, part.n_past);
-    for (size_t i = 0; i < n; ++i) {
-        add_token(part.tokens[i], part.media.pos.empty() ? pos++ : part.media.pos[i], part.logits == part_logits::all,
-                  /*visible =*/true);
+    const llama_pos pos = memory_.position(part.seq_id, part.n_past);
+    for (size_t i = 0; i < part.tokens.size(); ++i) {
+        batch_.add(part.tokens[i], part.media.pos.empty() ? pos + static_cast<llama_pos>(i) : part.media.pos[i],
+                   &part.seq_id, 1, part.logits == part_logits::all);
     }
-    if (!part.media.pos.empty()) {
-        batch_pos = part.media.pos; // the first of four dimensions was added, llama.cpp wants all
+    batch_.set_media(part.media);
+    if (part.logits != part_logits::none) {
+        batch_.request_logits();
     }
-    batch_logits.back() = part.logits != part_logits::none;
-    batch_seq_ids.insert(batch_seq_ids.end(), n, part.seq_id);
-    batch_media = &part.media;
+}
+
+// Behind all other rows, so that they can be left out again.
+void target::add_pads(const std::vector<batch_part> & parts, int32_t n_pad) {
+    const auto n_parts = static_cast<int32_t>(parts.size());
+    if (n_pad <= 0 || batch_.is_media() || memory_.kind() != rollback_kind::trim ||
+        batch_.n_tokens() + n_pad > std::min(n_batch_, n_ubatch_)) {
+        return;
+    }
+    std::vector<llama_seq_id> behind;
+    for (const auto & part : parts) {
+        behind.push_back(part.seq_id);
+    }
+    if (!memory_.is_pooled() && n_pad % n_parts != 0) {
+        const auto n_each = static_cast<int32_t>(parts.front().tokens.size());
+        const auto first  = behind.back() + 1;
+        if (n_pad % n_each != 0 || first + n_pad / n_each > memory_.n_seqs()) {
+            return;
+        }
+        behind.clear();
+        for (llama_seq_id s = first; s < first + n_pad / n_each; ++s) {
+            behind.push_back(s);
+        }
+    }
+    std::map<llama_seq_id, llama_pos> next;
+    for (const llama_seq_id s : behind) {
+        next[s] = memory_.position(s, memory_.n_past(s));
+    }
+    for (const auto & [s, extent] : batch_.extents()) {
+        next[s] = extent.next;
+    }
+    for (int32_t i = 0; i < n_pad; ++i) {
+        const llama_seq_id s = behind[static_cast<size_t>(i) % behind.size()];
+        batch_.add_pad(parts.front().tokens.back(), next[s]++, s);
+    }
+}
+
+// have the memory forget them, or leave them out of a batch that was not decoded
+void target::drop_pads() {
+    if (is_decoded_) {
+        for (int32_t i = 0; i < batch_.n_pads(); ++i) {
+            llama_memory_seq_rm(llama_get_memory(ctx_), batch_.pad_seq_id(i), batch_.pad_pos(i), -1);
+        }
+    }
+    batch_.drop_pads();
 }
 
 void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
@@ -270,36 +244,22 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
     }
     for (const auto & part : parts) {
         begin_part(part);
-        if (is_media && !rounds[part.seq_id].replay().empty()) {
+        if (is_media && !memory_.round(part.seq_id).replay().empty()) {
             settle();
         }
-        n += rounds[part.seq_id].replay().size();
+        n += memory_.round(part.seq_id).replay().size();
     }
     check_fits(n);
-    const auto n_free =
-        std::count_if(loans.begin() + n_seq, loans.end(), [](const leaf_loan & loan) { return !loan.busy; });
-    if (n_leaf > n_free) {
+    if (n_leaf > memory_.n_leaves_free()) {
         throw std::invalid_argument(format("the trees of this batch need %d sequence ids for their leaves, %d are free",
-                                           n_leaf, static_cast<int>(n_free)));
+                                           n_leaf, memory_.n_leaves_free()));
     }
-
-    clear_batch();
+    begin_batch();
     for (const auto & part : parts) {
-        const bool is_tree = !part.parents.empty();
-        if (is_tree || part.is_draft) {
-            drafts[part.seq_id] = {
-                position(part.seq_id, part.n_past), static_cast<int32_t>(part.tokens.size()), {}, {}
-            };
-        }
-        if (is_tree) {
-            add_tree(part);
-            continue;
-        }
-        if (part.is_draft) {
-            rounds[part.seq_id].begin(static_cast<int32_t>(part.tokens.size()), drafts[part.seq_id].pos);
-        }
         if (is_media) {
             add_media(part);
+        } else if (!part.parents.empty()) {
+            add_tree(part);
         } else {
             add_chain(part);
         }
@@ -310,25 +270,24 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
     } catch (...) {
         for (const auto & part : parts) {
             if (part.media.offset > 0) {
-                truncate(part.n_past - part.media.offset, part.seq_id);
+                memory_.truncate(part.n_past - part.media.offset, part.seq_id);
             }
         }
         throw;
     }
     if (is_media) {
         const batch_part & part = parts.front();
-        const auto         rows = static_cast<int32_t>(part.tokens.size());
-        positions[part.seq_id].append(part.n_past - part.media.offset, part.media.offset, rows,
-                                      may_leave_gaps ? part.media.n_pos : part.media.offset + rows);
+        memory_.add_media(part.seq_id, part.n_past, static_cast<int32_t>(part.tokens.size()), part.media);
     }
-    auto first = batch_tokens.begin();
+    auto first = batch_.all_tokens().begin();
     for (const auto & part : parts) {
-        const auto last = first + static_cast<std::ptrdiff_t>(rounds[part.seq_id].replay().size() + part.tokens.size());
-        rounds[part.seq_id].decoded({ first, last });
+        recurrent_round & round = memory_.round(part.seq_id);
+        const auto        last  = first + static_cast<std::ptrdiff_t>(round.replay().size() + part.tokens.size());
+        round.decoded({ first, last });
         first = last;
     }
     if (parts.size() > 1) {
-        forget_lost_snapshots();
+        memory_.forget_lost_snapshots(batch_.to_llama());
     }
 }
 
@@ -345,30 +304,26 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
         if (pos[i] < 0) {
             throw std::invalid_argument(format("position %d of token %zu is negative", pos[i], i));
         }
-        if (pos[i] >= n_ctx) {
-            throw context_full_error(
-                format("position %d of token %zu is outside the context of n_ctx = %d", pos[i], i, n_ctx));
+        if (pos[i] >= memory_.n_ctx_seq()) {
+            throw context_full_error(format("position %d of token %zu is outside the context of n_ctx = %d", pos[i], i,
+                                            memory_.n_ctx_seq()));
         }
         if (seq_ids[i].empty() ||
             std::set<llama_seq_id>(seq_ids[i].begin(), seq_ids[i].end()).size() != seq_ids[i].size()) {
             throw std::invalid_argument(format("token %zu needs one or more different sequence ids", i));
         }
         for (llama_seq_id s : seq_ids[i]) {
-            check_seq(s);
+            memory_.check_seq(s);
         }
     }
     settle();
 
-    clear_batch();
+    begin_batch();
     for (size_t i = 0; i < n; ++i) {
-        add_token(tokens[i], pos[i], logits[i], /*visible =*/true);
-        batch_n_seq.back() = static_cast<int32_t>(seq_ids[i].size());
-        batch_seq_ids.insert(batch_seq_ids.end(), seq_ids[i].begin(), seq_ids[i].end());
+        batch_.add(tokens[i], pos[i], seq_ids[i].data(), static_cast<int32_t>(seq_ids[i].size()), logits[i]);
     }
     run();
-    for (auto & round : rounds) {
-        round.forget_snapshots();
-    }
+    memory_.forget_snapshots();
 }
 
 static const char * decode_problem(int32_t ret) {
@@ -396,127 +351,148 @@ struct causal_scope {
     llama_context * ctx;
 };
 
-llama_batch target::as_batch() {
-    llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(batch_tokens.size());
-    // llama.cpp only reads
-    batch.embd        = batch_media ? const_cast<float *>(batch_media->embd.data()) : nullptr;
-    batch.token       = batch_media ? nullptr : batch_tokens.data();
-    batch.pos         = batch_pos.data();
-    batch.n_seq_id    = batch_n_seq.data();
-    batch.seq_id      = batch_seq.data();
-    batch.logits      = batch_logits.data();
-    return batch;
-}
-
 int32_t target::decode_rows() {
-    const llama_batch batch = as_batch();
-    if (tap_ptr) {
-        tap_ptr->begin(batch);
+    const llama_batch batch = batch_.to_llama();
+    if (tap_) {
+        tap_->begin(batch);
     }
-    return llama_decode(ctx, batch);
+    return llama_decode(ctx_, batch);
 }
 
 void target::run() {
-    decoded = false;
-    if (tap_ptr && tap_ptr->needs_all_outputs()) {
-        std::fill(batch_logits.begin(), batch_logits.end(), true);
+    if (tap_ && tap_->needs_all_outputs()) {
+        batch_.request_all_logits();
     }
-    batch_seq.clear();
-    for (size_t i = 0, n_seq = 0; i < batch_tokens.size(); n_seq += batch_n_seq[i++]) {
-        batch_seq.push_back(batch_seq_ids.data() + n_seq);
-    }
-
-    guard_windows();
+    memory_.guard_windows();
     const int64_t t_start = ggml_time_us();
     try {
-        argmax_used = argmax_.is_attached();
-        if (argmax_used) {
+        argmax_used_ = argmax_.is_attached();
+        if (argmax_used_) {
             check_outputs();
         }
         const abort_guard  guard(abort_guard::outside_kernels);
-        const causal_scope causal(ctx, !batch_media || batch_media->causal);
+        const causal_scope causal(ctx_, batch_.is_causal());
         int32_t            ret = decode_rows();
-        if (ret == 1 && batch_n_pad > 0) {
+        if (ret == 1 && batch_.n_pads() > 0) {
             drop_pads();
             ret = decode_rows();
         }
         if (ret == 1) {
             throw context_full_error(
-                format("no room for %zu tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
-                       batch_tokens.size(), n_ctx));
+                format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
+                       batch_.n_tokens(), memory_.n_ctx_seq()));
         }
         if (ret != 0) {
             throw error(format("llama_decode failed with %d (%s)", ret, decode_problem(ret)));
         }
-        if (tap_ptr) {
-            tap_ptr->end();
-            if (row_idxs.size() < batch_tokens.size()) {
-                tap_ptr->select(row_idxs);
+        if (tap_) {
+            tap_->end();
+            if (batch_.row_idxs().size() < static_cast<size_t>(batch_.n_tokens())) {
+                tap_->select(batch_.row_idxs());
             }
         } else {
-            llama_synchronize(ctx);
+            llama_synchronize(ctx_);
         }
     } catch (const std::exception & e) {
-        t_decode += ggml_time_us() - t_start;
-        if (tap_ptr) {
-            tap_ptr->abort();
+        t_decode_us_ += ggml_time_us() - t_start;
+        if (tap_) {
+            tap_->abort();
         }
-        take_back_batch();
+        for (const auto & [seq_id, extent] : batch_.extents()) {
+            memory_.take_back(seq_id, extent.first);
+        }
         if (dynamic_cast<const error *>(&e) || dynamic_cast<const std::bad_alloc *>(&e)) {
             throw;
         }
         throw error(format("llama_decode failed: %s", e.what()));
     }
-    decoded = true;
+    is_decoded_ = true;
     drop_pads();
-    t_decode += ggml_time_us() - t_start;
+    t_decode_us_ += ggml_time_us() - t_start;
 }
 
-// after a failure: take back what some ubatches may have added. An open round is aborted; what cannot go back is
-// forgotten altogether
-void target::take_back_batch() {
-    std::map<llama_seq_id, llama_pos> first;
-    for (size_t i = 0; i < batch_tokens.size(); ++i) {
-        for (int32_t s = 0; s < batch_n_seq[i]; ++s) {
-            const auto it = first.emplace(batch_seq[i][s], batch_pos[i]).first;
-            it->second    = std::min(it->second, batch_pos[i]);
+void target::settle() {
+    memory_.check_open();
+    for (llama_seq_id s = 0; s < memory_.n_seqs(); ++s) {
+        memory_.release_leaves(s);
+        const std::vector<llama_token> tokens = memory_.round(s).replay();
+        if (!tokens.empty()) {
+            const int32_t n_past = memory_.truncate(memory_.n_past(s) - static_cast<int32_t>(tokens.size()), s);
+            decode({ { s, n_past, tokens } });
         }
-    }
-    for (const auto & [seq, pos] : first) {
-        rounds[seq].failed(pos);
-        sync_positions(seq);
-        drafts[seq].n_tokens = 0;
-        loans[seq].busy      = false;
     }
 }
 
 void target::set_device_argmax(int32_t n_outputs) {
-    check_open();
+    memory_.check_open();
     if (n_outputs > 0) {
-        argmax_.attach(ctx, n_outputs);
+        argmax_.attach(ctx_, n_outputs);
     } else {
-        argmax_.detach(ctx);
+        argmax_.detach(ctx_);
     }
 }
 
 // llama.cpp would call the batch invalid
 void target::check_outputs() const {
-    std::map<llama_seq_id, int32_t> n_outputs;
-    for (size_t i = 0, j = 0; i < batch_tokens.size(); ++i) {
-        for (int32_t s = 0; s < batch_n_seq[i]; ++s, ++j) {
-            if (batch_logits[i] && ++n_outputs[batch_seq_ids[j]] > argmax_.n_outputs_max()) {
-                throw error(format("sequence %d has more rows with logits than the %d that device_argmax was set for",
-                                   batch_seq_ids[j], argmax_.n_outputs_max()));
-            }
+    for (const auto & [seq_id, extent] : batch_.extents()) {
+        if (extent.n_outputs > argmax_.n_outputs_max()) {
+            throw error(format("sequence %d has more rows with logits than the %d that device_argmax was set for",
+                               seq_id, argmax_.n_outputs_max()));
         }
     }
 }
 
+void target::check_row(int32_t row) const {
+    memory_.check_open();
+    if (!is_decoded_) {
+        throw error("no logits: nothing was decoded, or the last decode failed");
+    }
+    if (row < 0 || row >= static_cast<int32_t>(batch_.row_idxs().size())) {
+        throw std::invalid_argument(
+            format("row %d is out of range: the last batch had %zu tokens", row, batch_.row_idxs().size()));
+    }
+    if (!batch_.has_logits(row)) {
+        throw std::invalid_argument(format("row %d has no logits: they were not asked for", row));
+    }
+}
+
+const float * target::logits(int32_t row) const {
+    if (row == -1) {
+        memory_.check_open();
+    } else {
+        check_row(row);
+    }
+    if (argmax_used_) {
+        throw error(format("the logits of row %d are on the target's device, which took their argmax: decode again "
+                           "without device_argmax",
+                           row));
+    }
+    const float * res = llama_get_logits_ith(ctx_, row == -1 ? -1 : batch_.row_idxs()[row]);
+    if (!res) {
+        throw error(format("llama.cpp has no logits for row %d", row));
+    }
+    return res;
+}
+
+llama_token target::argmax(int32_t row) const {
+    llama_token token = -1;
+    if (argmax_used_) {
+        check_row(row);
+        token = device_argmax::get(ctx_, batch_.row_idxs()[row]);
+    } else {
+        token = eagle3::argmax(logits(row), n_vocab_);
+    }
+    if (token < 0 || token >= n_vocab_) {
+        throw_no_numbers();
+    }
+    return token;
+}
+
 void target::close() {
-    if (ctx) {
-        argmax_.detach(ctx);
-        ctx = nullptr;
+    if (ctx_) {
+        argmax_.detach(ctx_);
+        memory_.close();
+        ctx_ = nullptr;
     }
 }
 

@@ -58,12 +58,12 @@ target_info read_target_info(const std::string & path) {
     }
     res.n_layer = static_cast<int32_t>(n_layer);
 
-    res.why_no_target      = find_why_no_target(file, res.arch);
-    const arch_graph graph = find_arch_graph(res.arch);
-    const std::string block = "blk." + std::to_string(n_layer_all - n_nextn) + ".nextn.eh_proj.weight";
+    res.why_no_target          = find_why_no_target(file, res.arch);
+    const arch_graph  graph    = find_arch_graph(res.arch);
+    const std::string block    = "blk." + std::to_string(n_layer_all - n_nextn) + ".nextn.eh_proj.weight";
     const bool        is_split = file.get_int("split.count").value_or(1) > 1; // it may be in another file
-    res.n_layer_nextn = is_split || file.find_tensor(block) ? static_cast<int32_t>(n_nextn) : 0;
-    res.nextn         = graph.nextn;
+    res.n_layer_nextn          = is_split || file.find_tensor(block) ? static_cast<int32_t>(n_nextn) : 0;
+    res.nextn                  = graph.nextn;
     for (int32_t b = 0; b <= res.n_layer + 1; ++b) {
         if (graph.publishes(b, res.n_layer) || graph.readable(b, res.n_layer)) {
             res.boundaries.push_back(b);

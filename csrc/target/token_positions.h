@@ -7,7 +7,7 @@
 
 namespace eagle3 {
 
-// a chunk of an image or a sound: rows of embeddings that are taken in as a whole
+// a chunk of an image or a sound: rows of embeddings that are evaluated as a whole
 struct media_span {
     int32_t first    = 0; // token where it begins
     int32_t n_tokens = 0; // rows that are in the memory so far, one token each

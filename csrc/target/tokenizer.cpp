@@ -80,7 +80,7 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string &
             }
             tokens.resize(n);
         } catch (const std::bad_alloc &) {
-            throw; // says nothing about the vocabulary
+            throw; // not an error of the vocabulary
         } catch (const std::exception & e) {
             throw lacking("tokenize this text", e.what());
         }

@@ -145,29 +145,29 @@ void text_source::expand(const branch & b, int32_t node, int32_t top_k) {
         if ((b.votes >> i & 1u) != 0) {
             const float length = static_cast<float>(votes_[i].length + b.depth);
             longest            = std::max(longest, length);
-            all += votes_[i].says(depth) ? length * length : 0.0f;
+            all += votes_[i].has_token(depth) ? length * length : 0.0f;
         }
     }
     all += longest * novelty;
     const size_t n_before = branches_.size();
     uint32_t     left     = b.votes;
     for (size_t i = 0; i < votes_.size(); ++i) {
-        if ((left >> i & 1u) == 0 || !votes_[i].says(depth)) {
+        if ((left >> i & 1u) == 0 || !votes_[i].has_token(depth)) {
             continue;
         }
-        const llama_token token = votes_[i].token(depth);
-        uint32_t          said  = 0;
-        float             sum   = 0.0f;
+        const llama_token token  = votes_[i].token(depth);
+        uint32_t          voters = 0;
+        float             sum    = 0.0f;
         for (size_t j = i; j < votes_.size(); ++j) {
-            if ((left >> j & 1u) != 0 && votes_[j].says(depth) && votes_[j].token(depth) == token) {
+            if ((left >> j & 1u) != 0 && votes_[j].has_token(depth) && votes_[j].token(depth) == token) {
                 const float length = static_cast<float>(votes_[j].length + b.depth);
                 sum += length * length;
-                said |= 1u << j;
+                voters |= 1u << j;
             }
         }
-        left &= ~said;
+        left &= ~voters;
         const float p = sum / all;
-        branches_.push_back({ b.p_path * p, p, said, node, b.depth + 1 });
+        branches_.push_back({ b.p_path * p, p, voters, node, b.depth + 1 });
     }
     const auto first = branches_.begin() + static_cast<std::ptrdiff_t>(n_before);
     std::stable_sort(first, branches_.end(), [](const branch & x, const branch & y) { return x.p > y.p; });

@@ -64,7 +64,7 @@ class text_source {
         int32_t             length;
         bool                repeats; // goes on from its beginning
 
-        bool        says(size_t depth) const { return depth < n || repeats; }
+        bool        has_token(size_t depth) const { return depth < n || repeats; }
         llama_token token(size_t depth) const { return next[depth % n]; }
     };
 

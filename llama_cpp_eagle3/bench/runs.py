@@ -137,7 +137,7 @@ def load(
     }
     llm = Eagle3Llama(model, **settings)
     if synthetic is not None:
-        llm.engine.on_draw = SyntheticAcceptance(synthetic, llm.n_vocab())
+        llm.engine.on_sample = SyntheticAcceptance(synthetic, llm.n_vocab())
     return llm
 
 

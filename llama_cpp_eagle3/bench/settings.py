@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
-from ..engine.sequence import DraftSource
+from ..engine import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")

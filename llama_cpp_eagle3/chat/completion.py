@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from llama_cpp import Llama
 
-from ..batch import Request, make_request
-from ..engine import Engine, Media, Sampling, Sequence, TokenLogprob, Vocab
+from ..batch import make_request
+from ..engine import Engine, Media, Request, Sampling, Sequence, TokenLogprob, Vocab
 from .grammar import grammar_text
 from .parser import Message
 from .structured_output import structured_output
@@ -99,7 +99,7 @@ class ChatCompletion:
         def chunk(delta: Message, reason: str | None = None) -> Json:
             nonlocal n_logprobs
             logprobs = self._logprobs(sequence, n_logprobs)
-            n_logprobs = len(sequence.logprobs)
+            n_logprobs = len(sequence.result.logprobs)
             choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             return {**head, "choices": [choice]}
 
@@ -113,9 +113,9 @@ class ChatCompletion:
 
     def _logprobs(self, sequence: Sequence, start: int) -> Json | None:
         """Of the tokens from `start` on."""
-        if sequence.n_logprobs is None:
+        if sequence.request.logprobs is None:
             return None
-        logprobs = sequence.logprobs[start : len(sequence.generated)]
+        logprobs = sequence.result.logprobs[start : len(sequence.generated)]
         return {"content": [self._logprob(logprob) for logprob in logprobs], "refusal": None}
 
     def _logprob(self, logprob: TokenLogprob) -> Json:
@@ -188,7 +188,7 @@ def chat_request(
 
 
 def _finish_reason(sequence: Sequence, message: Message) -> Literal["stop", "length", "tool_calls"]:
-    if sequence.finish_reason != "stop":
+    if sequence.result.finish_reason != "stop":
         return "length"
     return "tool_calls" if message.get("tool_calls") else "stop"
 

@@ -18,7 +18,7 @@ from ..llama import Eagle3Llama
 from ..model_file import check_file
 from ..mtp import why_no_block
 from ..pair import check_pair
-from ..planning import Costs, outlook
+from ..planning import Costs, best_chain
 from ..stats import Stats
 from .finding import Finding
 from .machine import free_memory
@@ -131,7 +131,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
 
 def prospects(costs: Costs, is_parallel: bool = False) -> list[Prospect]:
     """What drafting would bring at several acceptances, by measured costs. is_parallel: of the head."""
-    found = [(a, outlook(costs, a, is_parallel)) for a in _ACCEPTANCES]
+    found = [(a, best_chain(costs, a, is_parallel)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
 
 

@@ -9,9 +9,11 @@ from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
-from .rounds import N_ROWS_ARGMAX
+from .request import DraftSettings, DraftSource, Request, Shift, check_prompt
 from .sampling import RNGS, SAMPLERS, Chain, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
-from .sequence import DraftSettings, ScheduledSequence, Sequence, Shift, State, Step, TokenLogprob, check_prompt
+from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
+from .slots import Slot, Slots
+from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
 __all__ = [
@@ -23,7 +25,9 @@ __all__ = [
     "Detokenizer",
     "DraftModelProposer",
     "DraftSettings",
+    "DraftSource",
     "Engine",
+    "FinishReason",
     "FixedProposer",
     "LogitsProcessor",
     "Media",
@@ -32,11 +36,15 @@ __all__ = [
     "Output",
     "Proposer",
     "Reasoning",
+    "Request",
+    "Result",
     "Rng",
     "Sampling",
     "ScheduledSequence",
     "Sequence",
     "Shift",
+    "Slot",
+    "Slots",
     "State",
     "Step",
     "TokenLogprob",

@@ -1,4 +1,4 @@
-"""The text of a sequence as it grows: whole characters, up to a stop string."""
+"""Tokens to text, as they come: whole characters, up to a stop string."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _automaton(strings: tuple[bytes, ...]) -> StopStrings:
 
 
 class Detokenizer:
-    """What a text says so far, and how much of it cannot be taken back by a stop string any more."""
+    """Detokenized output, and how much of it is safe to emit."""
 
     __slots__ = (
         *("_bytes", "_is_waiting", "_n_lacking", "_n_line", "_n_out", "_n_read", "_n_searched"),

@@ -1,27 +1,30 @@
-"""The loop for any number of sequences that join and leave: who runs, who waits, who has ended.
+"""The engine: continuous batching for any number of sequences, with one lock around it.
 
-`open` begins a round for all that run, `accept` samples its rows as they are asked for, `commit` settles it; `step` is
-all three. What a round is, `rounds` says.
+`step` runs one step for all sequences; `open`, `sample` and `commit` are the parts of one. What a step is, `step` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
 
 from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Planner, Target
-from ..errors import Eagle3Error, LogitsError
+from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
-from .media import Media, check_media
 from .memory import Memory
-from .opener import Opener, lost_error
-from .outputs import Output, Outputs
-from .proposers import Proposer
-from .rounds import Rounds
+from .outputs import Output
+from .proposers import Proposer, Proposers
+from .request import DraftSettings, Request, RequestOptions
 from .sampling import Chain, Sampling
-from .schedule import Schedule
-from .sequence import DraftSettings, Saved, ScheduledSequence, Sequence, Shift, State, Step, check_prompt
+from .scheduler import lost_error
+from .sequence import Saved, ScheduledSequence, Sequence, State, Step
+from .slots import Slots
+from .step import Stepper
 from .vocab import Vocab
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Engine:
@@ -45,7 +48,7 @@ class Engine:
         prefill_budget: int | None = None,
         prefix_cache_bytes: int = 0,
         n_rs_seq: int = 0,
-        before_pass: Callable[[], None] = lambda: None,
+        before_step: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ):
         """Make an engine on an empty context.
@@ -63,29 +66,22 @@ class Engine:
                 their rows alone.
             prefix_cache_bytes: host memory for prefixes that fall out of the cache.
             n_rs_seq: snapshots that a recurrent target keeps of each sequence.
-            before_pass: called before the target or the draft computes; it may raise.
+            before_step: called before each step; it may raise.
             log: told what users should know.
         """
         self.vocab = vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
-        """Positions of a sequence, and rows of a pass."""
-        self.memory = Memory(target, drafter, tap, prefix_cache_bytes, log)
+        """Positions of a sequence, and rows of a batch."""
+        self.memory = Memory(target, drafter, tap, log)
+        self.slots = Slots(self.memory, prefix_cache_bytes)
+        """What target and draft hold, slot by slot."""
         self.draft = draft or DraftSettings()
-        self.before_pass = before_pass
-        self._rounds = Rounds(
-            self.memory,
-            n_batch=n_batch,
-            n_rs_seq=n_rs_seq,
-            prefill_budget=prefill_budget,
-            draft_model=draft_model,
-            ngram=ngram,
-        )
-        self._is_spoilt = False
-        """Whether cells may hold what is no number."""
+        self.before_step = before_step
+        self._n_rs_seq = n_rs_seq
         self._guard = Guard(type(self).__name__)
-        self._schedule = Schedule(self.memory, self._rounds.begin_text)
-        self._outputs = Outputs(vocab)
-        self._opener = Opener(self.memory, self._rounds, self._schedule, self._outputs)
+        self._proposers = Proposers(self.slots, ngram, draft_model)
+        self._stepper = Stepper(self.slots, vocab, self._proposers, n_batch, n_rs_seq, prefill_budget)
+        self._scheduler = self._stepper.scheduler
 
     # what it is made of
 
@@ -100,99 +96,79 @@ class Engine:
         return self.memory.drafter
 
     def set_drafter(self, drafter: Drafter | None) -> None:
-        """Draft with another head from now on; it has seen nothing yet, and the planner that drove the old one goes."""
+        """Draft with another head from now on; it has evaluated nothing yet, and the planner of the old one goes."""
         with self._guard:
-            self._begin()
-            self._rounds.set_drafter(drafter)
+            self._stepper.recover()
+            self._proposers.set_drafter(drafter)
 
     @property
     def planner(self) -> Planner | None:
         """What decides in mode "auto"; None: chains of a few tokens are drafted."""
-        return self._rounds.planner
+        return self._proposers.planner
 
     @planner.setter
     def planner(self, planner: Planner | None) -> None:
-        self._rounds.planner = planner
+        self._proposers.planner = planner
 
     @property
     def ngram(self) -> NgramDrafter | None:
         """The n-gram drafter; None without it."""
-        return self._rounds.ngram
+        return self._proposers.ngram
 
     @property
     def proposer(self) -> Proposer | None:
-        """A source of drafts in place of all others; None: those that the sequences' settings name."""
-        return self._rounds.proposer
+        """A proposer in place of those that the sequences' settings name; None: those."""
+        return self._proposers.override
 
     @proposer.setter
     def proposer(self, proposer: Proposer | None) -> None:
-        self._rounds.proposer = proposer
+        self._proposers.override = proposer
 
     @property
-    def on_draw(self) -> Callable[[ScheduledSequence, int], int] | None:
-        """Hook for experiments: (part, token drawn) -> the token to go on with. None: the one that was drawn."""
-        return self._rounds.on_draw
+    def on_sample(self) -> Callable[[ScheduledSequence, int], int] | None:
+        """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with, if not that one."""
+        return self._stepper.on_sample
 
-    @on_draw.setter
-    def on_draw(self, hook: Callable[[ScheduledSequence, int], int] | None) -> None:
-        self._rounds.on_draw = hook
+    @on_sample.setter
+    def on_sample(self, hook: Callable[[ScheduledSequence, int], int] | None) -> None:
+        self._stepper.on_sample = hook
 
     @property
     def argmax_on_device(self) -> bool:
-        """Whether the target's device takes the argmax of each row, so that rows of logits never travel."""
-        return self._rounds.argmax_on_device
+        """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
+        return self._stepper.verifier.argmax_on_device
 
     @property
     def opened(self) -> Step | None:
-        """The pass that is open."""
-        return self._rounds.opened
+        """The step that is open."""
+        return self._stepper.opened
 
     @property
     def n_running(self) -> int:
         """Sequences that have a slot."""
-        return len(self._schedule.running)
+        return len(self._scheduler.running)
 
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for one."""
-        return len(self._schedule.waiting)
+        return len(self._scheduler.waiting)
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do, or to tell."""
-        return bool(self._schedule.running or self._schedule.waiting or len(self._outputs))
+        """Whether `step` has something to do, or to return."""
+        return bool(self._scheduler.running or self._scheduler.waiting or len(self._stepper.outputs))
 
     # sequences
 
     def add(
-        self,
-        tokens: SequenceOf[int],
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int | None = None,
-        stop: SequenceOf[str] = (),
-        draft: DraftSettings | None = None,
-        logprobs: int | None = None,
-        seq_id: int | None = None,
-        cache_prompt: bool = True,
-        special: Collection[int] = (),
-        exact: bool = False,
-        media: SequenceOf[Media] = (),
+        self, tokens: SequenceOf[int], sampling: Sampling | None = None, **options: Unpack[RequestOptions]
     ) -> Sequence:
         """Have tokens continued. From any thread.
 
         Args:
             tokens: the prompt.
             sampling: how tokens are drawn.
-            max_tokens: at most; None = what the context holds.
-            stop: strings that end the text, and are cut off.
-            draft: what is drafted; None = the engine's settings.
-            logprobs: keep the log-probability of each token, and those of so many of the most probable ones.
-            seq_id: the slot to run in, and to go on from what is kept there; None = any.
-            cache_prompt: whether it may begin with what others left behind.
-            special: special tokens that are part of the text.
-            exact: never exceed max_tokens, not even to complete a character.
-            media: images in the prompt, whose rows have the prompt's negative tokens.
+            **options: the other fields of `Request`.
 
         Returns:
             The sequence; look at it between two steps.
@@ -201,87 +177,40 @@ class Engine:
             ValueError: no tokens, or the sampler cannot be built.
             ContextFullError: the prompt has no room in the context.
         """
-        sequence = self.prepare(
-            tokens,
-            sampling,
-            max_tokens=max_tokens,
-            stop=stop,
-            draft=draft,
-            logprobs=logprobs,
-            seq_id=seq_id,
-            cache_prompt=cache_prompt,
-            special=special,
-            exact=exact,
-            media=media,
-        )
+        sequence = self.prepare(Request(tokens, sampling or Sampling(), **options))
         self.submit(sequence)
         return sequence
 
-    def prepare(
-        self,
-        tokens: SequenceOf[int],
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int | None = None,
-        stop: SequenceOf[str] = (),
-        draft: DraftSettings | None = None,
-        logprobs: int | None = None,
-        seq_id: int | None = None,
-        cache_prompt: bool = True,
-        special: Collection[int] = (),
-        exact: bool = False,
-        media: SequenceOf[Media] = (),
-        n_indent: int = 0,
-        shift: Shift | None = None,
-        prompt_logprobs: bool = False,
-    ) -> Sequence:
-        """The first half of `add`: check everything and make the sequence, for `submit`. From any thread.
-
-        Args beside those of `add`:
-            n_indent: end the text at a line behind the first that begins with fewer blanks.
-            shift: how to go on when the context is full; None ends the text then.
-            prompt_logprobs: keep those of the prompt's tokens too, with as many others; all of it is read for that.
-        """
-        check_prompt(tokens, self.vocab.n_tokens, self.n_ctx, media)
-        check_media(tokens, media, self.n_batch, self.target.n_ubatch)
-        if media and (shift is not None or prompt_logprobs):
-            raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
-        draft = draft or self.draft
+    def prepare(self, request: Request) -> Sequence:
+        """The first half of `add`: check a request and make its sequence, for `submit`. From any thread."""
+        request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
+        draft = request.draft or self.draft
         self.check_draft(draft)
-        if seq_id is not None and not 0 <= seq_id < self.target.n_seq:
-            raise ValueError(f"expected seq_id in 0..{self.target.n_seq - 1}, found {seq_id}")
-        n_left = self.n_ctx - len(tokens)
+        n_prompt = len(request.tokens)
+        chain = Chain(request.sampling, self.vocab, self.n_ctx)
+        n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
-            tokens,
-            Chain(sampling or Sampling(), self.vocab, self.n_ctx),
-            max_tokens=n_left if max_tokens is None else max_tokens,
+            request,
+            max_tokens=self.n_ctx - n_prompt if request.max_tokens is None else request.max_tokens,
             draft=draft,
-            detokenizer=Detokenizer(stop, n_complete=0 if exact else N_COMPLETE, n_indent=n_indent),
-            logprobs=logprobs,
+            chain=chain,
+            detokenizer=Detokenizer(request.stop, n_complete=n_complete, n_indent=request.n_indent),
         )
-        assert sequence.chain is not None
-        sequence.chain.see(tokens)
-        sequence.n_save = self.n_save(len(tokens))
-        sequence.seq_id_wanted, sequence.cache_prompt, sequence.special = seq_id, cache_prompt, frozenset(special)
-        sequence.media = list(media)
-        sequence.shift = shift
-        if prompt_logprobs:
-            if logprobs is None:
-                raise ValueError("prompt_logprobs needs logprobs")
-            sequence.prompt_logprobs, sequence.logits_all, sequence.cache_prompt = [], True, False
+        chain.see(request.tokens)
+        sequence.n_save = self.n_save(n_prompt)
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
         """The second half of `add`: have a prepared sequence wait for a slot. From any thread."""
-        self._schedule.submit(sequence)
+        self._scheduler.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
-        self._schedule.cancel(sequence)
+        self._scheduler.cancel(sequence)
 
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
-        n_rs_seq = self._rounds.n_rs_seq
+        n_rs_seq = self._n_rs_seq
         drafts = self.drafter is not None or (self.ngram is not None and draft.mode == "auto")
         if drafts and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
             raise ValueError(
@@ -290,230 +219,182 @@ class Engine:
                 "draft_tree_depth"
             )
 
-    # the loop
+    # steps
 
     def step(self) -> list[Output]:
-        """One pass for all running sequences; returns what came of it.
+        """One step for all running sequences; returns what it gives.
 
         Raises:
-            Eagle3Error: the pass failed; the sequences go on from where they are with the next one, which also returns
-                what had come of this one.
+            Eagle3Error: the step failed; the next one continues the sequences from where they are, and also returns
+                what this one had given.
         """
         with self._guard:
-            self._begin()
-            self._schedule.end_cancelled(self._outputs.end)
-            self.before_pass()
-            opened = self._opener.open()
-            for part in opened.parts if opened is not None else ():
-                self._accept_all(part.sequence)
-            self._rounds.commit()
-            self._schedule.retire()
-            return self._outputs.take()
+            self._stepper.recover()
+            self._scheduler.end_cancelled()
+            self.before_step()
+            self._stepper.step()
+            return self._stepper.outputs.take()
 
     def open(self, only: Sequence | None = None) -> Step | None:
-        """Begin a pass: draft and verify. None if nothing is to be done.
+        """The first half of a step: schedule, propose and verify; None if there is nothing to do.
 
-        only: for this sequence, which was not added but is `held`; else for all that run.
+        only: for this sequence, that of `Llama`'s own context; else for all that run.
         """
         with self._guard:
-            self._begin()
-            self.before_pass()
-            return self._opener.open(only)
+            self._stepper.recover()
+            self.before_step()
+            return self._stepper.open(only)
 
-    def accept(self, sequence: Sequence) -> Iterator[int]:
-        """Sample a sequence's rows of the open pass, one by one, for as long as its draft says the same."""
-        while (token := self.next(sequence)) is not None:
-            yield token
-
-    def next(self, sequence: Sequence) -> int | None:
-        """The next token that `accept` would yield; None if the round has no more to say."""
+    def sample(self, sequence: Sequence) -> Output | None:
+        """One token of a sequence from the open step; None if it has no more for it."""
         with self._guard:
-            return self._next(sequence)
+            return self._stepper.sample(sequence)
 
     def commit(self) -> None:
-        """Make target and draft hold what was accepted of the open pass. Does nothing without one."""
+        """End the open step: target and draft hold what was accepted. Does nothing without one."""
         with self._guard:
-            self._rounds.commit()
+            self._stepper.commit()
 
     def n_save(self, n_prompt: int) -> int:
         """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
         return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
 
-    def _begin(self) -> None:
-        """A call begins: finish what the last one left behind, which an error or an interrupt may have ended."""
-        self._rounds.commit()
-        self._schedule.retire()
-        if self._is_spoilt:
-            self._scrub()
-        self.memory.tidy()
-
-    # a sequence that somebody drives by hand
+    # the sequence of Llama's own context, which was not added
 
     def attach(self, sequence: Sequence, seq_id: int) -> None:
-        """Give a slot to a sequence that `open(sequence)` will run; others may take it while nothing runs."""
+        """Give a slot to a sequence that `open(sequence)` will run; others may take it between two steps."""
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             if sequence.seq_id < 0:
                 self._attach(sequence, seq_id)
 
     def _attach(self, sequence: Sequence, seq_id: int) -> None:
-        user = self.memory.slots[seq_id].user
+        user = self.slots[seq_id].user
         if user is not None and user.state is State.RUNNING:
-            self._schedule.preempt(user)
+            self._scheduler.preempt(user)
         sequence.state = State.IDLE
-        self.memory.assign(sequence, seq_id)
+        self.slots.assign(sequence, seq_id)
 
     def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
-        """Have a held sequence go on with other tokens, as far as they begin alike; the rest of them is pending."""
+        """Continue an attached sequence with other tokens, as far as they begin alike; the rest of them is pending."""
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             if sequence.seq_id < 0:
                 sequence.tokens = tokens
                 self._attach(sequence, seq_id)
             else:
-                self.memory.settle(sequence)  # what is lost was not to be gone on from
-                self.memory.resume(sequence, tokens)
+                self.memory.settle(sequence)  # what is lost was not to be continued
+                self.slots.resume(sequence, tokens)
             sequence.media = [m for m in sequence.media if m.is_in(tokens)]
             sequence.n_prompt = len(tokens)
             sequence.n_save = self.n_save(len(tokens))
-            self._rounds.begin_text(sequence)
+            self._proposers.begin(sequence)
 
     def settle(self, sequence: Sequence) -> None:
-        """Have target and draft hold the first n_past tokens of a held sequence, whatever happened meanwhile."""
+        """Have target and draft hold the first n_past tokens of an attached sequence, whatever happened meanwhile."""
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             if sequence.seq_id >= 0 and not self.memory.settle(sequence):
                 raise lost_error()
 
     def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
-        """Somebody has filled the empty context: a sequence holds these tokens there, and nothing else is there."""
+        """Attach a sequence after the empty context was filled with these tokens, and nothing else."""
         with self._guard:
             sequence.state = State.IDLE
-            self.memory.adopt(sequence, tokens, seq_id)
+            self.slots.adopt(sequence, tokens, seq_id)
 
     def decoded_elsewhere(self, sequence: Sequence, n_past: int, seq_id: int) -> None:
-        """Somebody else has decoded into a held sequence, up to n_past; the last row of that says what follows.
+        """Code outside of the engine has decoded into an attached sequence, up to n_past; the last row is there.
 
         Raises:
             Eagle3Error: another sequence runs there.
         """
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             if sequence.seq_id < 0:
-                user = self.memory.slots[seq_id].user
+                user = self.slots[seq_id].user
                 if user is not None and user.state is State.RUNNING:
                     user.is_dirty = True
                     raise Eagle3Error(
-                        f"somebody has decoded into sequence {seq_id}, where another text is being generated: "
-                        "let the engine come to an end before, or evaluate at least one token with `eval`"
+                        f"tokens were decoded into slot {seq_id} outside of the engine while a sequence runs there: "
+                        "let the engine finish first, or evaluate at least one token with `eval`"
                     )
                 sequence.state = State.IDLE
-                self.memory.take_over(sequence, seq_id)
+                self.slots.take_over(sequence, seq_id)
             self.memory.decoded_elsewhere(sequence, n_past)
-            self._rounds.decoded_elsewhere(sequence)
+            self._stepper.verifier.decoded_elsewhere(sequence)
 
     def go_back(self, sequence: Sequence, n_past: int) -> None:
-        """Keep exactly the first tokens of a held sequence; what cannot be kept of them is pending again."""
+        """Keep exactly the first tokens of an attached sequence; what cannot be kept of them is pending again."""
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             if not self.memory.settle(sequence):
                 raise lost_error()
             self.memory.go_back(sequence, n_past)
 
+    # slots and the prefix cache
+
     def clear(self) -> None:
-        """Forget all that no running sequence holds."""
+        """Clear the prefix cache."""
         with self._guard:
-            self._begin()
-            self.memory.clear()
+            self._stepper.recover()
+            self.slots.clear()
 
     def preempt_all(self) -> None:
-        """Put all running sequences aside and forget the rest: somebody is about to fill the context anew."""
+        """Preempt all running sequences and clear the prefix cache: the context is about to be filled anew."""
         with self._guard:
-            self._begin()
-            for sequence in reversed(self._schedule.running.copy()):
-                self._schedule.preempt(sequence)
-            self.memory.clear()
+            self._stepper.recover()
+            self._scheduler.preempt_all()
+            self.slots.clear()
 
     def flush(self) -> None:
-        """Have the target's memory hold exactly what the sequences have taken in: somebody is about to copy it."""
+        """Have the target's memory hold exactly what the sequences have evaluated: it is about to be copied."""
         with self._guard:
-            self._begin()
-            self.memory.flush()
+            self._stepper.recover()
+            self.slots.flush()
 
     def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
-        """Tokens that are kept in a slot that nobody uses, and what target and draft hold of them, to be stored."""
+        """Tokens of the cached prefix of a free slot, and the state of target and draft, to be stored."""
         with self._guard:
-            self._begin()
-            self.memory.flush()
-            return self.memory.store_prefix(seq_id)
+            self._stepper.recover()
+            self.slots.flush()
+            return self.slots.store_prefix(seq_id)
 
     def restore_prefix(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
-        """Have a slot that nobody uses keep tokens, from what `kept` gave before.
+        """Load what `store_prefix` gave into a free slot.
 
         Raises:
             ContextFullError: no room.
             Eagle3Error: the states are not what they should be. The slot is empty then.
         """
         with self._guard:
-            self._begin()
+            self._stepper.recover()
             try:
-                self.memory.restore_prefix(seq_id, tokens, target, draft)
+                self.slots.restore_prefix(seq_id, tokens, target, draft)
             except BaseException:  # whatever it was, some of the state may be in the cells
-                self._is_spoilt = True
-                self._scrub()
+                self._stepper.has_bad_cells = True
+                self._stepper.clear_cells()
                 raise
 
     def evict_prefix(self, seq_id: int) -> int:
-        """Forget what is kept in a slot that nobody uses; returns how many tokens that was."""
+        """Clear a free slot; returns the length of its cached prefix."""
         with self._guard:
-            self._begin()
-            return self.memory.evict_prefix(seq_id)
+            self._stepper.recover()
+            return self.slots.evict_prefix(seq_id)
 
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
-        """End sequences now, as `cancel` does with the next step; nothing more is told of them."""
+        """End sequences now, as `cancel` does with the next step; `step` returns nothing more of them."""
         with self._guard:
             for sequence in sequences:
                 self.cancel(sequence)
-            self._begin()
-            self._schedule.end_cancelled(self._outputs.end)
-            self._outputs.forget(sequences)
+            self._stepper.recover()
+            self._scheduler.end_cancelled()
+            self._stepper.outputs.forget(sequences)
 
     def close(self) -> None:
         """The context is about to be freed: every later call raises."""
         with self._guard:
             self._guard.closed = True
-            self._rounds.set_drafter(None)
+            self._proposers.set_drafter(None)
             self.target.close()
             self.vocab.close()
-
-    def _next(self, sequence: Sequence) -> int | None:
-        try:
-            return self._rounds.next(sequence)
-        except LogitsError:
-            self._is_spoilt = True
-            raise
-
-    def _scrub(self) -> None:
-        """Clear all cells, since masked ones take part in products with zero and NaN stays NaN in these.
-
-        Those that run are put aside, and come back by themselves.
-        """
-        for sequence in reversed(self._schedule.running.copy()):
-            self._schedule.preempt(sequence)
-        self.memory.scrub()
-        self._is_spoilt = False
-
-    def _accept_all(self, s: Sequence) -> None:
-        """Say all that a sequence's rows of the open pass give; an error of its sampler ends the sequence alone."""
-        outputs = self._outputs
-        while not s.finish_reason:
-            try:
-                token = self._next(s)
-            except BaseException as e:
-                outputs.fail(s, e)
-                if isinstance(e, Exception):
-                    return
-                raise  # an interrupt is for all, but this sequence's sampler may have drawn a token that nobody got
-            if token is None:
-                return
-            outputs.add(s, token)

@@ -24,7 +24,7 @@ def media_tokens(key: bytes, n_rows: int) -> list[int]:
 
 
 class Media:
-    """A chunk of an image or a sound that is part of a prompt. It is taken in as a whole, or not at all."""
+    """A chunk of an image or a sound that is part of a prompt. It is evaluated as a whole, or not at all."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Media:
             self._rows = np.ascontiguousarray(self._encode(), dtype=np.single).reshape(len(self.tokens), -1)
 
     def forget_rows(self) -> None:
-        """The rows were taken in; whoever needs them again has them computed again."""
+        """Drop the rows, which were evaluated; `encode` computes them again if they are needed."""
         self._rows = None
 
     def positions(self, pos_0: int) -> npt.NDArray[np.intc]:

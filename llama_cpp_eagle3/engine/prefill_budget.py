@@ -1,41 +1,40 @@
-"""How much of a prompt may join a pass of running sequences."""
+"""The prefill budget: how many rows of prompts may join a step in which other sequences decode."""
 
 from __future__ import annotations
 
 _N_ROWS_UNKNOWN = 32  # before anything was measured
 _N_ROWS_MIN = 4
-_TIMES_ROUND = 2.0  # what a pass with prompt rows may take, in those without
+_TIMES_STEP = 2.0  # time of a step with prefill, by that of one without
 _RATE = 1.0 / 8.0
-_RATE_SELDOM = 1.0 / 2.0  # of what is seldom seen while a long prompt is read
-_LESS, _MORE = 0.5, 1.25  # rows of the next pass, by those of this one
+_RATE_SELDOM = 1.0 / 2.0  # of steps without prefill while a long prompt is evaluated
+_LESS, _MORE = 0.5, 1.25  # rows of the next step, by those of this one
 _N_MIXED = 16
 
 
 class PrefillBudget:
-    """Has passes that read take twice as long as those that do not.
+    """Keeps steps with prefill at twice the time of steps without.
 
-    A running sequence then waits for its next token about as long again while somebody's prompt is read, however long
-    that is. Nothing is calibrated beforehand: every pass is an observation, and the next one has fewer or more rows of
-    the prompt as this one took too long or not. What a pass without any takes is seen again in one of 17, since texts
-    that grow take longer.
+    A decoding sequence then waits about twice its usual time for a token while another prompt is evaluated, however
+    long that prompt is. Every step is an observation: the next one has fewer or more rows of prompts if this one took
+    longer or shorter than allowed. One step in 17 has none, to measure that again, since it grows with the texts.
     """
 
     def __init__(self, n_rows: int | None = None):
-        """n_rows: prompt rows of such a pass; None = as measured."""
+        """n_rows: rows of prompts in such a step; None = as measured."""
         self._fixed = n_rows
-        self._round_ns = 0.0  # a pass without prompt rows
-        self._round_rows = 0.0  # rows that it has
-        self._row_ns = 0.0  # a row of a pass that does nothing but read
-        self._n_rows = 0.0  # of prompts in the next pass; 0 = none had some
-        self._n_mixed = 0  # passes with prompt rows since one without
+        self._step_ns = 0.0  # a step without prefill
+        self._step_rows = 0.0  # rows that it has
+        self._row_ns = 0.0  # a row of a step that is only prefill
+        self._n_rows = 0.0  # of prompts in the next step; 0 = there was no such step
+        self._n_mixed = 0  # steps with prefill since one without
 
     def n_drafts(self, n_sequences: int) -> int:
-        """Tokens to draft for each of so many sequences beside a prompt: no more rows than they have without one."""
-        return max(0, round(self._round_rows / n_sequences) - 1)
+        """Tokens to draft for each of so many sequences beside prefill: no more rows than without it."""
+        return max(0, round(self._step_rows / n_sequences) - 1)
 
     @property
     def n_rows(self) -> int:
-        """Prompt rows that may join a pass now."""
+        """Rows of prompts that may join the next step."""
         if self._fixed is not None:
             return self._fixed
         return 0 if self._n_mixed >= _N_MIXED else self._n_allowed
@@ -44,24 +43,24 @@ class PrefillBudget:
     def _n_allowed(self) -> int:
         if self._n_rows:
             return int(self._n_rows)
-        if not self._round_ns or not self._row_ns:
+        if not self._step_ns or not self._row_ns:
             return _N_ROWS_UNKNOWN
-        return max(_N_ROWS_MIN, int((_TIMES_ROUND - 1.0) * self._round_ns / self._row_ns))
+        return max(_N_ROWS_MIN, int((_TIMES_STEP - 1.0) * self._step_ns / self._row_ns))
 
-    def observe(self, n_rows: int, prefill_budget: int, ns: int) -> None:
-        """A pass took so long: n_rows in all, prefill_budget of prompts."""
-        if prefill_budget == 0:
+    def observe(self, n_rows: int, n_prefill_rows: int, ns: int) -> None:
+        """Learn from a step: its rows, those of prompts among them, and nanoseconds."""
+        if n_prefill_rows == 0:
             rate = _RATE_SELDOM if self._n_mixed else _RATE
-            self._round_ns = _average(self._round_ns, ns, rate)
-            self._round_rows = _average(self._round_rows, n_rows, rate)
+            self._step_ns = _average(self._step_ns, ns, rate)
+            self._step_rows = _average(self._step_rows, n_rows, rate)
             self._n_mixed = 0
-        elif prefill_budget == n_rows:
+        elif n_prefill_rows == n_rows:
             self._row_ns = _average(self._row_ns, ns / n_rows, _RATE)
-        elif self._round_ns:
+        elif self._step_ns:
             self._n_mixed += 1
-            if prefill_budget > self._n_allowed // 2:  # else it was a prompt's end, or a short one
-                factor = min(max(_TIMES_ROUND * self._round_ns / ns, _LESS), _MORE)
-                self._n_rows = max(_N_ROWS_MIN, prefill_budget * factor)
+            if n_prefill_rows > self._n_allowed // 2:  # else it was a prompt's end, or a short one
+                factor = min(max(_TIMES_STEP * self._step_ns / ns, _LESS), _MORE)
+                self._n_rows = max(_N_ROWS_MIN, n_prefill_rows * factor)
 
 
 def _average(before: float, now: float, rate: float) -> float:

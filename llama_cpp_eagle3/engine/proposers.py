@@ -1,22 +1,29 @@
-"""Where drafts come from: fixed chains and trees, the planner, a LlamaDraftModel, or nowhere."""
+"""Proposers draft what may follow: fixed chains and trees, the planner's choice, a `LlamaDraftModel`, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
 from .._core import Drafter, NgramDrafter, Planner
 from ..draft import Draft
-from .sequence import NO_DRAFT, DraftSettings, ScheduledSequence, Sequence, Step
+from .memory import Memory
+from .request import DraftSettings
+from .sequence import NO_DRAFT, ScheduledSequence, Sequence, Step
+from .slots import Slots
 
+N_REPLAY_MAX = 8
+"""A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
 
 
 class Proposer(Protocol):
-    """What may follow the last token of each of some sequences that share a pass."""
+    """Drafts for sequences that share a step."""
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """Draft for each sequence.
@@ -24,34 +31,37 @@ class Proposer(Protocol):
         Args:
             sequences: each has one pending token, and a draft that has seen all tokens before it.
             n_rooms: tokens that fit behind that token, for each.
-            n_rows_extra: rows of the pass besides the last tokens and the drafts.
+            n_rows_extra: rows of the batch besides the last tokens and the drafts.
         """
         ...
 
-    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """A pass is over; `parts` are those of sequences that it was asked for.
+    def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
+        """Learn from a step that has ended.
 
-        other_ns: all of the pass's time that is neither drafting nor the target's.
+        Args:
+            step: that was drafted for.
+            scheduled: of it, the sequences whose drafts this proposer was asked for.
+            other_ns: time of the step that is neither the drafter's nor the target's.
         """
         ...
 
 
 class NoProposer:
-    """No drafts."""
+    """Drafts nothing."""
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
-        """Nothing."""
+        """No drafts."""
         return [NO_DRAFT] * len(sequences)
 
-    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """Nothing is learned."""
+    def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
+        """Learn nothing."""
 
 
 class FixedProposer(NoProposer):
     """Chains and trees as each sequence's settings say."""
 
     def __init__(self, drafter: Drafter, n_leaves_max: int):
-        """n_leaves_max: of all trees of a pass, but for the first leaf of each further sequence; 1 = chains only."""
+        """n_leaves_max: of all trees of a step, but for the first leaf of each further sequence; 1 = chains only."""
         self.drafter = drafter
         self.n_leaves_max = n_leaves_max
 
@@ -99,14 +109,14 @@ class FixedProposer(NoProposer):
 
 
 class AutoProposer:
-    """What pays best, round by round."""
+    """What the planner expects to pay best, step by step."""
 
     def __init__(self, planner: Planner, drafter: Drafter | None, ngram: NgramDrafter | None):
         """drafter, ngram: what the planner was made with."""
         self.planner, self.drafter, self.ngram = planner, drafter, ngram
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
-        """One plan for all sequences, since they share the pass."""
+        """One plan for all sequences, since they share the step."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
         n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
         return self.planner.propose_batch(
@@ -125,15 +135,15 @@ class AutoProposer:
         self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
         return s.draft.n_max_ngram
 
-    def observe(self, ended: Step, parts: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """Tell the planner how the round went; what a pass costs that reads a prompt too is not compared."""
-        seq_ids, said = [part.sequence.seq_id for part in parts], [part.sampled for part in parts]
-        verify_us = 0.0 if ended.prefill_budget else 1e-3 * ended.verify_ns
-        self.planner.observe_batch(seq_ids, said, ended.n_rows, verify_us, 1e-3 * other_ns)
+    def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
+        """Tell the planner what was sampled and what the step cost; costs of a step with prompts are not compared."""
+        seq_ids, sampled = [x.sequence.seq_id for x in scheduled], [x.sampled for x in scheduled]
+        verify_us = 0.0 if step.n_prefill_rows else 1e-3 * step.verify_ns
+        self.planner.observe_batch(seq_ids, sampled, step.n_rows, verify_us, 1e-3 * other_ns)
 
 
 class DraftModelProposer(NoProposer):
-    """Chains that a `llama_cpp.LlamaDraftModel` thinks of."""
+    """Adapter: chains that a `llama_cpp.LlamaDraftModel` gives."""
 
     def __init__(self, draft_model: Callable[..., Any]):
         self.draft_model = draft_model
@@ -147,3 +157,126 @@ class DraftModelProposer(NoProposer):
             tokens = [int(t) for t in guess[:n_max]]
             drafts.append(Draft(tokens, list(range(-1, len(tokens) - 1)), sources=[0] * len(tokens)))
         return drafts
+
+
+class Proposers:
+    """Chooses a proposer for each sequence of a step, and has them draft."""
+
+    def __init__(self, slots: Slots, ngram: NgramDrafter | None, draft_model: Callable[..., object] | None):
+        """ngram, draft_model: as `Engine` takes them."""
+        self.slots, self.ngram = slots, ngram
+        self.memory: Memory = slots.memory
+        self.override: Proposer | None = None
+        """A proposer in place of those that the sequences' settings name."""
+        self._none = NoProposer()
+        self._draft_model = None if draft_model is None else DraftModelProposer(draft_model)
+        self._fixed: Proposer = self._none
+        self._auto: AutoProposer | None = None
+        self._n_ctx = self.memory.target.n_ctx
+        self.set_drafter(self.memory.drafter)
+
+    def set_drafter(self, drafter: Drafter | None) -> None:
+        """Draft with another head, which has evaluated nothing yet; the planner of the old one goes."""
+        if drafter is not self.memory.drafter:
+            self.slots.set_drafter(drafter)
+        self._fixed = self._none if drafter is None else FixedProposer(drafter, self.memory.target.n_leaves_max)
+        self._auto = None
+
+    @property
+    def planner(self) -> Planner | None:
+        """What decides in mode "auto"; None: chains of a few tokens are drafted."""
+        return None if self._auto is None else self._auto.planner
+
+    @planner.setter
+    def planner(self, planner: Planner | None) -> None:
+        self._auto = None if planner is None else AutoProposer(planner, self.memory.drafter, self.ngram)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Another text begins in this sequence's slot."""
+        if self._auto is not None:
+            self._auto.planner.reset(sequence.seq_id)
+        if self.ngram is not None:
+            self.ngram.begin(sequence.seq_id)
+
+    def propose(self, step: Step, n_drafts_max: Callable[[Step, int], int]) -> bool:
+        """Draft for the sequences of a step that decode; returns whether any proposer was asked.
+
+        n_drafts_max: (step, number of sequences) -> tokens that may be drafted for each.
+        """
+        groups: dict[Proposer, list[ScheduledSequence]] = {}
+        for scheduled in step.scheduled:
+            s = scheduled.sequence
+            if scheduled.is_prefill or s.draft.mode == "off" or self.memory.n_replay(s) > N_REPLAY_MAX:
+                continue
+            proposer = self.override or self._proposer_of(s)
+            if proposer is self._none or (proposer is self._fixed and self._head_is_behind(s)):
+                continue
+            if proposer in groups:
+                groups[proposer].append(scheduled)
+            else:
+                groups[proposer] = [scheduled]
+        if not groups:
+            return False
+        n_max = n_drafts_max(step, sum(map(len, groups.values())))
+        with self._noise_shown(groups):
+            for proposer, group in groups.items():
+                sequences = [scheduled.sequence for scheduled in group]
+                n_rooms = [
+                    max(0, min(n_max, self._n_ctx - s.n_past - 1, s.max_tokens - s.n_generated - 1)) for s in sequences
+                ]
+                drafts = proposer.propose(sequences, n_rooms, step.n_rows - len(group))
+                for scheduled, draft in zip(group, drafts, strict=True):
+                    scheduled.draft = draft
+                    step.n_rows += len(draft.tokens)
+        return True
+
+    def observe(self, step: Step, commit_ns: int) -> None:
+        """Tell the proposer how a step went."""
+        proposer = self.override or self._auto
+        if proposer is None:
+            return
+        drafted = [x for x in step.scheduled if x.sampled and not x.is_prefill and x.sequence.draft.mode == "auto"]
+        if drafted:
+            proposer.observe(step, drafted, commit_ns + sum(x.sample_ns for x in step.scheduled))
+
+    def may_wait(self, s: Sequence, n_seqs: int) -> bool:
+        """Whether nothing will be drafted for a sequence soon, with so many in a step."""
+        if self.override is not None or s.draft.mode not in ("auto", "off"):
+            return False
+        return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
+
+    def n_pad(self, step: Step, n_seqs: int) -> int:
+        """Rows to add to a batch because they make it faster."""
+        if self._auto is None or step.n_prefill_rows:
+            return 0
+        return self._auto.planner.n_pad(step.n_rows, n_seqs)
+
+    @contextmanager
+    def _noise_shown(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
+        """Give the head the noise that the next tokens will be sampled with, while it drafts."""
+        drafter = self.memory.drafter
+        shown: list[int] = []
+        if drafter is None:
+            yield
+            return
+        try:
+            for scheduled in chain.from_iterable(groups.values()):
+                s = scheduled.sequence
+                if s.chain is not None and s.chain.noise is not None:
+                    drafter.set_noise(s.chain.noise, s.seq_id)
+                    shown.append(s.seq_id)
+            yield
+        finally:
+            for seq_id in shown:
+                drafter.set_noise(None, seq_id)
+
+    def _proposer_of(self, s: Sequence) -> Proposer:
+        if self._draft_model is not None and self.memory.drafter is None:
+            return self._draft_model
+        if s.draft.mode == "auto" and self._auto is not None:
+            return self._auto if s.draft.sources else self._none
+        return self._fixed
+
+    def _head_is_behind(self, s: Sequence) -> bool:
+        drafter = self.memory.drafter
+        return drafter is not None and drafter.n_past(s.seq_id) != s.n_past

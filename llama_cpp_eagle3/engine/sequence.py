@@ -1,68 +1,30 @@
-"""One text on its way: what was asked for, how far it is, and its share of the pass that is open."""
+"""Sequences: the request, its state in a slot, and its result; and a sequence's share of a step."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..draft import Draft
-from ..errors import ContextFullError
 from ..stats import Stats
 from .detokenizer import Detokenizer
 from .media import Media
+from .request import DraftSettings, Request
 from .sampling import Chain
 
-DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "mtp", "ngram"]
+FinishReason = Literal["", "stop", "length", "cancelled", "error"]
 NO_DRAFT = Draft()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftSettings:
-    """What is drafted for a sequence."""
-
-    mode: DraftMode = "auto"
-    """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
-    n_max: int = 8
-    """Drafted tokens that follow each other, at most."""
-    n_max_ngram: int = 32
-    """The same of the n-gram drafter."""
-    sources: tuple[DraftSource, ...] = ("head", "ngram")
-    """What may draft in mode "auto"; the other modes are the head's."""
-    n_min: int = 0
-    """Shorter chains are dropped."""
-    p_min: float = 0.0
-    """A chain ends before a token that is less likely than this."""
-    tree_depth: int = 4
-    tree_topk: int = 3
-    tree_tokens: int = 8
-
-    @property
-    def depth(self) -> int:
-        """Tokens that can follow each other in a draft at most."""
-        return self.tree_depth if self.mode == "tree" else self.n_max
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """What to do when the context is full: cut tokens out of the middle, and read what came behind them again."""
-
-    n_keep: int
-    """Tokens at the beginning that stay."""
-    n_discard: int = 0
-    """Tokens behind them that go; 0 = half of what is left."""
-
-
 class State(enum.Enum):
-    """Where a sequence stands."""
+    """Whether a sequence has a slot."""
 
     WAITING = "waiting"
-    """It has no slot yet, or lost it to others that were there before, and gets one when there is room."""
+    """Waiting for a slot, or preempted."""
     RUNNING = "running"
     IDLE = "idle"
-    """It has a slot, which others may take: nothing runs at the moment."""
+    """Has a slot that others may take: of `Llama`'s own context, between two calls."""
     DONE = "done"
 
 
@@ -93,90 +55,89 @@ class TokenLogprob:
     """The most probable tokens, as many as were asked for."""
 
 
-class Sequence:
-    """A text: tokens that are known, and how many of them target and draft have taken in.
+@dataclass(slots=True)
+class Result:
+    """What has come of a sequence so far, beside its tokens and their text."""
 
-    What lies between, `tokens[n_past:]`, is pending: a prompt that is being read, or the one token that was sampled
-    last. Made by `Engine.add`.
+    finish_reason: FinishReason = ""
+    """Why it ended; empty: it has not."""
+    error: BaseException | None = None
+    """What ended it, if that was an error."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of the generated tokens, if they were asked for."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Of the prompt's tokens from the second one on, if they were asked for."""
+    stats: Stats = field(default_factory=Stats)
+
+
+class Sequence:
+    """A prompt and the tokens generated behind it, of which target and draft have evaluated the first `n_past`.
+
+    The rest, `tokens[n_past:]`, is pending: what is left of the prompt, or the token that was sampled last. Made by
+    `Engine.add`.
     """
 
     __slots__ = (
-        *("cache_prompt", "chain", "detokenizer", "draft", "drafted", "error", "finish_reason"),
-        *("is_cancelled", "is_dirty", "logits_all", "logprobs", "max_tokens", "media", "n_cached"),
-        *("n_cut", "n_foreign", "n_logprobs", "n_own", "n_past", "n_prompt", "n_save", "part"),
-        *("prompt_logprobs", "rows", "saved", "seq_id", "seq_id_wanted", "shift", "special", "state"),
-        *("stats", "tokens", "wants_logits"),
+        *("chain", "detokenizer", "is_cancelled", "is_dirty", "logits_all", "media", "n_cached", "n_cut"),
+        *("n_foreign", "n_own", "n_past", "n_prompt", "n_save", "request", "result", "rows", "saved", "scheduled"),
+        *("draft", "max_tokens", "seq_id", "state", "tokens", "wants_logits"),
     )
 
     def __init__(
         self,
-        tokens: SequenceOf[int],
-        chain: Chain | None,
+        request: Request,
         *,
         max_tokens: int,
         draft: DraftSettings,
+        chain: Chain | None = None,
         detokenizer: Detokenizer | None = None,
-        logprobs: int | None = None,
     ):
-        self.tokens = list(tokens)
-        self.n_prompt = len(self.tokens)
-        """Tokens that were given; what lies behind was generated."""
-        self.chain = chain
+        """max_tokens, draft: what the request may leave open. chain: samples tokens. detokenizer: makes their text."""
+        self.request = request
         self.max_tokens = max_tokens
         self.draft = draft
+        self.result = Result(prompt_logprobs=[] if request.prompt_logprobs else None)
+        self.chain = chain
         self.detokenizer = detokenizer
-        self.n_logprobs = logprobs
-        self.wants_logits = logprobs is not None
-        """Whether somebody looks at the logits of its rows, so that they must not stay on a device."""
-        self.logits_all = False
-        """Whether rows of prompts have logits too."""
-        self.media: list[Media] = []
-        """Images in its prompt, in order. What was taken in is needed again only if memory goes back before it."""
-        self.n_save = -1
-        """Position at which its state is kept to go back to, if its memory needs that."""
 
-        self.seq_id_wanted: int | None = None
-        """The only slot that it may have."""
-        self.cache_prompt = True
-        """Whether it may begin with what others left behind."""
-        self.special: frozenset[int] = frozenset()
-        """Special tokens that are part of its text."""
-        self.shift: Shift | None = None
-        """How it goes on when the context is full; None: it ends then."""
-        self.prompt_logprobs: list[TokenLogprob] | None = None
-        """Of the prompt's tokens from the second one on, if they were asked for; that needs `logits_all`."""
-
-        self.state = State.WAITING
-        self.n_cached = -1
-        """Tokens of the prompt that did not have to be read, since others had left them behind; -1 before it runs."""
-        self.seq_id = -1
-        """Of target and draft; -1 without a slot."""
+        # what the next steps evaluate
+        self.tokens = list(request.tokens)
+        self.n_prompt = len(self.tokens)
+        """Tokens of the prompt; those behind it were generated."""
+        self.media = list(request.media)
+        """Images in its prompt, in order. One that was evaluated is needed again only if memory goes back before it."""
         self.n_cut = 0
         """Generated tokens that were cut out of the context."""
-        self.n_past = 0
-        """Tokens that target and draft have taken in; while a round is open, those of it that were accepted too."""
-        self.part: ScheduledSequence | None = None
-        self.rows: list[int] = []
-        """Rows of the target's last decode that belong to the last of tokens[:n_past], while they are there; -1 is the
-        last one of a decode that was not the engine's."""
-        self.saved: Saved | None = None
-        """What target and draft held when it was put aside."""
-        self.is_dirty = False
-        """A pass was begun and not settled: what target and draft hold has to be looked at."""
+        self.wants_logits = request.logprobs is not None
+        """Whether the logits of its rows are needed on the host."""
+        self.logits_all = request.prompt_logprobs
+        """Whether rows of prompts have logits too."""
         self.is_cancelled = False
-        # of a text that others decode into, such as images
-        self.n_own = 0
-        """Where the engine's own last decode ended; what lies behind is somebody else's."""
-        self.n_foreign = 0
-        """Tokens before this position may be such, and cannot be evaluated again."""
 
-        self.drafted = False
-        """Whether the token that came last had been drafted."""
-        self.logprobs: list[TokenLogprob] = []
-        self.stats = Stats()
-        self.error: BaseException | None = None
-        self.finish_reason: Literal["", "stop", "length", "cancelled", "error"] = ""
-        """Why it ended: the model or a stop string ended it, max_tokens or the context was reached, ..."""
+        # its slot
+        self.state = State.WAITING
+        self.seq_id = -1
+        """Its slot; -1 without one."""
+        self.n_past = 0
+        """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
+        self.n_cached = -1
+        """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
+        self.n_save = -1
+        """Position at which its state is kept to go back to, if its memory needs that."""
+        self.scheduled: ScheduledSequence | None = None
+        """Its share of the open step."""
+        self.rows: list[int] = []
+        """Rows of the target's last batch that belong to the last of tokens[:n_past], while they are there; -1 is the
+        last one of a batch that was not the engine's."""
+        self.saved: Saved | None = None
+        """What target and draft held when it was preempted."""
+        self.is_dirty = False
+        """A step was begun and not committed: what target and draft hold has to be settled."""
+        # of a sequence that code outside of the engine decodes into
+        self.n_own = 0
+        """Where the engine's own last batch ended; what lies behind was decoded elsewhere."""
+        self.n_foreign = 0
+        """Tokens before this position may have been decoded elsewhere, and cannot be evaluated again."""
 
     @property
     def generated(self) -> list[int]:
@@ -190,16 +151,24 @@ class Sequence:
 
     @property
     def n_pending(self) -> int:
-        """Tokens that target and draft have not taken in."""
+        """Tokens that target and draft have not evaluated."""
         return len(self.tokens) - self.n_past
 
+    def next_chunk(self, n_max: int) -> list[int]:
+        """The next tokens of a prompt: up to an image, or to the position at which the state is saved."""
+        media = self.next_media()
+        n_end = min(len(self.tokens) if media is None else media.first, self.n_past + n_max)
+        if self.n_past < self.n_save < n_end:
+            n_end = self.n_save
+        return self.tokens[self.n_past : n_end]
+
     def next_media(self) -> Media | None:
-        """The image that stands where it goes on, or the first one behind that."""
+        """The image at `n_past`, or the first one behind."""
         return next((m for m in self.media if m.end > self.n_past), None)
 
     @property
     def lacks_media(self) -> bool:
-        """Whether an image is pending that nobody has."""
+        """Whether the rows of a pending image are missing."""
         pending = self.tokens[self.n_past : self.n_prompt]
         if min(pending, default=0) >= 0:
             return False
@@ -212,75 +181,69 @@ class Sequence:
         return self.state is State.DONE
 
     def __repr__(self) -> str:
+        reason = self.result.finish_reason
         return (
             f"<Sequence {self.state.value}: {self.n_prompt} + {self.n_generated} tokens, "
-            f"{self.n_past} taken in, seq_id {self.seq_id}{', ' + self.finish_reason if self.finish_reason else ''}>"
+            f"{self.n_past} evaluated, seq_id {self.seq_id}{', ' + reason if reason else ''}>"
         )
 
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """A sequence's share of a pass: pending tokens from `n_past` on, and what was drafted behind the only one."""
+    """A sequence's share of a step: the tokens from `n_past` on that it evaluates, and the draft behind the last."""
 
     sequence: Sequence
     n_past: int
     tokens: list[int]
-    """What was pending; empty if the row of an earlier pass is used again."""
+    """Pending tokens; empty if a row of the last step is sampled again."""
     is_prefill: bool
-    """Whether it belongs to a prompt, rather than to a round of generation."""
+    """Whether the tokens are a chunk of a prompt."""
     media: Media | None = None
-    """The image that its tokens are rows of."""
+    """The image that the tokens are rows of."""
     root: int = -1
-    """Row of the pass that says what follows the pending tokens; those of the draft come next."""
+    """Row of the batch that predicts what follows the tokens; the draft's rows come next."""
     draft: Draft = NO_DRAFT
     path: list[int] = field(default_factory=list)
-    """Rows of accepted tokens, counted from the part's first one: those of `tokens`, 1 + i for token i of the draft."""
+    """Accepted rows, counted from the sequence's first one: of `tokens`, then of accepted drafted tokens."""
     sampled: list[int] = field(default_factory=list)
-    """What the target said: the drafted tokens that were accepted, and the one behind them."""
+    """Sampled tokens: the accepted drafted ones, and the one behind them."""
     has_logits: bool = True
-    """Whether its last row has logits: that of a piece of a prompt has none."""
+    """Whether the last row has logits; not if more of the prompt follows."""
     row: int = -1
     """Row that was sampled last."""
     node: int = -1
-    """Token of the draft that was sampled last and is not in the path yet; -1: none."""
-    ended: bool = False
-    """Nothing more can be sampled from its rows."""
+    """The drafted token that was sampled last, and is not in the path yet; -1: the last one was not drafted."""
+    is_done: bool = False
+    """Whether its rows have given all that they can."""
     sample_ns: int = 0
 
     @property
     def first_row(self) -> int:
-        """Of the pass."""
+        """Of the batch."""
         return self.root + 1 - len(self.tokens)
 
     @property
     def rows(self) -> list[int]:
-        """Those of the path, of the pass."""
+        """The path as rows of the batch."""
         first = self.root + 1 - len(self.tokens)
         return [first + row for row in self.path]
 
 
 @dataclass(slots=True)
 class Step:
-    """One pass of the target, from its drafts to its end."""
+    """One pass of the target: what is scheduled for it, and how long its parts took."""
 
-    parts: list[ScheduledSequence]
-    by_hand: bool
-    """Whether it is for a held sequence alone."""
-    n_rows: int
-    """Of the pass, with tokens that it evaluates once more."""
-    prefill_budget: int
+    scheduled: list[ScheduledSequence]
+    n_rows: int = 0
+    """Of the batch, tokens that are evaluated again and padding included."""
+    n_prefill_rows: int = 0
     """Of them, of prompts."""
-    n_part_rows: int = 0
-    """Of them, of the parts themselves, drafts included."""
+    n_own_rows: int = 0
+    """Of them, of the scheduled tokens and drafts."""
+    only: Sequence | None = None
+    """The sequence of `Llama`'s own context, if the step is for it alone."""
+    candidates: list[Sequence] = field(default_factory=list)
+    """The sequences that might have been scheduled, oldest first."""
+    may_draft: bool = True
     draft_ns: int = 0
     verify_ns: int = 0
-
-
-def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
-    """Raise what `Engine.add` raises for a prompt that cannot be read."""
-    if not tokens:
-        raise ValueError("expected at least one token, found none")
-    if len(tokens) > n_ctx:
-        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
-    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
-        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

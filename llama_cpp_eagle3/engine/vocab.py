@@ -25,7 +25,7 @@ _BOUNDED = (
 
 
 class Vocab:
-    """A model's vocabulary. The model is somebody else's: `close` before it is freed."""
+    """A model's vocabulary. It does not own the model: `close` it before the model is freed."""
 
     def __init__(self, model: int):
         """model: address of the loaded llama_model."""

@@ -4,15 +4,16 @@
 `Planner`.
 """
 
+from .best_chain import BestChain, best_chain
 from .cache import cache_dir, load_costs, save_costs
 from .costs import Costs, implausible, machine
-from .outlook import Outlook, outlook
 from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
+    "BestChain",
     "Costs",
-    "Outlook",
+    "best_chain",
     "cache_dir",
     "costs_of",
     "have_planner",
@@ -24,7 +25,6 @@ __all__ = [
     "make_planner",
     "measure",
     "measure_types",
-    "outlook",
     "save_costs",
     "why_not",
 ]

@@ -11,9 +11,9 @@ from typing import Any
 from .._core import CostCurve, Planner
 from ..engine import DraftSettings, Engine
 from ..head import Head
+from .best_chain import best_chain
 from .cache import load_costs, load_part, save_costs
 from .costs import GGML_TYPE_NARROW, Costs
-from .outlook import outlook
 from .timing import Limit, is_idle, measure, measure_draft
 
 # A converted head must be expected to bring this much: it is believed to lose up to 1 % of the mean acceptance length
@@ -171,7 +171,7 @@ def measure_types(
             return replace(as_is, is_whole=False)
         narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
         is_parallel = head.drafter.is_parallel
-        gain = outlook(narrow, _ACCEPTANCE, is_parallel).speed / outlook(as_is, _ACCEPTANCE, is_parallel).speed
+        gain = best_chain(narrow, _ACCEPTANCE, is_parallel).speed / best_chain(as_is, _ACCEPTANCE, is_parallel).speed
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
             return narrow

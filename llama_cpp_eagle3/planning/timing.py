@@ -50,7 +50,7 @@ class Limit:
 
 def is_idle(engine: Engine) -> bool:
     """Whether nothing runs and no context is held, so that passes can be timed."""
-    return not engine.has_work and all(slot.user is None or not slot.tokens for slot in engine.memory.slots)
+    return not engine.has_work and all(slot.user is None or not slot.tokens for slot in engine.slots)
 
 
 def measure(
@@ -88,7 +88,7 @@ def measure(
             begin, step = measure_draft(engine, _DRAFT_SHARE * seconds, limit)
         target = known.target
         if limit.allows(t_row):
-            target = _calmly(verify, sizes, _N_NEEDED, end, limit, target)
+            target = _again_if_calmer(verify, _fastest(verify, sizes, _N_NEEDED, end, limit, target), limit)
         is_whole = all(n in target for n in sizes[:_N_NEEDED]) and (bool(step) or engine.drafter is None)
         return Costs(target, begin, step, draft_type, is_whole)
     finally:
@@ -210,17 +210,8 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
     return verify, min(engine.n_batch, engine.n_ctx - 1)
 
 
-def _calmly(
-    run: Callable[[int], float],
-    sizes: Iterable[int],
-    n_needed: int,
-    end: float,
-    limit: Limit | None = None,
-    known: Mapping[int, float] = MappingProxyType({}),
-) -> dict[int, float]:
-    """`_fastest`, and all sizes once more if the machine became faster meanwhile: slow passes are timed but once."""
-    limit = limit or Limit()
-    times = _fastest(run, sizes, n_needed, end, limit, known)
+def _again_if_calmer(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
+    """Time all sizes once more if the machine became faster meanwhile: slow passes are timed but once."""
     if not limit.allows(1e-6 * times.get(1, math.inf)) or 1e6 * run(1) >= _CALM * times[1]:
         return times
     if not limit.allows(1e-6 * sum(times.values())):

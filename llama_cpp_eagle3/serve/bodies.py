@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from .errors import no_room
 from .jsons import loads
 from .limits import check_body, check_text
 
+_PARSING = threading.Lock()
+"""The parser holds the GIL: between two bodies all other threads have their turn."""
 _N_SMALL = 64 << 10  # bytes of a body: as many as there are connections hold little memory together
 
 
@@ -51,6 +54,7 @@ def parse_json(text: bytes) -> Any:
         ApiError: it is not JSON, or says more than a request may.
     """
     check_text(text)
-    body = loads(text) if text.strip() else {}
+    with _PARSING:
+        body = loads(text) if text.strip() else {}
     check_body(body)
     return body

@@ -238,7 +238,7 @@ class EngineThread:
     def _run_calls(self) -> None:
         waiting, self._deferred = self._deferred, []
         for call in waiting:
-            if call.seq_id is not None and not self.engine.memory.slots[call.seq_id].is_free:
+            if call.seq_id is not None and not self.engine.slots[call.seq_id].is_free:
                 self._deferred.append(call)
             elif call.future.set_running_or_notify_cancel():
                 try:
@@ -298,17 +298,16 @@ class EngineThread:
         metrics.t_first = metrics.t_first or now
         metrics.t_last = now
         n = metrics.n_tokens
-        logprob = sequence.logprobs[n - 1] if sequence.n_logprobs is not None else None
         timings = None
         if job.wants_timings:
-            metrics.stats = sequence.stats
+            metrics.stats = sequence.result.stats
             timings = metrics.timings()
         if job.t_max and "\n" in output.text:
             if job.saw_newline and now - metrics.t_first > job.t_max:
                 job.timed_out = True
                 self.engine.cancel(sequence)
             job.saw_newline = True
-        return Token(output.token, output.text, n, output.drafted, logprob, timings)
+        return Token(output.token, output.text, n, output.drafted, output.logprob, timings)
 
     def _on_first_token(self, job: Job, now: float) -> None:
         """The prompt is evaluated, or never will be: the jobs that wait for it are admitted."""
@@ -322,13 +321,14 @@ class EngineThread:
 
     def _end_event(self, job: Job, rest: str) -> End:
         sequence = job.sequence
-        job.metrics.stats = sequence.stats
+        result = sequence.result
+        job.metrics.stats = result.stats
         del self._by_sequence[sequence]
         self.jobs.discard(job)
-        reason = "length" if job.timed_out and sequence.finish_reason == "cancelled" else sequence.finish_reason
+        reason = "length" if job.timed_out and result.finish_reason == "cancelled" else result.finish_reason
         word = "" if sequence.detokenizer is None else sequence.detokenizer.stopping_word
         self._observer.on_end(job, reason)
-        return End(reason, "" if job.prompt_only else rest, sequence.error, word, reason == "stop" and not word)
+        return End(reason, "" if job.prompt_only else rest, result.error, word, reason == "stop" and not word)
 
     def _send_events(self, events: dict[Job, list[Event]]) -> None:
         if events and self._loop is not None:

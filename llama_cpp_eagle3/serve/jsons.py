@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import json.scanner
 import math
 from contextlib import suppress
 from importlib import import_module
@@ -11,8 +10,6 @@ from typing import Any
 
 from .errors import invalid
 
-_N_AT_ONCE = 64 << 10
-"""Bytes of JSON that are parsed in one call into C, which holds the GIL: tens of milliseconds at most."""
 orjson: Any
 try:
     orjson = import_module("orjson")
@@ -39,19 +36,9 @@ def loads(text: bytes) -> Any:
         ApiError: it is none, or too deep.
     """
     try:
-        if len(text) > _N_AT_ONCE:
-            return _InSteps().decode(text.decode("utf-8-sig"))
         return orjson.loads(text) if orjson is not None else json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise invalid(f"the body is not JSON: {e}") from None
-
-
-class _InSteps(json.JSONDecoder):
-    """The standard library's decoder in Python: other threads run between two values, though not within a string."""
-
-    def __init__(self) -> None:
-        super().__init__(parse_constant=_no_constant)
-        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
 def _no_constant(name: str) -> None:

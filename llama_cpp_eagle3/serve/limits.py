@@ -9,8 +9,9 @@ from typing import Any
 from ..chat.limits import MAX_MESSAGES, MAX_TOOLS
 from .errors import invalid
 
-N_VALUES_MAX = 1 << 21
-"""Lists, objects and what they hold, in a body: each takes some 60 bytes, and but three of the body."""
+N_VALUES_MAX = (1 << 20) + 4096
+"""Lists, objects and what they hold, in a body: the largest prompt and more. Each takes some 60 bytes, and but three of
+the body; no other thread runs while they are parsed."""
 N_EMBEDDINGS_MAX = 2048
 """Texts of a request for embeddings: OpenAI's limit."""
 N_FLOATS_MAX = 1 << 24

@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from ..engine import DraftSettings, Media, Sampling, Shift
+from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
 from .bodies import Bodies
@@ -97,7 +97,7 @@ class Server:
     @property
     def cache_usage(self) -> float:
         """Share of the KV cache that running sequences hold. From any thread."""
-        slots = self.engine.memory.slots
+        slots = self.engine.slots
         users = [user for slot in slots if (user := slot.user) is not None]
         n_cells = self.engine.n_ctx * (1 if self.engine.target.is_pooled else len(slots))
         return min(1.0, sum(user.n_past for user in users) / n_cells)
@@ -244,20 +244,22 @@ class Server:
                 own = sampling if i == 0 else replace(sampling, seed=_seed_of_child(sampling, i))
                 try:
                     sequence = engine.prepare(
-                        tokens,
-                        own,
-                        max_tokens=n_tokens,
-                        stop=stops_of(c),
-                        draft=draft,
-                        logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
-                        seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
-                        cache_prompt=c.cache_prompt or i > 0,
-                        special=special,
-                        exact=True,
-                        media=media,
-                        n_indent=c.n_indent,
-                        shift=None if media else self._shift_of(c, len(tokens)),
-                        prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
+                        Request(
+                            tokens,
+                            own,
+                            max_tokens=n_tokens,
+                            stop=stops_of(c),
+                            draft=draft,
+                            logprobs=min(c.n_probs, self.tokenizer.vocab.n_tokens) if c.n_probs else None,
+                            seq_id=c.id_slot % self.n_slots if c.id_slot >= 0 and i == 0 else None,
+                            cache_prompt=c.cache_prompt or i > 0,
+                            special=special,
+                            exact=True,
+                            media=media,
+                            n_indent=c.n_indent,
+                            shift=None if media else self._shift_of(c, len(tokens)),
+                            prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,
+                        )
                     )
                 except ContextFullError:
                     raise too_long(len(tokens), engine.n_ctx) from None
@@ -275,7 +277,10 @@ class Server:
                 parent = parent or job
                 jobs.append(job)
                 answers.append(
-                    Answer(job.index, tokens, c, own, draft, metrics, engine.n_ctx, parent.sequence.prompt_logprobs)
+                    Answer(
+                        *(job.index, tokens, c, own, draft, metrics, engine.n_ctx),
+                        prompt_logprobs=parent.sequence.result.prompt_logprobs,
+                    )
                 )
         return jobs, answers
 

@@ -48,7 +48,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
         if job.sequence.seq_id >= 0 and isinstance(job.listener, Generation):
             running[job.sequence.seq_id] = job.sequence, job.listener.answers[job.index]
     found = []
-    for slot in engine.memory.slots:
+    for slot in engine.slots:
         user = running.get(slot.seq_id)
         entry: dict[str, Any] = {
             "id": slot.seq_id,
@@ -65,8 +65,8 @@ def _state(server: Server) -> list[dict[str, Any]]:
                 "n_prompt_tokens_processed": answer.metrics.n_prefilled,
                 "n_prompt_tokens_cache": answer.metrics.n_cached,
                 "params": settings_of(server, answer),
-                "draft_n": sequence.stats.drafted,
-                "draft_n_accepted": sequence.stats.accepted,
+                "draft_n": sequence.result.stats.drafted,
+                "draft_n_accepted": sequence.result.stats.accepted,
                 "next_token": [
                     {
                         "has_next_token": True,

@@ -137,7 +137,7 @@ class Harvester:
         captures: dict[int, _Capture] = {}
         running: dict[int, tuple[Prompt, Any, _Capture]] = {}
 
-        def on_draw(part: Any, token: int) -> int:
+        def on_sample(part: Any, token: int) -> int:
             capture = captures.get(id(part.sequence))
             if capture is not None:
                 states = tap.rows[part.first_row : part.root + 1]
@@ -146,7 +146,7 @@ class Harvester:
 
         left = (prompt for prompt in prompts if len(prompt.tokens) <= self.n_prompt_max)
         following: Prompt | None = None
-        engine.on_draw = on_draw
+        engine.on_sample = on_sample
         try:
             while True:
                 n_fresh = 0  # what does not fit into the next pass would be cut, and the tap not asked for its rows
@@ -168,11 +168,11 @@ class Harvester:
                 for key, (prompt, sequence, capture) in list(running.items()):
                     if sequence.is_done:
                         del running[key], captures[key]
-                        if sequence.error is not None:
-                            raise sequence.error
+                        if sequence.result.error is not None:
+                            raise sequence.result.error
                         yield self._sample(prompt, sequence.tokens, capture)
         finally:
-            engine.on_draw = None
+            engine.on_sample = None
             engine.drop([sequence for _, sequence, _ in running.values() if not sequence.is_done])
 
     def _sample(self, prompt: Prompt, tokens: list[int], capture: _Capture) -> Sample:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import placement
-from llama_cpp_eagle3 import Eagle3Error
+from llama_cpp_eagle3 import Eagle3Error, LogitsError
 from loading import is_tie, load, load_plain, prompts, take
 from lowlevel import LowLevel, parts_of
 from random_arch import N_VOCAB, load_random_arch
@@ -89,6 +89,24 @@ def test_logits_stay_there_until_they_are_asked_for(tmp_path: Path) -> None:
             low.target.set_device_argmax(0)
             low.target.decode([1, 2, 3], 0)
             np.testing.assert_allclose(low.target.logits_all(3), want, atol=1e-6)
+
+
+def test_logits_that_are_nan(tmp_path: Path) -> None:
+    """They are the same error as on the host."""
+    name = "model.embed_tokens.weight"
+    embd = np.array(write_target(tmp_path / "t.gguf").weights[name])
+    embd[7] = np.nan
+    path = write_target(tmp_path / "t.gguf", weights={name: embd}).path
+    best = []
+    for n_outputs in (0, N_OUTPUTS):
+        with LowLevel(path, n_outputs=N_OUTPUTS) as low:
+            low.target.set_device_argmax(n_outputs)
+            low.target.decode([5, 6], 0)
+            best.append([low.target.argmax(0), low.target.argmax(1)])
+            low.target.decode([7], 2)
+            with pytest.raises(LogitsError, match="the logits are no numbers"):
+                low.target.argmax(0)
+    assert best[0] == best[1]
 
 
 def test_what_travels(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:

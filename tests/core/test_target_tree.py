@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Error
+from llama_cpp_eagle3 import Eagle3Error, _core
 from lowlevel import LowLevel
 from random_arch import N_VOCAB, load_random_arch
 
@@ -120,6 +120,21 @@ def test_errors(tmp_path: Path) -> None:
     with context(tmp_path, "qwen35") as low:
         assert low.target.n_leaves_max == 1
         assert low.target.rollback_kind == "checkpoint"
+
+
+def test_ids_that_guard_windows_are_no_leaves(tmp_path: Path) -> None:
+    """Of the ids 2 to 4 two guard the windows of the sequences 0 and 1: the trees of a batch have one between them."""
+    low = LowLevel(load_random_arch(tmp_path, "gemma3"), n_seq_max=5, n_seq=2, n_guards=2)
+    with low:
+        assert low.target.n_leaves_max == 2
+        for seq_id in range(2):
+            low.target.decode([1, 2], 0, seq_id=seq_id)
+        tree = [3], [4, 5], [-1, -1], "all"
+        with pytest.raises(ValueError, match="need 2 sequence ids for their leaves, 1 are free"):
+            low.target.decode_parts([_core.BatchPart(seq_id, 2, *tree) for seq_id in range(2)])
+        low.target.decode_parts([_core.BatchPart(0, 2, *tree), _core.BatchPart(1, 2, [3], [4])])
+        low.target.keep_batch([0, 1], [[0, 2], [0]])
+        assert [low.target.n_past(0), low.target.n_past(1)] == [4, 3]
 
 
 def test_behind_a_state_that_came_back(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def run(llm: Eagle3Llama, tokens: list[int], n: int = 20) -> Sequence:
     sequence = llm.engine.add(tokens, Sampling(temperature=0.0), max_tokens=n)
     while not sequence.is_done:
         llm.engine.step()
-    assert sequence.error is None
+    assert sequence.result.error is None
     return sequence
 
 
@@ -59,11 +59,11 @@ def test_a_pool_keeps_what_has_left_the_window(path: Path, seed: int, drafts: di
         fresh.reset()
         assert sequence.generated == run(fresh, tokens).generated
         # nothing stays behind: a text takes all cells once the others are gone
-        llm.engine.memory.clear()
+        llm.engine.slots.clear()
         memory = llama_cpp.llama_get_memory(llm.ctx)
         n_ids = llama_cpp.llama_n_seq_max(llm.ctx)
         assert [llama_cpp.llama_memory_seq_pos_max(memory, i) for i in range(n_ids)] == [-1] * n_ids
-        assert run(llm, [40 + i % 50 for i in range(2000)], 30).finish_reason == "length"
+        assert run(llm, [40 + i % 50 for i in range(2000)], 30).result.finish_reason == "length"
 
 
 def test_streams_keep_what_others_left_there(path: Path) -> None:
@@ -74,3 +74,13 @@ def test_streams_keep_what_others_left_there(path: Path) -> None:
         assert [run(llm, tokens, 30).n_cached for tokens in first] == [0] * 4
         again = [run(llm, [*tokens, 50], 30).n_cached for tokens in first]
         assert again == [len(tokens) for tokens in first]
+
+
+def test_windows_that_are_not_guarded_are_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Guards take as many sequence ids again, of which llama.cpp has as many as rows in an ubatch."""
+    for n_ubatch, is_told in ((8, False), (7, True)):
+        caplog.clear()
+        with caplog.at_level("DEBUG", "llama_cpp_eagle3"):
+            load(path, n_parallel=4, kv_unified=True, n_ubatch=n_ubatch).close()
+        told = [text for text in caplog.messages if "n_ubatch of at least 8 prevents that" in text]
+        assert len(told) == is_told

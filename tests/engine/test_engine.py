@@ -84,10 +84,10 @@ def test_join_and_leave(llm: Eagle3Llama, reference: Reference) -> None:
     for sequence in added:
         assert sequence.is_done
         if id(sequence) in cancelled:
-            assert sequence.finish_reason == "cancelled"
+            assert sequence.result.finish_reason == "cancelled"
             continue
-        assert sequence.finish_reason in ("stop", "length")
-        assert sequence.finish_reason == "stop" or len(sequence.generated) >= sequence.max_tokens
+        assert sequence.result.finish_reason in ("stop", "length")
+        assert sequence.result.finish_reason == "stop" or len(sequence.generated) >= sequence.max_tokens
         n_ties += reference.check(sequence)
     assert n_ties <= 1
     engine.cancel(added[0])  # no error
@@ -158,8 +158,8 @@ def test_an_error_belongs_to_its_sequence(llm: Eagle3Llama, reference: Reference
     ]
     run(engine)
     for n, sequence in zip((0, 1, 4), bad, strict=True):
-        assert sequence.finish_reason == "error"
-        assert isinstance(sequence.error, Oops)
+        assert sequence.result.finish_reason == "error"
+        assert isinstance(sequence.result.error, Oops)
         assert len(sequence.generated) == n
     assert sum(reference.check(s) for s in good) <= 1
     for tokens, sampling, error, message in (
@@ -213,7 +213,7 @@ def test_the_context_is_full(tiny_target: Any, tiny_head: Any) -> None:
         engine = llm.engine
         sequence = engine.add([1, 2, 3], Sampling(temperature=0.0, ignore_eos=True), max_tokens=1000)
         run(engine)
-        assert sequence.finish_reason == "length"
+        assert sequence.result.finish_reason == "length"
         assert len(sequence.tokens) == 257  # the last one was sampled and has no room
 
 
@@ -236,7 +236,7 @@ def test_preempted_and_resumed(perfect_pair: Any, draft: str) -> None:
         n_ties = 0
         for text, s in zip(texts, sequences, strict=True):
             n_ties += is_tie(plain, text, plain_text(plain, text, len(s.generated), llm), s.generated)
-        assert all(s.finish_reason == "length" for s in sequences)
+        assert all(s.result.finish_reason == "length" for s in sequences)
         assert n_ties <= 1
 
 
@@ -262,13 +262,13 @@ def test_prefixes_are_kept_and_shared(llm: Eagle3Llama, reference: Reference) ->
     second = engine.add(longer, GREEDY, max_tokens=40)
     engine.step()
     kind = llm.target.rollback_kind
-    assert second.stats.prompt_tokens <= 16
+    assert second.result.stats.prompt_tokens <= 16
     while not second.generated:
         engine.step()
     third = engine.add([*shared, 9, 9, 9], GREEDY, max_tokens=10)  # beside the second one, which goes on
     run(engine)
     if kind == "trim":
-        assert third.stats.prompt_tokens <= 5
+        assert third.result.stats.prompt_tokens <= 5
     assert sum(reference.check(s) for s in (first, second, third)) <= 1
 
 
@@ -284,30 +284,30 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
             sequence = engine.add(text, GREEDY, max_tokens=8)
             run(engine)
             answers.append(sequence.generated)
-        assert len(engine.memory.host) == 4  # two are still in their places
-        assert engine.memory.host.n_bytes > 0
+        assert len(engine.slots.host) == 4  # two are still in their slots
+        assert engine.slots.host.n_bytes > 0
         for text, answer in zip(texts, answers, strict=True):
             sequence = engine.add([*text, *answer, 1, 2], GREEDY, max_tokens=8)
             run(engine)
-            assert sequence.stats.prompt_tokens <= 12
+            assert sequence.result.stats.prompt_tokens <= 12
             expected = take(plain, sequence.tokens[: sequence.n_prompt], len(sequence.generated))
             assert not is_tie(plain, sequence.tokens[: sequence.n_prompt], expected, sequence.generated)
-        n_bytes = engine.memory.host.n_bytes
+        n_bytes = engine.slots.host.n_bytes
         assert n_bytes <= 64 << 20
-        n_each = n_bytes // len(engine.memory.host)
+        n_each = n_bytes // len(engine.slots.host)
         llm.reset()
-        assert engine.memory.host.n_bytes == 0
+        assert engine.slots.host.n_bytes == 0
     with closing(load(*pair, **options, prefix_cache_bytes=1000)) as llm:
         for text in texts:
             llm.engine.add(text, GREEDY, max_tokens=2)
             run(llm.engine)
-        assert len(llm.engine.memory.host) == 0  # too large, each of them
+        assert len(llm.engine.slots.host) == 0  # too large, each of them
     with closing(load(*pair, **options | {"n_parallel": 1}, prefix_cache_bytes=int(1.5 * n_each))) as llm:
         for text in [*texts[:2], texts[0]]:  # there is room for one: what goes there drives out what is brought back
             sequence = llm.engine.add([*text, 1, 2], GREEDY, max_tokens=2)
             run(llm.engine)
-        assert sequence.stats.prompt_tokens <= 12
-        assert len(llm.engine.memory.host) == 1
+        assert sequence.result.stats.prompt_tokens <= 12
+        assert len(llm.engine.slots.host) == 1
 
 
 def test_own_settings(perfect_pair: Any) -> None:
@@ -323,9 +323,9 @@ def test_own_settings(perfect_pair: Any) -> None:
         sequences = [engine.add([1, 2, 3], GREEDY, max_tokens=30, draft=draft) for draft in modes]
         run(engine)
         assert len({tuple(s.generated) for s in sequences}) == 1
-        lengths = [len(s.stats.accepted_per_position) for s in sequences]
+        lengths = [len(s.result.stats.accepted_per_position) for s in sequences]
         assert lengths == [0, 2, 3, 5]
-        assert sequences[0].stats.drafted == 0
+        assert sequences[0].result.stats.drafted == 0
 
 
 def test_trees_of_several_sequences(perfect_pair: Any) -> None:
@@ -399,7 +399,7 @@ def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
             errors.append(e)
     thread.join()
     assert all(s.is_done for s in added)
-    assert sum(reference.check(s) for s in added if s.finish_reason != "cancelled") <= 1
+    assert sum(reference.check(s) for s in added if s.result.finish_reason != "cancelled") <= 1
 
     def processor(ids: Any, scores: Any) -> Any:
         with pytest.raises(BusyError, match="this Engine is in use"):
@@ -408,7 +408,7 @@ def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
 
     sequence = engine.add([1, 2], Sampling(temperature=0.0, logits_processors=[processor]), max_tokens=2)
     run(engine)
-    assert sequence.error is None
+    assert sequence.result.error is None
 
 
 def test_stream_and_logprobs(perfect_pair: Any) -> None:

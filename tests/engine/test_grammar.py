@@ -74,11 +74,11 @@ def test_grammars_that_are_refused(llm: Eagle3Llama, grammar: str, message: str)
 def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     start = time.process_time()
     sequence = run(llm, greedy(rules(60, '"a" NEXT "x" | "a" NEXT "y"')))
-    assert sequence.finish_reason == "error"
-    assert isinstance(sequence.error, ValueError)
-    assert "too ambiguous" in str(sequence.error)
+    assert sequence.result.finish_reason == "error"
+    assert isinstance(sequence.result.error, ValueError)
+    assert "too ambiguous" in str(sequence.result.error)
     assert time.process_time() - start < 20.0
-    assert run(llm, greedy('root ::= "a"+'), 5).finish_reason == "length"
+    assert run(llm, greedy('root ::= "a"+'), 5).result.finish_reason == "length"
 
 
 @pytest.mark.parametrize("samplers", [None, SAMPLERS])
@@ -93,15 +93,15 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
 )
 def test_grammar_that_leads_nowhere(llm: Eagle3Llama, grammar: str, samplers: tuple[str, ...] | None) -> None:
     sequence = run(llm, greedy(grammar, samplers=samplers))
-    assert sequence.finish_reason == "error"
-    assert isinstance(sequence.error, ValueError)
-    assert "allows no token here" in str(sequence.error)
+    assert sequence.result.finish_reason == "error"
+    assert isinstance(sequence.result.error, ValueError)
+    assert "allows no token here" in str(sequence.result.error)
 
 
 def test_grammar_that_no_token_fits_ends_its_own_text(llm: Eagle3Llama) -> None:
     sequence = run(llm, greedy('root ::= "a" empty\nempty ::= [\\x00-\\x00]'))
-    assert sequence.finish_reason in ("error", "stop")
-    assert run(llm, greedy('root ::= "ab"')).finish_reason == "stop"
+    assert sequence.result.finish_reason in ("error", "stop")
+    assert run(llm, greedy('root ::= "ab"')).result.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_grammar_that_no_token_fits_ends_its_own_text(llm: Eagle3Llama) -> None:
 )
 def test_grammars_that_are_used(llm: Eagle3Llama, grammar: str, text: str | None) -> None:
     sequence = run(llm, greedy(grammar))
-    assert sequence.error is None
+    assert sequence.result.error is None
     assert text is None or str(sequence.detokenizer) == text
 
 
@@ -129,7 +129,7 @@ def test_lazy_grammar_waits_for_its_trigger(llm: Eagle3Llama) -> None:
     lazy = run(llm, Sampling(temperature=0.0, grammar_triggers=["import"], **LAZY))  # type: ignore[arg-type]
     assert str(lazy.detokenizer)[:before] == str(free.detokenizer)[:before]
     assert str(lazy.detokenizer)[before:].startswith("import zzz")
-    assert lazy.finish_reason == "stop"
+    assert lazy.result.finish_reason == "stop"
     never = run(llm, Sampling(temperature=0.0, grammar_triggers=["@@@"], **LAZY))  # type: ignore[arg-type]
     assert str(never.detokenizer) == str(free.detokenizer)
 
@@ -140,7 +140,7 @@ def test_lazy_grammar_is_lossless(llm: Eagle3Llama, seed: int) -> None:
     drafted = run(llm, sampling, 60)
     plain = run(llm, sampling, 60, DraftSettings(mode="off"))
     assert drafted.tokens == plain.tokens
-    assert drafted.stats.drafted > 0 == plain.stats.drafted
+    assert drafted.result.stats.drafted > 0 == plain.result.stats.drafted
 
 
 def test_trigger_that_is_no_regular_expression(llm: Eagle3Llama) -> None:
@@ -169,7 +169,7 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "samplers": samplers, **LAZY}
     assert "os" in str(free.detokenizer)[:10]  # would start the grammar, were it not reasoning
     sequence = run(llm, Sampling(reasoning=reasoning, grammar_triggers=["os"], **options))
-    assert sequence.error is None
+    assert sequence.result.error is None
     assert sequence.generated[:6] == free.generated[:6]
     assert str(sequence.detokenizer).startswith(str(free.detokenizer)[:15])
     assert sequence.generated[6 : 6 + len(tokens("!@@"))] == tokens("!@@")

@@ -13,8 +13,7 @@ import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.engine import Sampling
-from llama_cpp_eagle3.engine.sequence import Shift
+from llama_cpp_eagle3.engine import Sampling, Shift
 from loading import cheap_rows, load, load_dice, load_plain, logits_at, prompts, take
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -156,8 +155,7 @@ def test_when_the_context_shifts(pair: Pair, way: str) -> None:
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
     with closing(pair.load(way, n_ctx=n_ctx)) as llm:
         engine = llm.engine
-        s = engine.prepare(prompt, Sampling(seed=5, ignore_eos=True, **HOT), max_tokens=n, shift=Shift(n_keep))
-        engine.submit(s)
+        s = engine.add(prompt, Sampling(seed=5, ignore_eos=True, **HOT), max_tokens=n, shift=Shift(n_keep))
         while not s.is_done:
             engine.step()
         assert s.n_generated == n

@@ -273,9 +273,9 @@ class Machine(RuleBasedStateMachine):
         counts["runs"] += 1
 
     def _patch_clock(self) -> None:
-        import llama_cpp_eagle3.engine.rounds as rounds
+        import llama_cpp_eagle3.engine.step as step
 
-        rounds.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
+        step.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
 
     def _plan(self) -> None:
         cheap: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
@@ -364,7 +364,7 @@ class Machine(RuleBasedStateMachine):
     @rule(i=picks)
     def cancel(self, i: int) -> None:
         r = self.requests[i % len(self.requests)]
-        r.may_be_cancelled |= not r.sequence.finish_reason
+        r.may_be_cancelled |= not r.sequence.result.finish_reason
         self.engine.cancel(r.sequence)
 
     @precondition(lambda self: self.requests)
@@ -372,7 +372,7 @@ class Machine(RuleBasedStateMachine):
     def drop(self, some: list[int], all_of_them: bool, fault: Fault | None) -> None:
         chosen = self.requests if all_of_them else [self.requests[i % len(self.requests)] for i in some]
         for r in chosen:
-            r.may_be_cancelled |= not r.sequence.finish_reason
+            r.may_be_cancelled |= not r.sequence.result.finish_reason
         self._attempt(fault, lambda: self.engine.drop([r.sequence for r in chosen]))
 
     @rule(n=st.integers(1, 12))
@@ -626,7 +626,7 @@ class Machine(RuleBasedStateMachine):
                 self._check_done(r)
 
     def _check_done(self, r: Request) -> None:
-        s, reason = r.sequence, r.sequence.finish_reason
+        s, reason = r.sequence, r.sequence.result.finish_reason
         r.is_checked = True
         counts[f"finished: {reason}"] += 1
         generated = s.generated
@@ -647,12 +647,12 @@ class Machine(RuleBasedStateMachine):
             assert r.may_be_cancelled
         else:
             assert reason == "error"
-            if r.failing is not None and any(s.error is e for e in r.failing.raised):
+            if r.failing is not None and any(s.result.error is e for e in r.failing.raised):
                 assert len(generated) == r.failing.n - 1
             else:
-                assert any(s.error is e for e in self.raised), s.error
-        if s.n_logprobs is not None:
-            assert [entry.token for entry in s.logprobs][: len(generated)] == generated
+                assert any(s.result.error is e for e in self.raised), s.result.error
+        if s.request.logprobs is not None:
+            assert [entry.token for entry in s.result.logprobs][: len(generated)] == generated
         if r.is_watched and not r.may_be_cancelled:
             assert [t for t in r.tokens if t not in eog] == generated
             assert r.text == str(s.detokenizer)
@@ -660,7 +660,7 @@ class Machine(RuleBasedStateMachine):
     def _check_drafts(self) -> None:
         if self.llm.drafter is None or self.head_may_be_behind or self.engine.opened is not None:
             return
-        for slot in self.engine.memory.slots:
+        for slot in self.engine.slots:
             user = slot.user
             if user is None or not (user.is_dirty or user.n_foreign or user.n_past > user.n_own):
                 check_draft_cache(self.llm, self.kind.fresh, slot)
@@ -685,7 +685,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self._step()
         assert not self.engine.has_work, (
-            f"does not come to an end: {self.engine._schedule.running}, {self.engine._schedule.waiting}"
+            f"does not come to an end: {self.engine._scheduler.running}, {self.engine._scheduler.waiting}"
         )
         self._step()
         assert all(r.is_checked for r in self.requests)
@@ -705,13 +705,13 @@ class Machine(RuleBasedStateMachine):
             self._add(self.kind.texts[0][: 240 + i], GREEDY, DraftSettings(mode="off"), 1000)
         while self.engine.has_work:
             self._step()
-        assert all(r.sequence.finish_reason in ("length", "stop") for r in self.requests[-n:])
+        assert all(r.sequence.result.finish_reason in ("length", "stop") for r in self.requests[-n:])
 
 
 def test_stateful(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_cpp_eagle3.engine import rounds
+    from llama_cpp_eagle3.engine import step
 
-    monkeypatch.setattr(rounds, "perf_counter_ns", Clock(10_000))
+    monkeypatch.setattr(step, "perf_counter_ns", Clock(10_000))
     counts.clear()
     n_runs = max(1, N_STEPS // N_STEPS_EACH) if N_STEPS else 3
     machine = seed(SEED or zlib.crc32(kind.name.encode()))(type("Machine", (Machine,), {"kind": kind}))

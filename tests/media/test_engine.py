@@ -78,7 +78,7 @@ def test_an_image_says_what_its_tokens_say(llm, pictures, rng):
     image = pictures.prompt(tokens[:5], tokens[5:95], tokens[95:])
     got = run(llm, image)
     assert texts(got) == texts(run(llm, (tokens, [])))
-    assert got[0].stats.drafts > 0
+    assert got[0].result.stats.drafts > 0
     assert pictures.n_encoded == 1
 
 
@@ -147,8 +147,8 @@ def test_errors_belong_to_their_sequence(llm, pictures, rng):
     broken = pictures.prompt(tokens[:5], tokens[5:30], tokens[30:])
     broken[1][0]._encode = lambda: 1 / 0
     got = run(llm, broken, (tokens, []))
-    assert isinstance(got[0].error, ZeroDivisionError)
-    assert got[1].error is None
+    assert isinstance(got[0].result.error, ZeroDivisionError)
+    assert got[1].result.error is None
     assert texts(got[1:]) == texts(run(llm, (tokens, []), cache_prompt=False))
 
 

@@ -147,7 +147,7 @@ def test_text_is_that_without_a_head(loaded, prompt):
         )  # fmt: skip
         while not sequence.is_done:
             llm.engine.step()
-        assert sequence.error is None
+        assert sequence.result.error is None
         texts.append(sequence.generated)
     assert texts[0] == texts[1]
-    assert sequence.stats.drafts > 0
+    assert sequence.result.stats.drafts > 0

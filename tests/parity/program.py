@@ -26,9 +26,10 @@ def main() -> None:
         flags += ["-m", os.environ["PARITY_MODEL"]]
     if peer:
         os.execv(peer, [peer, *flags, "-t", "1"])
+    # texts for a seed are llama-server's with its generator
     if "--model-draft" not in flags:
         flags += ["-md", os.environ["PARITY_HEAD"], "--spec-draft-n-max", "3"]
-    os.execv(sys.executable, [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags, "-t", "1"])
+    os.execv(sys.executable, [sys.executable, "-m", "llama_cpp_eagle3", "serve", *flags, "--rng", "llama", "-t", "1"])
 
 
 if __name__ == "__main__":

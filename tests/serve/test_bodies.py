@@ -16,8 +16,6 @@ import httpx
 import pytest
 
 from llama_cpp_eagle3.serve import http
-from llama_cpp_eagle3.serve.errors import ApiError
-from llama_cpp_eagle3.serve.jsons import loads
 from llama_cpp_eagle3.serve.log import ACCESS
 from serving import Running
 
@@ -76,53 +74,6 @@ def test_large_bodies_do_not_stop_a_stream(running: Running, monkeypatch: pytest
     assert text == expected
     assert statuses == [400] * 4
     assert not running.server.bodies.n_bytes
-
-
-def test_other_threads_run_while_a_large_body_is_parsed() -> None:
-    """The standard library's parser in C would hold the GIL from the first value to the last."""
-    n_ticks, stopping = 0, threading.Event()
-
-    def tick() -> None:
-        nonlocal n_ticks
-        while not stopping.wait(0.001):
-            n_ticks += 1
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    text = b"[" + b'1,"a",' * (1 << 17) + b"1]"
-    before = n_ticks
-    found = loads(text)
-    n_during = n_ticks - before
-    stopping.set()
-    thread.join()
-    assert found == [1, "a"] * (1 << 17) + [1]
-    assert n_during >= 5
-
-
-VALUES = [
-    {"a": [1, -2.5, 1e300, True, False, None, "x\u00e9\U0001f600\n\\u0041", {}, [], [[[]]]], "": {"b": {"a": "b"}}},
-    [0] * 50,
-    "text",
-    7,
-    None,
-]
-
-
-@pytest.mark.parametrize("value", VALUES)
-def test_large_bodies_mean_the_same(value: Any) -> None:
-    text = json.dumps(value)
-    for padded in (text.encode(), text.encode() + b" " * 100_000, b"\n" * 100_000 + text.encode()):
-        assert loads(padded) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"[1,]", b"{1:2}", b"[NaN]", b"[Infinity]", b'"\xff"', b"[1] 2", b"[", b'{"a"}', b"[" * 50_000, b"'a'", b""],
-)
-def test_large_bodies_that_are_no_json(text: bytes) -> None:
-    for padded in (text, text + b" " * 100_000):
-        with pytest.raises(ApiError, match="the body is not JSON"):
-            loads(padded)
 
 
 @pytest.fixture(scope="module")

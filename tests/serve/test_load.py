@@ -50,10 +50,10 @@ class Slow:
         def wait() -> None:
             time.sleep(self._seconds)
 
-        self._before, self._engine.before_pass = self._engine.before_pass, wait
+        self._before, self._engine.before_step = self._engine.before_step, wait
 
     def __exit__(self, *args: Any) -> None:
-        self._engine.before_pass = self._before
+        self._engine.before_step = self._before
 
 
 class Changing(set[Any]):
@@ -191,7 +191,7 @@ def test_a_failed_pass_is_not_the_end(small: Running, monkeypatch: pytest.Monkey
         for e in failures:
             raise e
 
-    monkeypatch.setattr(small.server.engine, "before_pass", fail_once)
+    monkeypatch.setattr(small.server.engine, "before_step", fail_once)
     assert small.ask("/completion", BODY)["content"] == expected
 
 
@@ -202,7 +202,7 @@ def test_a_model_that_is_gone(pair: Any, monkeypatch: pytest.MonkeyPatch, caplog
             raise RuntimeError("the device is gone")
 
         running.server.engine_thread.jobs = Changing()
-        monkeypatch.setattr(running.server.engine, "before_pass", fail)
+        monkeypatch.setattr(running.server.engine, "before_step", fail)
         response = running.post("/completion", BODY)
         assert response.status_code == 500
         assert "the device is gone" in response.json()["error"]["message"]
@@ -223,7 +223,7 @@ def test_a_pass_that_hangs(pair: Any) -> None:
             is_in.set()
             may_go_on.wait()
 
-        engine.before_pass = hang
+        engine.before_step = hang
         with send(running, BODY):
             assert is_in.wait(10)
             assert not worker.stop(0.01)

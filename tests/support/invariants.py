@@ -9,8 +9,7 @@ import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import Drafter, MtpDrafter
-from llama_cpp_eagle3.engine import Engine, Sequence, State
-from llama_cpp_eagle3.engine.memory import Slot
+from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
@@ -20,16 +19,16 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
     _check_host(engine)
     if engine.opened is not None:
         return  # a commit was interrupted: the next call goes on with it
-    for slot in engine.memory.slots:
+    for slot in engine.slots:
         _check_place(engine, slot, head_may_be_behind)
     _check_leaves(llm)
 
 
 def _check_lists(engine: Engine, own: Sequence) -> None:
-    running, waiting = engine._schedule.running, list(engine._schedule.waiting)
+    running, waiting = engine._scheduler.running, list(engine._scheduler.waiting)
     ids = [id(s) for s in [*running, *waiting, own]]
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
-    slots = engine.memory.slots
+    slots = engine.slots
     for s in running:
         assert s.state is State.RUNNING, s
         assert s.seq_id >= 0, s
@@ -38,7 +37,7 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
     for s in waiting:
         assert s.state is State.WAITING, s
         assert s.seq_id == -1, s
-        assert not s.finish_reason, s
+        assert not s.result.finish_reason, s
     for seq_id, slot in enumerate(slots):
         assert slot.seq_id == seq_id
         if slot.user is not None:
@@ -51,7 +50,7 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
 
 
 def _check_host(engine: Engine) -> None:
-    host = engine.memory.host
+    host = engine.slots.host
     assert host.n_bytes == sum(len(state.target) + len(state.draft) for state in host._entries.values())
     assert host.n_bytes <= host.n_bytes_max
 
@@ -62,11 +61,11 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
         return  # to be forgotten, or settled, by the next call
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
-        assert user.part is None, user
-        if user.state is State.RUNNING and not user.finish_reason:
+        assert user.scheduled is None, user
+        if user.state is State.RUNNING and not user.result.finish_reason:
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
-        assert not user.rows or user in engine._rounds._live, user
+        assert not user.rows or engine._stepper.verifier.is_owner(user), user
     n_past = len(slot.cached) if user is None else user.n_past
     n_target = target.n_past(slot.seq_id)
     assert n_target == n_past, f"the target holds {n_target} in {slot}"
@@ -95,7 +94,7 @@ def check_empty(llm: Eagle3Llama) -> None:
     for seq_id in range(target.n_seq):
         assert target.n_past(seq_id) == 0
         assert drafter is None or drafter.n_past(seq_id) == 0
-    assert llm.engine.memory.host.n_bytes == 0
+    assert llm.engine.slots.host.n_bytes == 0
     assert llm.n_tokens == 0
 
 
@@ -134,8 +133,8 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         position = mine.first + i
         assert mine.tokens[i] == tokens[position], f"token {position} of {slot}"
         _check_close(mine.rows[i], rows[position], f"row {position} of {slot}")
-    for slot in range(mine.start, min(mine.first, n - 1)):
-        _check_close(mine.slots[:, slot - mine.start], other.slots[:, slot], f"slot {slot} of {slot}")
+    for i in range(mine.start, min(mine.first, n - 1)):
+        _check_close(mine.slots[:, i - mine.start], other.slots[:, i], f"cell {i} of {slot}")
 
 
 def _check_next_drafts(drafter: MtpDrafter, fresh: MtpDrafter, seq_id: int) -> None:

@@ -85,6 +85,7 @@ class LowLevel:
         on_eval: Callable[[str], None] | None = None,
         kv_overrides: dict[str, int] | None = None,
         n_seq: int = 0,
+        n_guards: int = 0,
     ):
         llama_cpp.llama_backend_init()
         self.model = model if isinstance(model, int) else load_model(model, kv_overrides or {})
@@ -109,7 +110,7 @@ class LowLevel:
             params.cb_eval = self._on_eval
         self.ctx = llama_cpp.llama_init_from_model(self.model, params)
         assert self.ctx
-        self.target = _core.Target(self.ctx, self.model, self.tap, n_seq)
+        self.target = _core.Target(self.ctx, self.model, self.tap, n_seq, n_guards)
 
     def decode_draft(self, tokens: list[int], n_past: int, seq_id: int = 0) -> None:
         """Decode a token and a chain behind it of which `target.keep` will say what stays."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llama_cpp_eagle3._core import CostCurve, Planner
-from llama_cpp_eagle3.engine.rounds import N_REPLAY_MAX
+from llama_cpp_eagle3.engine.proposers import N_REPLAY_MAX
 
 TRUTH = 0
 Node = tuple[int, int, float, int, int]

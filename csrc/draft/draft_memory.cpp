@@ -1,8 +1,10 @@
-#include "draft/eagle3_drafter.h"
+#include "draft/draft_memory.h"
+
 #include "error.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace eagle3 {
 
@@ -24,7 +26,91 @@ struct state_header {
 
 } // namespace
 
-std::vector<uint8_t> eagle3_drafter::state_get(llama_seq_id seq_id) {
+draft_memory::draft_memory(const head_hparams & hparams, const head_weights & weights, int32_t n_vocab, int32_t n_ctx,
+                           int32_t n_seq_max, ggml_type type_k, ggml_type type_v, const device & dev,
+                           std::function<void()> on_change) :
+    hparams_(hparams), weights_(weights), n_vocab_(n_vocab), on_change_(std::move(on_change)),
+    cache_(hparams, n_ctx, n_seq_max, type_k, type_v, dev),
+    sequences_(static_cast<size_t>(n_seq_max), draft_sequence(hparams.n_embd_feat())),
+    positions_(static_cast<size_t>(n_seq_max)) {}
+
+const draft_sequence & draft_memory::sequence(llama_seq_id seq_id) const {
+    if (seq_id < 0 || seq_id >= n_seq_max()) {
+        throw std::invalid_argument(format("sequence %d: the draft was made for %d sequences, expected 0..%d", seq_id,
+                                           n_seq_max(), n_seq_max() - 1));
+    }
+    return sequences_[seq_id];
+}
+
+draft_sequence & draft_memory::sequence(llama_seq_id seq_id) {
+    return const_cast<draft_sequence &>(static_cast<const draft_memory *>(this)->sequence(seq_id));
+}
+
+void draft_memory::check_token(const char * what, llama_token token) const {
+    if (token < 0 || token >= n_vocab_) {
+        throw std::invalid_argument(format("%s %d: expected an id in 0..%d", what, token, n_vocab_ - 1));
+    }
+}
+
+int32_t draft_memory::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
+    draft_sequence & seq = sequence(seq_id);
+    on_change_();
+    n_past = seq.truncate(n_past, same_next);
+    positions_[seq_id].cut(n_past);
+    if (seq.n_slots() == seq.pos_start()) {
+        cache_.release(seq_id);
+    }
+    return n_past;
+}
+
+int32_t draft_memory::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
+    const draft_sequence & from = sequence(src);
+    draft_sequence &       to   = sequence(dst);
+    if (src == dst) {
+        throw std::invalid_argument(format("sequence %d cannot be copied to itself", src));
+    }
+    if (n_past < 0 || n_past > from.n_past()) {
+        throw std::invalid_argument(
+            format("expected a position of sequence %d, in 0..%d, found %d", src, from.n_past(), n_past));
+    }
+    restart(0, dst); // a change
+    draft_sequence prefix = from.prefix(n_past, same_next);
+    const int32_t  n      = prefix.n_slots() - prefix.pos_start();
+    if (n > 0) {
+        request(dst, prefix.n_slots());
+        provide();
+        cache_.copy(src, dst, prefix.pos_start(), n);
+    }
+    to              = std::move(prefix);
+    positions_[dst] = positions_[src];
+    positions_[dst].cut(to.n_past());
+    return to.n_past();
+}
+
+void draft_memory::restart(int32_t n_past, llama_seq_id seq_id) {
+    draft_sequence & seq = sequence(seq_id);
+    if (n_past < 0 || n_past > n_ctx()) {
+        throw std::invalid_argument(format("expected a position in 0..%d, found %d", n_ctx(), n_past));
+    }
+    on_change_();
+    seq.restart(n_past);
+    positions_[seq_id].cut(0);
+    cache_.release(seq_id);
+}
+
+void draft_memory::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
+    if (first != sequence(seq_id).n_past()) {
+        throw error(
+            format("the draft expects rows from position %d on, got an image at %d", sequence(seq_id).n_past(), first));
+    }
+    if (pos.empty() || pos.size() % rope_positions::n_sections != 0) {
+        throw std::invalid_argument(format("expected %d positions for each row of an image, found %zu in all",
+                                           rope_positions::n_sections, pos.size()));
+    }
+    positions_[seq_id].add(first, n_pos, pos);
+}
+
+std::vector<uint8_t> draft_memory::state_get(llama_seq_id seq_id) const {
     const draft_sequence & seq     = sequence(seq_id);
     const int32_t          n_slots = seq.n_slots() - seq.pos_start();
     const size_t           n_rows  = seq.n_rows();
@@ -56,7 +142,7 @@ std::vector<uint8_t> eagle3_drafter::state_get(llama_seq_id seq_id) {
     return state;
 }
 
-void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
+void draft_memory::state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) {
     draft_sequence & seq    = sequence(seq_id);
     state_header     header = {};
     if (state.size() < sizeof(header)) {
@@ -93,7 +179,7 @@ void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
     src += n_rows * sizeof(llama_token);
 
     const auto is_foreign = [this](llama_token id) {
-        return id < 0 || id >= tables_.n_vocab;
+        return id < 0 || id >= n_vocab_;
     };
     if (std::any_of(tokens.begin(), tokens.end(), is_foreign) || header.seeded < -1 ||
         (header.seeded >= 0 && (n_rows != 1 || is_foreign(header.seeded)))) {
@@ -107,9 +193,9 @@ void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
         throw std::invalid_argument("the saved state of the draft is damaged: its images are not where they can be");
     }
 
-    leave();
-    cache_.request(seq_id, header.pos_start + n_slots + draft_cache::n_scratch);
-    cache_.provide();
+    on_change_();
+    request(seq_id, header.pos_start + n_slots);
+    provide();
     cache_.state_set(seq_id, header.pos_start, n_slots, src);
     seq.restore(header.pos_start, header.pos_first, std::move(rows), std::move(tokens),
                 header.seeded >= 0 ? std::optional<llama_token>(header.seeded) : std::nullopt);

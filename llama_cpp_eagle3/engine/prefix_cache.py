@@ -1,4 +1,4 @@
-"""Prefixes in host memory, up to a limit, and how much of them a text begins with."""
+"""The host side of the prefix cache: evicted prefixes, up to a limit of bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence as SequenceOf
 from .sequence import Saved
 
 
-class HostCache:
-    """Prefixes in host memory, the least recently used of which go first."""
+class HostPrefixCache:
+    """Evicted prefixes in host memory; the least recently used is dropped first."""
 
     def __init__(self, n_bytes_max: int):
         self.n_bytes_max = n_bytes_max
@@ -17,7 +17,7 @@ class HostCache:
         self._entries: OrderedDict[tuple[int, ...], Saved] = OrderedDict()
 
     def put(self, tokens: SequenceOf[int], state: Saved) -> None:
-        """Keep a prefix; those that it begins with are dropped."""
+        """Store a prefix; those that it begins with are dropped."""
         key = tuple(tokens)
         if state.n_bytes > self.n_bytes_max:
             return
@@ -29,7 +29,7 @@ class HostCache:
             self._drop(next(iter(self._entries)))
 
     def find(self, tokens: SequenceOf[int]) -> tuple[tuple[int, ...], int]:
-        """The prefix that shares the most tokens, and how many; ((), 0) if none does."""
+        """The prefix with the most tokens in common, and how many; ((), 0) if none has any."""
         best: tuple[int, ...] = ()
         n_best = 0
         for key in self._entries:
@@ -39,13 +39,13 @@ class HostCache:
         return best, n_best
 
     def take(self, key: tuple[int, ...]) -> Saved:
-        """Take a prefix out."""
+        """Remove a prefix, to restore it."""
         state = self._entries[key]
         self._drop(key)
         return state
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all."""
         self._entries.clear()
         self.n_bytes = 0
 
@@ -57,7 +57,7 @@ class HostCache:
 
 
 def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """Length of the common prefix."""
     n = min(len(a), len(b))
     if list(a[:n]) == list(b[:n]):
         return n

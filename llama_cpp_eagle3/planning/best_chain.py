@@ -1,4 +1,4 @@
-"""What chains bring at given costs, if a drafted token is accepted with a given probability."""
+"""The speed of chains at given costs, if a drafted token is accepted with a given probability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _N_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class BestChain:
     """The best length of a chain at one acceptance."""
 
     n_draft: int
@@ -22,18 +22,18 @@ class Outlook:
     """Tokens per microsecond."""
 
 
-def outlook(costs: Costs, acceptance: float, is_parallel: bool = False) -> Outlook:
-    """What is fastest if each drafted token is accepted with probability `acceptance`, given that those before it were.
+def best_chain(costs: Costs, acceptance: float, is_parallel: bool = False) -> BestChain:
+    """Find the fastest chain if each drafted token is accepted with this probability, given that those before it were.
 
     costs: of a pair with a head. is_parallel: of the head. Sampling and what Python does are not counted.
     """
     target = CostCurve(costs.target)
     plain = 1.0 / target.at(1)
-    best = Outlook(0, 1.0, plain)
+    best = BestChain(0, 1.0, plain)
     for n in range(1, _N_MAX + 1):
         n_tokens = sum(acceptance**k for k in range(n + 1))
         n_waiting = max(1, round(n_tokens))
         speed = n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel))
         if speed > best.speed:
-            best = Outlook(n, speed / plain, speed)
+            best = BestChain(n, speed / plain, speed)
     return best

@@ -1,0 +1,109 @@
+#pragma once
+
+#include "draft/draft_memory.h"
+#include "draft/drafter.h"
+#include "draft/row_writer.h"
+#include "draft/runner.h"
+
+#include <memory>
+#include <vector>
+
+namespace eagle3 {
+
+// One round of drafting after the other, each for some sequences at once: chains, or nodes level by level. The verbs
+// are those of drafter.
+//
+// A round begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way, and
+// drafts from there with the head's own recurrent rows. Drafted tokens use slots at n_past and above.
+class draft_round {
+  public:
+    // n_unroll: steps of a chain in one graph, at most; of a parallel head all
+    draft_round(const head_hparams & hparams, const head_weights & weights, draft_memory & memory, row_writer & writer,
+                draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
+        hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
+        stats_(stats), noise_(static_cast<size_t>(memory.n_seq_max())) {}
+
+    static constexpr int32_t n_catch_up_max = 16; // more waiting rows than this are written by the row_writer
+
+    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
+        noise_[static_cast<size_t>(seq_id)] = std::move(noise);
+    }
+
+    int32_t n_unroll() const { return n_unroll_; }
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+               int32_t n_steps);
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k);
+
+    const std::vector<draft_node> & nodes() const { return nodes_; }
+
+    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                        const std::vector<llama_token> &  ids_last,
+                                                        const std::vector<int32_t> & n_max, float p_min);
+
+    void end();
+
+  private:
+    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
+    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
+
+    // a sequence in a round
+    struct participant {
+        llama_seq_id seq_id    = 0;
+        int32_t      i_call    = 0; // where it stands in the arguments
+        llama_token  id_last   = 0;
+        int32_t      pos       = 0; // of its last target row
+        int32_t      n_used    = 0; // slots behind that
+        // of a chain
+        int32_t      n_left    = 0; // tokens still to be drafted
+        llama_token  token     = 0; // the last one
+        int32_t      state_row = 0; // its recurrent row
+    };
+
+    // of a node in the head's tensors
+    struct node_rows {
+        int32_t state = 0;  // row of the state that the node came out of
+        int32_t slot  = -1; // once it is expanded
+    };
+
+    bool              is_parallel() const { return hparams_.is_parallel(); }
+    void              enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    participant &     participant_of(llama_seq_id seq_id);
+    draft_pass::row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos);
+    void              compute();
+    void              catch_up(int32_t n_top, int32_t n_steps);
+    void              step(int32_t n_top, int32_t n_steps);
+    bool              has_noise() const;
+    int32_t           n_top(int32_t n) const;
+    llama_token       drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min);
+    std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step, int32_t n_ahead,
+                                            int32_t n_top);
+    int32_t append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
+                         int32_t state);
+    void    expand_ahead(int32_t top_k);
+    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth, int32_t top_k);
+
+    const head_hparams & hparams_;
+    const head_weights & weights_;
+    draft_memory &       memory_;
+    row_writer &         writer_;
+    draft_runner &       runner_;
+    int32_t              n_unroll_;
+    drafter_stats &      stats_;
+
+    std::vector<std::shared_ptr<const gumbel_noise>> noise_; // by sequence
+
+    std::vector<participant> participants_; // as they lie in the cache
+    std::vector<draft_node>  nodes_;
+    std::vector<node_rows>   node_rows_;
+    int32_t                  n_state_ = 0; // rows of the state in use
+
+    // parallel: candidates by participant and depth, found when they are asked for
+    int32_t                                   n_ahead_ = 0; // depths
+    std::vector<std::vector<draft_candidate>> ahead_;
+
+    draft_pass           pass_;
+    std::vector<int32_t> order_; // scratch of enter and expand
+};
+
+} // namespace eagle3

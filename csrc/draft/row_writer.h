@@ -1,0 +1,44 @@
+#pragma once
+
+#include "draft/draft_memory.h"
+#include "draft/drafter.h"
+#include "draft/runner.h"
+
+#include <vector>
+
+namespace eagle3 {
+
+// Evaluates rows that wait without drafting behind them, such as those of a prompt: only their K/V is computed.
+class row_writer {
+  public:
+    // n_batch: rows of one graph, at most
+    row_writer(const head_weights & weights, draft_memory & memory, draft_runner & runner, int32_t n_batch) :
+        weights_(weights), memory_(memory), runner_(runner), n_batch_(n_batch) {}
+
+    int32_t n_batch() const { return n_batch_; }
+
+    // write all waiting rows of a sequence but the last, whose next token is not known yet
+    void flush(llama_seq_id seq_id);
+
+    // see drafter
+    void                     guess_next_text() { guesses_wanted_ = true; }
+    std::vector<draft_guess> take_guesses();
+
+  private:
+    static constexpr int32_t n_guess_max   = 8;  // rows of a long piece that go all the way, to be compared
+    static constexpr size_t  n_guesses_max = 64; // are enough, if nobody takes them
+
+    void write(llama_seq_id seq_id, int32_t n_rows, bool guess);
+    void add_guesses(llama_seq_id seq_id, int32_t n_rows);
+
+    const head_weights & weights_;
+    draft_memory &       memory_;
+    draft_runner &       runner_;
+    int32_t              n_batch_;
+    draft_pass           pass_;
+
+    bool                     guesses_wanted_ = false;
+    std::vector<draft_guess> guesses_;
+};
+
+} // namespace eagle3

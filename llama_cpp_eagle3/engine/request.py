@@ -1,0 +1,134 @@
+"""What is asked of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from ..errors import ContextFullError
+from .media import Media, check_media
+from .sampling import Sampling
+
+if TYPE_CHECKING:
+    from .._core import Target
+
+DraftMode = Literal["auto", "chain", "tree", "off"]
+DraftSource = Literal["head", "mtp", "ngram"]
+
+
+_DEFAULT = Sampling()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    """What is drafted for a sequence."""
+
+    mode: DraftMode = "auto"
+    """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
+    n_max: int = 8
+    """Drafted tokens that follow each other, at most."""
+    n_max_ngram: int = 32
+    """The same of the n-gram drafter."""
+    sources: tuple[DraftSource, ...] = ("head", "ngram")
+    """What may draft in mode "auto"; the other modes are the head's."""
+    n_min: int = 0
+    """Shorter chains are dropped."""
+    p_min: float = 0.0
+    """A chain ends before a token that is less likely than this."""
+    tree_depth: int = 4
+    tree_topk: int = 3
+    tree_tokens: int = 8
+
+    @property
+    def depth(self) -> int:
+        """Tokens that can follow each other in a draft at most."""
+        return self.tree_depth if self.mode == "tree" else self.n_max
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What to do when the context is full: cut tokens out of the middle, and evaluate those behind them again."""
+
+    n_keep: int
+    """Tokens at the beginning that stay."""
+    n_discard: int = 0
+    """Tokens behind them that go; 0 = half of what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt and how it is to be continued."""
+
+    tokens: SequenceOf[int]
+    """The prompt."""
+    sampling: Sampling = _DEFAULT
+    """How tokens are drawn."""
+    max_tokens: int | None = None
+    """At most; None = what the context holds."""
+    stop: SequenceOf[str] = ()
+    """Strings that end the text, and are cut off."""
+    draft: DraftSettings | None = None
+    """What is drafted; None = the engine's settings."""
+    logprobs: int | None = None
+    """Keep the log-probability of each token, and those of so many of the most probable ones."""
+    seq_id: int | None = None
+    """The slot to run in, and to continue the cached prefix of; None = any."""
+    cache_prompt: bool = True
+    """Whether the prompt may begin with a cached prefix."""
+    special: Collection[int] = ()
+    """Special tokens whose text is part of the output."""
+    exact: bool = False
+    """Never exceed max_tokens, not even to complete a character."""
+    media: SequenceOf[Media] = ()
+    """Images in the prompt, whose rows have the prompt's negative tokens."""
+    n_indent: int = 0
+    """End the text at a line behind the first that begins with fewer blanks."""
+    shift: Shift | None = None
+    """What to do when the context is full; None ends the text then."""
+    prompt_logprobs: bool = False
+    """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
+
+    @property
+    def reuses_prefix(self) -> bool:
+        """Whether the prompt begins with a cached prefix, if there is one."""
+        return self.cache_prompt and not self.prompt_logprobs
+
+    def check(self, n_vocab: int, n_ctx: int, n_batch: int, target: Target) -> None:
+        """Raise ValueError or ContextFullError for what cannot be generated."""
+        check_prompt(self.tokens, n_vocab, n_ctx, self.media)
+        check_media(self.tokens, self.media, n_batch, target.n_ubatch)
+        if self.media and (self.shift is not None or self.prompt_logprobs):
+            raise ValueError("a prompt with images has no log-probabilities, and its context cannot be shifted")
+        if self.seq_id is not None and not 0 <= self.seq_id < target.n_seq:
+            raise ValueError(f"expected seq_id in 0..{target.n_seq - 1}, found {self.seq_id}")
+        if self.prompt_logprobs and self.logprobs is None:
+            raise ValueError("prompt_logprobs needs logprobs")
+
+
+class RequestOptions(TypedDict, total=False):
+    """The fields of `Request` behind the first two, for type checkers."""
+
+    max_tokens: int | None
+    stop: SequenceOf[str]
+    draft: DraftSettings | None
+    logprobs: int | None
+    seq_id: int | None
+    cache_prompt: bool
+    special: Collection[int]
+    exact: bool
+    media: SequenceOf[Media]
+    n_indent: int
+    shift: Shift | None
+    prompt_logprobs: bool
+
+
+def check_prompt(tokens: SequenceOf[int], n_vocab: int, n_ctx: int, media: SequenceOf[Media] = ()) -> None:
+    """Raise ValueError or ContextFullError for a prompt that cannot be evaluated."""
+    if not tokens:
+        raise ValueError("expected at least one token, found none")
+    if len(tokens) > n_ctx:
+        raise ContextFullError(f"{len(tokens)} tokens do not fit: the context holds {n_ctx}. Use a larger n_ctx.")
+    if (min(tokens) < 0 and not media) or max(tokens) >= n_vocab:
+        raise ValueError(f"expected tokens in 0..{n_vocab - 1}, found {min(tokens)} to {max(tokens)}")

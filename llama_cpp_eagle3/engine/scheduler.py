@@ -1,0 +1,333 @@
+"""The scheduler: which sequences have a slot, and which of their tokens the next step evaluates.
+
+`schedule` admits waiting sequences in the order of their arrival, compacts the slots, and fills a batch: the last token
+of each sequence that decodes, then chunks of prompts within the prefill budget. A step for which the context has no
+room is scheduled again by `reschedule`, which evicts a cached prefix, gives up the drafts, or preempts the youngest
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from operator import attrgetter
+
+from ..errors import ContextFullError, Eagle3Error
+from .memory import Memory
+from .outputs import Outputs
+from .prefill_budget import PrefillBudget
+from .request import Shift
+from .sequence import ScheduledSequence, Sequence, State, Step
+from .slots import Slots
+from .verifier import Verifier
+
+_N_WORTH_MOVING = 16
+"""Tokens that a sequence must still want before it is moved to another slot."""
+_N_CELLS_EACH = 16
+"""Cells that every running sequence should have left when another one joins."""
+
+
+class Scheduler:
+    """The sequences of an engine that have not ended. Only `submit` and `cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        verifier: Verifier,
+        outputs: Outputs,
+        prefill_budget: PrefillBudget,
+        n_batch: int,
+        on_run: Callable[[Sequence], None],
+    ):
+        """n_batch: rows of a step. on_run: called with each sequence that gets a slot."""
+        self.slots, self.verifier, self.outputs = slots, verifier, outputs
+        self.memory: Memory = slots.memory
+        self.prefill_budget, self.n_batch = prefill_budget, n_batch
+        self.n_ctx = slots.memory.target.n_ctx
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._on_run = on_run
+        self._has_cancelled = False
+        self._is_token_turn = False  # images and tokens take turns
+
+    # queues
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence for a slot."""
+        self.waiting.append(sequence)
+        if sequence.is_cancelled:  # before it came here
+            self._has_cancelled = True
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Have the next `end_cancelled` end a sequence, waiting or running."""
+        sequence.is_cancelled = self._has_cancelled = True
+
+    def end_cancelled(self) -> None:
+        """End the sequences that were cancelled."""
+        if not self._has_cancelled:
+            return
+        try:
+            self._has_cancelled = False  # first: others may be cancelled meanwhile
+            for sequence in [s for s in list(self.waiting) if s.is_cancelled]:
+                self.outputs.end(sequence, "cancelled")
+                self.waiting.remove(sequence)
+                self._finish(sequence)
+            for sequence in self.running:
+                if sequence.is_cancelled and not sequence.result.finish_reason:
+                    self.outputs.end(sequence, "cancelled")
+            self.retire()
+        except BaseException:
+            self._has_cancelled = True
+            raise
+
+    def retire(self) -> None:
+        """Free the slots of sequences that have ended."""
+        done = [s for s in self.running if s.result.finish_reason]
+        if done:
+            self.running = [s for s in self.running if not s.result.finish_reason]
+            for sequence in done:
+                self._finish(sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's slot away. It is the first to get one again, and continues where it was."""
+        self.slots.preempt(sequence)
+        self.running.remove(sequence)
+        sequence.state = State.WAITING
+        self.waiting.appendleft(sequence)
+        self.slots.clear_dirty()
+
+    def preempt_all(self) -> None:
+        """Take the slots of all running sequences away."""
+        for sequence in reversed(self.running.copy()):
+            self.preempt(sequence)
+
+    def _admit(self) -> None:
+        """Give slots to waiting sequences. One that waits for a certain slot lets others pass while that is taken."""
+        target = self.memory.target
+        while len(self.running) < target.n_seq:
+            taken = {s.seq_id for s in self.running}
+            sequence = next((s for s in list(self.waiting) if s.request.seq_id not in taken), None)
+            if sequence is None:
+                return
+            n_held = sum(len(s.tokens) for s in self.running)
+            n_spare = _N_CELLS_EACH * (1 + len(self.running))
+            if target.is_pooled and self.running and n_held + len(sequence.tokens) + n_spare > target.n_ctx:
+                return
+            while not self.slots.assign(sequence, sequence.request.seq_id):
+                if not self.slots.evict():
+                    return
+            self.waiting.remove(sequence)
+            self._run(sequence, len(self.running))
+
+    def _compact_slots(self) -> None:
+        """Move the last sequence into a gap: without a shared cache llama.cpp cuts a batch where slots are free."""
+        if self.memory.target.is_pooled:
+            return
+        while True:
+            taken = sorted(s.seq_id for s in self.running)
+            gaps = [i for i in range(taken[0], taken[-1]) if i not in taken] if taken else []
+            if not gaps:
+                return
+            last = max(self.running, key=lambda s: s.seq_id)
+            gap = self.slots.emptiest(gaps)
+            n_left = last.max_tokens - last.n_generated
+            if n_left < _N_WORTH_MOVING or last.request.seq_id is not None:
+                return
+            i = self.running.index(last)
+            self.preempt(last)
+            if not self.slots.assign(last, gap):
+                return
+            self.waiting.popleft()
+            self._run(last, i)
+
+    def _run(self, sequence: Sequence, i: int) -> None:
+        """A waiting sequence has got a slot."""
+        sequence.state = State.RUNNING
+        if sequence.n_cached < 0:
+            sequence.n_cached = sequence.n_past
+        self.running.insert(i, sequence)
+        self._on_run(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.slots.release(sequence)
+        sequence.state = State.DONE
+        sequence.saved = sequence.chain = None
+
+    # steps
+
+    def schedule(self, only: Sequence | None = None) -> Step | None:
+        """Choose what the next step evaluates; None if there is nothing.
+
+        only: of this sequence, that of `Llama`'s own context, which was not submitted; None: of all that run.
+        """
+        if only is None:
+            self._admit()
+            self._compact_slots()
+        else:
+            only.state = State.RUNNING  # no other sequence may take its slot now
+        return self._next_step(only)
+
+    def reschedule(self, step: Step, error: ContextFullError) -> Step | None:
+        """Schedule a step again that found no room in the context, once there is more; None if nothing is left of it.
+
+        Raises:
+            ContextFullError: the step is for `Llama`'s own context, and no room can be made.
+        """
+        may_draft = step.may_draft
+        if not self.slots.evict():
+            if any(scheduled.draft.tokens for scheduled in step.scheduled):
+                may_draft = False
+            elif step.only is not None:
+                raise error
+            elif len(step.candidates) > 1:
+                self.preempt(step.candidates[-1])
+            else:
+                self.outputs.fail(step.candidates[0], error)
+                return None
+        return self._next_step(step.only, may_draft)
+
+    def n_drafts_max(self, step: Step, n_sequences: int) -> int:
+        """Tokens that a step has room to verify for each of so many sequences."""
+        n = min((self.n_batch - step.n_rows) // n_sequences, self.verifier.n_drafts_max)
+        return min(n, self.prefill_budget.n_drafts(n_sequences)) if step.n_prefill_rows else n
+
+    def _next_step(self, only: Sequence | None, may_draft: bool = True) -> Step | None:
+        while True:
+            sequences = self.running if only is None else [only]
+            self._settle(sequences)
+            for sequence in sequences:
+                if len(sequence.tokens) > self.n_ctx and not sequence.result.finish_reason:
+                    self._end_or_shift(sequence, only)
+                if sequence.n_past < sequence.n_prompt and sequence.lacks_media and not sequence.result.finish_reason:
+                    self._fail(sequence, _no_media(), only)
+            candidates = [s for s in sequences if not s.result.finish_reason]
+            self.verifier.choose_argmax(candidates)
+            step = self._resample(candidates) or self._fill_batch(candidates)
+            if step is None:
+                return None
+            media = step.scheduled[0].media
+            if media is not None:
+                try:
+                    media.encode()
+                except Exception as e:
+                    self._fail(step.scheduled[0].sequence, e, only)
+                    continue
+            step.only, step.candidates, step.may_draft = only, candidates, may_draft
+            return step
+
+    def _resample(self, sequences: SequenceOf[Sequence]) -> Step | None:
+        """A step that only samples from rows of the last one: the next batch would overwrite them."""
+        again = []
+        for s in sequences:
+            if s.n_past == len(s.tokens):
+                if s.rows:
+                    again.append(ScheduledSequence(s, s.n_past, [], is_prefill=True, root=s.rows[-1]))
+                else:
+                    self.memory.go_back(s, s.n_past - 1, same_next=True)
+        return Step(again) if again else None
+
+    def _fill_batch(self, sequences: SequenceOf[Sequence]) -> Step | None:
+        """Share the rows of a batch: sequences that decode come first, then chunks of prompts."""
+        scheduled: list[ScheduledSequence] = []
+        prefills: list[Sequence] = []
+        images: list[Sequence] = []
+        n_room = self.n_batch
+        is_crowded = False
+        for s in sequences:
+            if s.n_past < s.n_prompt or len(s.tokens) > s.n_past + 1:
+                (images if s.tokens[s.n_past] < 0 else prefills).append(s)
+                continue
+            n = 1 + self.memory.n_replay(s)
+            if n > n_room:
+                is_crowded = True
+                continue
+            n_room -= n
+            scheduled.append(ScheduledSequence(s, s.n_past, s.tokens[-1:], is_prefill=False))
+        # until some sequence has sampled its second token, prefill may use the whole batch: prompts start together
+        is_decoding = any(len(x.sequence.tokens) > x.sequence.n_prompt + 1 for x in scheduled)
+        n_prefill_max = self.prefill_budget.n_rows if is_decoding and prefills else n_room
+        n_prefill_rows = 0
+        for s in prefills:
+            n_replay = self.memory.n_replay(s)
+            n = min(n_room - n_replay, n_prefill_max - n_prefill_rows)
+            if n <= 0:
+                break
+            chunk = s.next_chunk(n)
+            scheduled.append(ScheduledSequence(s, s.n_past, chunk, is_prefill=True))
+            n_prefill_rows += len(chunk)
+            n_room -= n_replay + len(chunk)
+        if images and not (scheduled and self._is_token_turn):
+            self._is_token_turn = True
+            return self._image_step(images[0])
+        self._is_token_turn = False
+        if not scheduled:
+            return None
+        if len(scheduled) > 1:
+            scheduled.sort(key=attrgetter("sequence.seq_id"))
+        # a crowded step drafts nothing: so no sequence has tokens to evaluate again, and the next one has room for all
+        n_rows = self.n_batch if is_crowded else self.n_batch - n_room
+        return Step(scheduled, n_rows, n_prefill_rows)
+
+    def _image_step(self, s: Sequence) -> Step:
+        """A step for rows of one image: a batch of llama.cpp holds either tokens or embeddings."""
+        media = s.next_media()
+        assert media is not None
+        n = min(media.end - s.n_past, self.n_batch)
+        chunk = s.tokens[s.n_past : s.n_past + n]
+        return Step([ScheduledSequence(s, s.n_past, chunk, is_prefill=True, media=media)], n, n)
+
+    def _settle(self, sequences: SequenceOf[Sequence]) -> None:
+        """Settle interrupted sequences: these, and others too, whose drafts would take up cells and leaves."""
+        for slot in self.slots.all:
+            user = slot.user
+            if user is None or not user.is_dirty:
+                continue
+            n_past, is_there = user.n_past, self.memory.settle(user)
+            if user in sequences:
+                if not is_there:
+                    raise lost_error()
+            elif user.n_past < n_past:
+                self.slots.release(user)  # nothing evaluates what is missing now: all is there, or nothing
+
+    def _fail(self, sequence: Sequence, error: Exception, only: Sequence | None) -> None:
+        """End a sequence with an error; for `Llama`'s own context raise it."""
+        if only is not None:
+            raise error
+        self.outputs.fail(sequence, error)
+
+    def _end_or_shift(self, sequence: Sequence, only: Sequence | None) -> None:
+        """The context is full."""
+        if only is not None:
+            raise ContextFullError(
+                f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
+                "Use a larger n_ctx."
+            )
+        if sequence.request.shift is None:
+            self.outputs.end(sequence, "length")
+        else:
+            self._shift(sequence, sequence.request.shift)
+
+    def _shift(self, s: Sequence, shift: Shift) -> None:
+        """Cut tokens out of a full context. What follows is evaluated again: the head cannot be shown a cut."""
+        n_keep = min(shift.n_keep, self.n_ctx - 4)
+        n_left = self.n_ctx - n_keep
+        n_cut = min(shift.n_discard or n_left // 2, n_left - 1)
+        self.memory.go_back(s, n_keep)
+        del s.tokens[n_keep : n_keep + n_cut]
+        n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
+        s.n_prompt -= n_cut_prompt
+        s.n_cut += n_cut - n_cut_prompt
+        s.n_save = -1
+
+
+def lost_error() -> Eagle3Error:
+    """What is raised when `Llama`'s own context cannot be settled."""
+    return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
+
+
+def _no_media() -> ValueError:
+    return ValueError(
+        "expected tokens of the vocabulary, found those of an image that is not in memory any more: give its messages "
+        "again"
+    )

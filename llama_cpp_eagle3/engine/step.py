@@ -1,0 +1,251 @@
+"""One step: schedule, propose, verify, sample, commit.
+
+Lossless by construction: a sequence's sampler sees only the target's logits, once per sampled token and in order. A
+draft decides how many rows one pass of the target computes, never which token is sampled.
+
+`step` runs all of it. `generate` takes the same five apart: `open` schedules, proposes and verifies, `sample` gives one
+token whenever the caller asks for the next, and `commit` ends the step, however many tokens were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from ..errors import ContextFullError, LogitsError
+from .detokenizer import Detokenizer
+from .logprobs import token_logprob, token_prob
+from .memory import Memory
+from .outputs import Output, Outputs
+from .prefill_budget import PrefillBudget
+from .proposers import Proposers
+from .scheduler import Scheduler
+from .sequence import FinishReason, ScheduledSequence, Sequence, State, Step, TokenLogprob
+from .slots import Slots
+from .verifier import Verifier
+from .vocab import Vocab
+
+
+class Stepper:
+    """Runs the steps of an engine, one after the other."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        vocab: Vocab,
+        proposers: Proposers,
+        n_batch: int,
+        n_rs_seq: int,
+        prefill_budget: int | None,
+    ):
+        """The arguments are those of `Engine`."""
+        self.slots, self.vocab, self.proposers = slots, vocab, proposers
+        self.memory: Memory = slots.memory
+        self.outputs = Outputs()
+        self.prefill_budget = PrefillBudget(prefill_budget)
+        self.verifier = Verifier(self.memory, proposers, n_batch, n_rs_seq)
+        self.scheduler = Scheduler(
+            slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=proposers.begin
+        )
+        self.on_sample: Callable[[ScheduledSequence, int], int] | None = None
+        """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with."""
+        self.opened: Step | None = None
+        """The step whose rows are being sampled."""
+        self.has_bad_cells = False
+        """Whether cells may hold NaN."""
+
+    def step(self) -> None:
+        """Run a step for all running sequences; `outputs` gets what it gives."""
+        step = self.open()
+        if step is not None:
+            for scheduled in step.scheduled:
+                self._sample_all(scheduled.sequence)
+        self.commit()
+        self.scheduler.retire()
+
+    def open(self, only: Sequence | None = None) -> Step | None:
+        """Schedule, propose and verify; None if there is nothing to do.
+
+        only: for this sequence, that of `Llama`'s own context; else for all that run.
+        """
+        try:
+            step = self.scheduler.schedule(only)
+            while step is not None:
+                if step.may_draft:
+                    self.propose(step)
+                try:
+                    self.verify(step)
+                except ContextFullError as e:
+                    step = self.scheduler.reschedule(step, e)
+                else:
+                    return step
+            return None
+        finally:
+            if only is not None and self.opened is None:
+                only.state = State.IDLE
+
+    def propose(self, step: Step) -> None:
+        """Draft behind the last token of the sequences that decode."""
+        start = perf_counter_ns()
+        if self.proposers.propose(step, self.scheduler.n_drafts_max):
+            step.draft_ns = perf_counter_ns() - start
+
+    def verify(self, step: Step) -> None:
+        """Have the target evaluate the scheduled tokens and drafts, and open the step for sampling."""
+        start = perf_counter_ns()
+        self.verifier.verify(step)
+        step.verify_ns = perf_counter_ns() - start
+        self.opened = step
+        for scheduled in step.scheduled:
+            s, n, media = scheduled.sequence, len(scheduled.tokens), scheduled.media
+            if n:
+                scheduled.path = [0] if n == 1 else list(range(n))
+                s.n_past = s.n_own = scheduled.n_past + n
+            if scheduled.draft.tokens:
+                s.result.stats.begin_draft(scheduled.draft)
+            scheduled.is_done = s.n_past < len(s.tokens) or s.chain is None
+            s.scheduled = scheduled
+            if media is not None and s.n_past == media.end:
+                media.forget_rows()
+            if s.result.prompt_logprobs is not None and scheduled.is_prefill:
+                self.verifier.score(scheduled, s.result.prompt_logprobs)
+        if step.n_own_rows and step.scheduled[0].media is None:
+            self.prefill_budget.observe(step.n_own_rows, step.n_prefill_rows, step.verify_ns)
+
+    def sample(self, s: Sequence) -> Output | None:
+        """Sample the next row along a sequence's draft: a token with its text, log-probability and finish reason.
+
+        None if the open step has no more rows for the sequence: after the first token that was not drafted.
+        """
+        scheduled = s.scheduled
+        if scheduled is None or scheduled.is_done:
+            return None
+        node, draft = scheduled.node, scheduled.draft
+        if node >= 0:  # the token sampled last had been drafted: its row is accepted
+            scheduled.path.append(node + 1)
+            s.n_past += 1
+            s.n_own = s.n_past
+        start = perf_counter_ns()
+        token, logprob = self._draw(scheduled)
+        scheduled.sample_ns += perf_counter_ns() - start
+        node = scheduled.node = draft.child(node, token) if draft.tokens else -1
+        s.result.stats.judge(draft, len(scheduled.sampled), node)
+        scheduled.is_done = node < 0
+        scheduled.sampled.append(token)
+        s.tokens.append(token)
+        detokenizer = s.detokenizer
+        if detokenizer is None:
+            return Output(s, token, "", node >= 0, logprob)
+        reason = s.result.finish_reason = self._finish_reason(s, detokenizer, token)
+        return Output(s, token, detokenizer.release(at_end=reason != ""), node >= 0, logprob, reason)
+
+    def commit(self) -> None:
+        """End the open step: target, draft cache and sequences hold the accepted tokens. Does nothing without one.
+
+        After an error or interrupt in the middle, the next call repeats it.
+        """
+        step = self.opened
+        has_rows = self.verifier.has_rows()
+        if step is None:
+            return
+        start = perf_counter_ns()
+        if step.only is not None:
+            step.only.state = State.IDLE
+        evaluated = [x for x in step.scheduled if x.tokens and x.sequence.scheduled is x]
+        may_wait = [self.proposers.may_wait(x.sequence, len(step.scheduled)) for x in evaluated]
+        self.memory.keep(evaluated, has_rows, may_wait)
+        for scheduled in step.scheduled:
+            s = scheduled.sequence
+            if s.scheduled is not scheduled:
+                continue
+            if scheduled.tokens and has_rows:
+                s.rows = scheduled.rows if scheduled.has_logits else []
+                if s.n_past == s.n_save:
+                    self.memory.save(s)
+                s.is_dirty = False
+            s.scheduled = None
+        self.opened = None
+        commit_ns = perf_counter_ns() - start
+        _count(step, commit_ns)
+        self.proposers.observe(step, commit_ns)
+
+    def recover(self) -> None:
+        """Finish what the last call left behind when an error or interrupt ended it."""
+        self.commit()
+        self.scheduler.retire()
+        if self.has_bad_cells:
+            self.clear_cells()
+        self.slots.clear_dirty()
+
+    def clear_cells(self) -> None:
+        """Clear all cells: masked ones take part in products with zero, where NaN stays NaN. Preempts all sequences."""
+        self.scheduler.preempt_all()
+        self.slots.clear_cells()
+        self.has_bad_cells = False
+
+    def _sample_all(self, s: Sequence) -> None:
+        """Sample all rows of a sequence; an error of its sampler ends the sequence alone."""
+        while not s.result.finish_reason:
+            try:
+                output = self.sample(s)
+            except BaseException as e:
+                self.outputs.fail(s, e)
+                if isinstance(e, Exception):
+                    return
+                raise  # an interrupt concerns all, but this sampler may have drawn a token that no caller got
+            if output is None:
+                return
+            self.outputs.append(output)
+
+    def _draw(self, scheduled: ScheduledSequence) -> tuple[int, TokenLogprob | None]:
+        """A token from the next row's logits, and its log-probability if the sequence keeps them."""
+        s, target = scheduled.sequence, self.memory.target
+        chain = s.chain
+        assert chain is not None
+        row = scheduled.row = scheduled.root + scheduled.node + 1
+        try:
+            token = chain.draw(target, row, s.tokens)
+            if self.on_sample is not None:
+                token = self.on_sample(scheduled, token)
+            if s.request.logprobs is None:
+                return token, None
+            probs = chain.probs  # of the candidates that the samplers left, if they are kept
+            logprob = (
+                token_prob(probs, token, s.request.logprobs)
+                if probs
+                else token_logprob(target.logits(row), token, s.request.logprobs)
+            )
+        except LogitsError:
+            self.has_bad_cells = True
+            raise
+        s.result.logprobs.append(logprob)
+        return token, logprob
+
+    def _finish_reason(self, s: Sequence, detokenizer: Detokenizer, token: int) -> FinishReason:
+        """Add a token's text, and see whether that ends the sequence."""
+        if token in self.vocab.eog:
+            s.tokens.pop()
+            return "stop"
+        n = s.n_generated
+        piece = self.vocab.piece(token, token in s.request.special)
+        if detokenizer.add(piece, may_wait=n < s.max_tokens + detokenizer.n_complete):
+            if detokenizer.stop and detokenizer.find_stop():
+                return "stop"
+            if (detokenizer.n_indent and detokenizer.find_outdent()) or n >= s.max_tokens:
+                return "length"
+        return ""
+
+
+def _count(step: Step, commit_ns: int) -> None:
+    """Each sequence's share of a step, by rows."""
+    n_all, verify_ns, draft_ns = max(1, step.n_own_rows), step.verify_ns, step.draft_ns + commit_ns
+    for scheduled in step.scheduled:
+        stats, n = scheduled.sequence.result.stats, len(scheduled.tokens) + len(scheduled.draft.tokens)
+        if scheduled.is_prefill:
+            stats.prompt_tokens += n
+            stats.prefill_ns += (verify_ns + commit_ns) * n // n_all
+        else:
+            stats.rounds += 1
+            stats.verify_ns += verify_ns * n // n_all
+            stats.draft_ns += draft_ns * n // n_all
+        stats.sample_ns += scheduled.sample_ns

@@ -1,0 +1,134 @@
+"""Verification: one pass of the target over the scheduled tokens and their drafts, and which rows it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from .._core import BatchPart
+from ..errors import Eagle3Error
+from .logprobs import token_logprob
+from .memory import Memory
+from .proposers import Proposers
+from .sequence import ScheduledSequence, Sequence, Step, TokenLogprob
+
+N_ROWS_ARGMAX = 33
+"""Rows of one sequence whose argmax a device may have to take at once."""
+
+
+class Verifier:
+    """Runs the target on steps, and knows whose rows the last batch holds."""
+
+    def __init__(self, memory: Memory, proposers: Proposers, n_batch: int, n_rs_seq: int):
+        """n_batch: rows of a batch. n_rs_seq: snapshots that a recurrent target keeps of each sequence."""
+        target = memory.target
+        self.memory, self.proposers, self.n_batch = memory, proposers, n_batch
+        self.argmax_on_device = False
+        """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
+        self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
+        self._has_snapshots = target.rollback_kind == "snapshots"
+        self._n_drafts_max = n_rs_seq if self._has_snapshots else n_batch
+        self._owners: list[Sequence] = []  # sequences whose `rows` are those of the last batch
+        self._n_batches = target.n_batches  # of the target, that one included
+
+    @property
+    def n_drafts_max(self) -> int:
+        """Tokens of a sequence's draft that can be verified."""
+        return min(self._n_drafts_max, N_ROWS_ARGMAX - 1) if self.argmax_on_device else self._n_drafts_max
+
+    def verify(self, step: Step) -> None:
+        """Evaluate a step's tokens and drafts in one batch.
+
+        Raises:
+            ContextFullError: the context has no room for them.
+        """
+        target, batch = self.memory.target, self._batch(step)
+        if self._has_snapshots and not target.can_take_back(batch):
+            batch = self._shorten(step)
+        if batch:
+            self._forget_rows()
+            n_pad = self.proposers.n_pad(step, len(batch))
+            step.n_rows += n_pad
+            target.decode_parts(batch, n_pad)
+            self._n_batches = target.n_batches
+        self._owners = [scheduled.sequence for scheduled in step.scheduled]
+
+    def has_rows(self) -> bool:
+        """Whether the target still holds the rows of the last step; else the sequences' `rows` are cleared."""
+        if self.memory.target.n_batches == self._n_batches:
+            return True
+        self._forget_rows()
+        return False
+
+    def is_owner(self, sequence: Sequence) -> bool:
+        """Whether a sequence may have rows of the last batch."""
+        return sequence in self._owners
+
+    def decoded_elsewhere(self, sequence: Sequence) -> None:
+        """Code outside of the engine has decoded a batch; its last row belongs to this sequence."""
+        self._forget_rows()
+        sequence.rows = [-1]
+        self._owners = [sequence]
+
+    def _forget_rows(self) -> None:
+        for s in self._owners:
+            s.rows = []
+        self._owners = []
+        self._n_batches = self.memory.target.n_batches
+
+    def choose_argmax(self, sequences: SequenceOf[Sequence]) -> None:
+        """Have an accelerator take the argmax of each row while all sequences are greedy."""
+        if not self._can_take_argmax:
+            return
+        wanted = all(s.chain is not None and s.chain.is_argmax and not s.wants_logits for s in sequences)
+        if wanted == self.argmax_on_device:
+            return
+        try:
+            self.memory.target.set_device_argmax(min(N_ROWS_ARGMAX, self.n_batch) if wanted else 0)
+        except Eagle3Error:
+            self._can_take_argmax = False  # several devices that act as one cannot
+            return
+        self.argmax_on_device = wanted
+        if not wanted:
+            self._forget_rows()  # the last logits stayed there
+
+    def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
+        """Add the log-probabilities of a prompt's own tokens that a chunk of it tells."""
+        s = scheduled.sequence
+        assert s.request.logprobs is not None
+        n_past = scheduled.n_past
+        for row, i in enumerate(range(n_past + 1, min(n_past + len(scheduled.tokens) + 1, s.n_prompt))):
+            if i == len(found) + 1:  # else it is evaluated again
+                logits = self.memory.target.logits(scheduled.first_row + row)
+                found.append(token_logprob(logits, s.tokens[i], s.request.logprobs))
+
+    def _batch(self, step: Step) -> list[BatchPart]:
+        """The rows of a batch; the last one of each sequence's tokens has logits, and those of its draft."""
+        batch, row = [], 0
+        for scheduled in step.scheduled:
+            s, draft, tokens = scheduled.sequence, scheduled.draft, scheduled.tokens
+            if not tokens:
+                continue
+            s.is_dirty = True
+            scheduled.root = row + len(tokens) - 1
+            row += len(tokens) + len(draft.tokens)
+            is_end = scheduled.n_past + len(tokens) == len(s.tokens)
+            logits = "all" if s.logits_all else "last" if is_end else "none"
+            scheduled.has_logits = logits != "none"
+            if scheduled.media is None:
+                batch.append(BatchPart(s.seq_id, scheduled.n_past, tokens, draft.tokens, draft.parents, logits))
+            else:
+                batch.append(scheduled.media.piece(self.memory.target, s.seq_id, scheduled.n_past, len(tokens), logits))
+        step.n_own_rows = row
+        return batch
+
+    def _shorten(self, step: Step) -> list[BatchPart]:
+        """Give drafts that could not be rolled back one length, which may help, or leave them out."""
+        shortest = min(len(scheduled.draft) for scheduled in step.scheduled if scheduled.draft.tokens)
+        for n in (shortest, 0):
+            for scheduled in step.scheduled:
+                step.n_rows -= max(0, len(scheduled.draft) - n)
+                scheduled.draft = scheduled.draft.first(n)
+            batch = self._batch(step)
+            if self.memory.target.can_take_back(batch):
+                break
+        return batch
