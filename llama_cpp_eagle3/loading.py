@@ -227,6 +227,7 @@ class Loading:
             n_seq=draft.n_parallel,
             is_pooled=draft.is_pooled,
             has_trees=target.n_leaves_max > 1,
+            n_threads=draft.n_threads,
             type_k=draft.type_k,
             type_v=draft.type_v,
         )

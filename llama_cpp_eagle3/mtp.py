@@ -8,6 +8,7 @@ import llama_cpp.llama_cpp as lib
 
 from ._core import LoadGuard, MtpDrafter, TargetInfo, read_target
 from .errors import IncompatibleDraftError, ModelFileError
+from .log import without_details
 
 _N_SCRATCH = 32
 """Cells for drafted tokens of each sequence, as in csrc/mtp/mtp_drafter.h."""
@@ -53,11 +54,21 @@ def boundary_of(model_path: str, info: TargetInfo) -> int:
 
 
 def make_drafter(
-    model: Any, params: Any, path: str, *, n_ctx: int, n_seq: int, is_pooled: bool, has_trees: bool, **types: int | None
+    model: Any,
+    params: Any,
+    path: str,
+    *,
+    n_ctx: int,
+    n_seq: int,
+    is_pooled: bool,
+    has_trees: bool,
+    n_threads: int | None,
+    type_k: int | None,
+    type_v: int | None,
 ) -> MtpDrafter:
     """A drafter on the block of a loaded llama_model.
 
-    params: those of the target's context. has_trees: whether trees can be verified. types: `type_k` and `type_v`.
+    params: those of the target's context. has_trees: whether trees can be verified. n_threads: instead of the target's.
 
     Raises:
         IncompatibleDraftError, ModelFileError: llama.cpp cannot run the block.
@@ -68,10 +79,12 @@ def make_drafter(
         n_seq=n_seq,
         is_pooled=is_pooled,
         n_branches=(_N_SCRATCH if has_trees else _N_MEASURED) if is_pooled else 0,
-        type_k=types.get("type_k"),
-        type_v=types.get("type_v"),
+        type_k=type_k,
+        type_v=type_v,
     )
-    with LoadGuard() as guard:
+    if n_threads is not None:
+        own.n_threads = own.n_threads_batch = n_threads
+    with LoadGuard() as guard, without_details():
         ctx = lib.llama_init_from_model(model, own)
     if not ctx:
         raise IncompatibleDraftError(
@@ -94,8 +107,8 @@ def context_params(
     own.n_seq_max = n_seq + n_branches
     own.kv_unified = is_pooled
     own.n_ctx = n_ctx + n_seq * _N_SCRATCH if is_pooled else n_ctx * n_seq
-    own.n_batch = min(params.n_batch, _N_BATCH)
-    own.n_ubatch = min(params.n_ubatch, own.n_batch)
+    own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max)
+    own.n_ubatch = max(min(params.n_ubatch, own.n_batch), own.n_seq_max)
     own.n_outputs_max = max(own.n_seq_max, _N_GUESSES)
     own.n_outputs_max_per_seq = 1
     own.n_rs_seq = 0

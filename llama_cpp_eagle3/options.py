@@ -237,8 +237,12 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
-    if draft.model_path is None and (draft.type is not None or draft.target_layers is not None):
-        raise ValueError("draft_type and draft_target_layers are for heads, not for a block of the target ('mtp')")
+    for_heads = (draft.type, draft.target_layers, draft.device)
+    if draft.model_path is None and any(value is not None for value in for_heads):
+        raise ValueError(
+            "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
+            "target's types and runs where the target's last layer does"
+        )
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:
         name = "draft_tree_tokens" if draft.mode == "tree" else "draft_n_max"

@@ -32,6 +32,7 @@ from llama_cpp_eagle3._core import CostCurve, Planner
 from llama_cpp_eagle3.engine import DraftSettings, Rng, Sequence
 from llama_cpp_eagle3.engine.detokenizer import N_COMPLETE
 from loading import load
+from mtp import write_able
 from oracle import Draw, Reference
 from recurrent_pairs import write_pair
 from tiny import write_head, write_perfect_pair, write_target
@@ -40,7 +41,7 @@ N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
 SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
-KINDS = ("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2")
+KINDS = ("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp")
 N_TEXTS, N_TOKENS = 3, 250
 
 counts: Counter[str] = Counter()
@@ -68,6 +69,8 @@ def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
         head: Any = write_head(folder / "head.gguf", target)
     elif name.startswith("perfect"):
         target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf", kind=name.split("-")[1])
+    elif name.endswith("-mtp"):
+        target, head = write_able(folder, name), None
     else:
         target, head = write_pair(folder, name)
     reference = Reference(target)
@@ -247,6 +250,8 @@ class Machine(RuleBasedStateMachine):
         if with_head:
             options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
             options["draft_n_max"] = draft_n_max
+        else:
+            options["draft_sources"] = ()
         self.llm = load(self.kind.target, self.kind.head if with_head else None, rng=rng, **options)
         self.engine = self.llm.engine
         assert self.engine.n_ctx == 256

@@ -119,7 +119,7 @@ def test_a_head_and_the_block_exclude_each_other(folder: Path, tiny_target) -> N
     head = write_head(folder / "head.gguf", tiny_target)
     with pytest.raises(ValueError, match="'mtp', but a head is given"):
         load(path, head, draft_sources=["mtp"])
-    with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
+    with pytest.raises(ValueError, match="draft_type, draft_target_layers and draft_device are for heads"):
         load(path, draft_sources=["mtp"], draft_type="q4_0")
 
 

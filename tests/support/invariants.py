@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import Drafter
+from llama_cpp_eagle3._core import Drafter, MtpDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 
 
@@ -124,6 +124,9 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     fresh.reset()
     fresh.eval(tokens[:n])
     rows = np.asarray(fresh.features).reshape(n, -1)
+    if isinstance(llm.drafter, MtpDrafter) and isinstance(fresh.drafter, MtpDrafter):
+        _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
+        return
     fresh.drafter.propose(0, 1)  # writes all rows that wait
     mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
     for i in range(min(len(mine.rows), n - mine.first)):
@@ -132,6 +135,18 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.rows[i], rows[position], f"row {position} of {slot}")
     for i in range(mine.start, min(mine.first, n - 1)):
         _check_close(mine.slots[:, i - mine.start], other.slots[:, i], f"cell {i} of {slot}")
+
+
+def _check_next_drafts(drafter: MtpDrafter, fresh: MtpDrafter, seq_id: int) -> None:
+    """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
+    state = drafter.state_get(seq_id)
+    if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
+        return
+    drafter.propose(0, 1, seq_id=seq_id)
+    found = drafter.draft_logits
+    drafter.state_set(state, seq_id)
+    fresh.propose(0, 1)
+    _check_close(found, fresh.draft_logits, f"what is drafted behind sequence {seq_id}")
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:
