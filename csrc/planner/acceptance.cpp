@@ -52,7 +52,10 @@ float acceptance::place_of(float p) {
     if (!(p > 0.0f)) {
         return 0.0f;
     }
-    const float x = std::log(p / (1.0f - p)); // infinite for p = 1
+    if (p >= 1.0f) { // rounding may leave it above
+        return static_cast<float>(knots.size() - 1);
+    }
+    const float x = std::log(p / (1.0f - p));
     size_t      i = 0;
     while (i + 1 < knots.size() && x >= knots[i + 1]) {
         ++i;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -216,6 +218,15 @@ def test_a_head_that_becomes_good_is_found() -> None:
     assert not planner.may_wait(0, 1)
     plain = run_plain(costs, 10)
     assert run_auto(machine, planner, 1000) > 1.3 * plain
+
+
+@pytest.mark.parametrize("says", [1.000001, math.nan])
+def test_probabilities_above_one_or_none(says: float) -> None:
+    """Rounding leaves them above 1, and a broken head gives none at all: the planner learns what they are worth."""
+    machine = Machine(Costs(us(TARGETS["Q4_0"])), Head(lambda *_: says, lambda *_: 0.8))
+    planner = make_planner(machine, **CHAIN)
+    assert run_auto(machine, planner, 1000) > 1.3 * run_plain(machine.costs, 10)
+    assert all(math.isfinite(x) for x in planner.stats().values() if isinstance(x, float))
 
 
 def test_costs_that_never_pay() -> None:
