@@ -26,7 +26,7 @@ from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
 from llama_cpp_eagle3.bench.random_model import Shape, write_target
 from llama_cpp_eagle3.bench.runs import load, run_own, total
 from llama_cpp_eagle3.bench.settings import Setting
-from llama_cpp_eagle3.engine import Chain, Sampling
+from llama_cpp_eagle3.engine import SamplerChain, Sampling
 
 BEST = "best"
 """In a list of settings: the n_max at which llama.cpp was fastest in the part `peers`."""
@@ -221,7 +221,7 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
 
 def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
     """Seconds of each round's sampling, in the way that `generate` does it."""
-    chain = Chain(Sampling(**options), llm.engine.vocab)
+    chain = SamplerChain(Sampling(**options), llm.engine.vocab, llm.engine.n_ctx)
     llm.target.truncate(0)
     llm.target.decode(list(range(_N_ROWS)), 0)
     times = []

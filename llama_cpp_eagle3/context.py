@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Chain, DraftSettings, Engine, Media, Request, ScheduledSequence, Sequence
+from .engine import DraftSettings, Engine, Media, Request, SamplerChain, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
 
@@ -26,7 +26,7 @@ _NO_LIMIT = 1 << 62
 class Generation:
     """One call of `generate`."""
 
-    chain: Chain
+    chain: SamplerChain
     draft: DraftSettings
     stop: Callable[..., Any] | None
     """Stopping criteria: (tokens, logits) -> whether the token that was drawn ends the text unseen."""

@@ -14,7 +14,7 @@ from llama_cpp import Llama, LlamaGrammar, LlamaState, LlamaTokenizer, LogitsPro
 from ._core import Drafter, FeatureTap, Guard, Planner, Target
 from .chat import grammar_text
 from .context import Context
-from .engine import Chain, DraftSettings, Engine, Media, Rng, Sampling
+from .engine import DraftSettings, Engine, Media, Rng, SamplerChain, Sampling
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
@@ -40,7 +40,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
 
     # what Llama keeps of the context
     _seed: int
-    _sampler: Chain | None
+    _sampler: SamplerChain | None
     n_batch: int
     verbose: bool
 
@@ -336,7 +336,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
                     logits_processor=logits_processor,
                     grammar=grammar,
                 )
-                chain = Chain(sampling, self.engine.vocab, self.engine.n_ctx)
+                chain = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
             row = context.row_at(self.n_tokens - 1 if idx is None else idx)
             if row is None:
                 raise ValueError(f"expected a position that was decoded last, found {idx}")

@@ -15,7 +15,7 @@ from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_b
 from .chat import ChatTemplates, apply_request
 from .chat.completion import ChatCompletion, chat_arguments, chat_request, request_body
 from .context import Generation
-from .engine import Chain, Request, Rng, Sampling
+from .engine import Request, Rng, SamplerChain, Sampling
 from .engine import Sequence as EngineSequence
 from .engine_llama import EngineLlama
 from .errors import ContextFullError
@@ -91,7 +91,7 @@ class GeneratingLlama(EngineLlama):
                     start = perf_counter_ns()
                     try:
                         if generation is None or run is None:
-                            self._sampler = Chain(sampling, self.engine.vocab, self.engine.n_ctx)
+                            self._sampler = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
                             self._sampler.see([int(t) for t in tokens])
                             settings = self._begin_text()
                             start = perf_counter_ns()

@@ -10,7 +10,8 @@ from .memory import Memory
 from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
 from .request import DraftSettings, DraftSource, Request, Shift, check_prompt
-from .sampling import RNGS, SAMPLERS, Chain, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
+from .sampler_chain import SamplerChain
+from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
 from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
@@ -21,7 +22,6 @@ __all__ = [
     "RNGS",
     "SAMPLERS",
     "AutoProposer",
-    "Chain",
     "Detokenizer",
     "DraftModelProposer",
     "DraftSettings",
@@ -39,6 +39,7 @@ __all__ = [
     "Request",
     "Result",
     "Rng",
+    "SamplerChain",
     "Sampling",
     "ScheduledSequence",
     "Sequence",

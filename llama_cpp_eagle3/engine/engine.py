@@ -16,7 +16,8 @@ from .memory import Memory
 from .outputs import Output
 from .proposers import Proposer, Proposers
 from .request import DraftSettings, Request, RequestOptions
-from .sampling import Chain, Sampling
+from .sampler_chain import SamplerChain
+from .sampling import Sampling
 from .scheduler import lost_error
 from .sequence import Saved, ScheduledSequence, Sequence, State, Step
 from .slots import Slots
@@ -187,7 +188,7 @@ class Engine:
         draft = request.draft or self.draft
         self.check_draft(draft)
         n_prompt = len(request.tokens)
-        chain = Chain(request.sampling, self.vocab, self.n_ctx)
+        chain = SamplerChain(request.sampling, self.vocab, self.n_ctx)
         n_complete = 0 if request.exact else N_COMPLETE
         sequence = Sequence(
             request,

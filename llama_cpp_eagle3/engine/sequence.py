@@ -11,7 +11,7 @@ from ..stats import Stats
 from .detokenizer import Detokenizer
 from .media import Media
 from .request import DraftSettings, Request
-from .sampling import Chain
+from .sampler_chain import SamplerChain
 
 FinishReason = Literal["", "stop", "length", "cancelled", "error"]
 NO_DRAFT = Draft()
@@ -89,7 +89,7 @@ class Sequence:
         *,
         max_tokens: int,
         draft: DraftSettings,
-        chain: Chain | None = None,
+        chain: SamplerChain | None = None,
         detokenizer: Detokenizer | None = None,
     ):
         """max_tokens, draft: what the request may leave open. chain: samples tokens. detokenizer: makes their text."""

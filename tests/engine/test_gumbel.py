@@ -18,7 +18,7 @@ import pytest
 import dice
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GumbelNoise, philox4x32
-from llama_cpp_eagle3.engine import SAMPLERS, Chain, Sampling
+from llama_cpp_eagle3.engine import SAMPLERS, SamplerChain, Sampling
 from llama_cpp_eagle3.engine.vocab import Vocab
 from llama_cpp_eagle3.models import heldout_prompts
 from loading import OPTIONS, bundled_pair, load, prompts
@@ -178,7 +178,7 @@ def sampling_of(names: Sequence[str], **more: Any) -> Sampling:
 
 
 def draw(low: LowLevel, sampling: Sampling) -> tuple[int, list[tuple[int, float]]]:
-    chain = Chain(sampling, vocab_of(low), N_CTX)
+    chain = SamplerChain(sampling, vocab_of(low), N_CTX)
     chain.see(PROMPT)
     return chain.draw(low.target, 11, PROMPT), chain.probs
 
@@ -196,7 +196,7 @@ def draws_of(low: LowLevel, names: Sequence[str], n: int) -> list[int]:
     """Of a text, or each with a seed of its own where a draw changes the next one's law."""
     if {"penalties", "dry"} & set(names):
         return [draw(low, sampling_of(names, seed=seed))[0] for seed in range(n)]
-    chain = Chain(sampling_of(names, seed=3), vocab_of(low), N_CTX)
+    chain = SamplerChain(sampling_of(names, seed=3), vocab_of(low), N_CTX)
     return [chain.draw(low.target, 11, PROMPT) for _ in range(n)]
 
 
@@ -215,7 +215,7 @@ def test_one_text_has_the_softmax_of_its_row(low: LowLevel) -> None:
     logits = low.target.logits(11).astype(np.float64)
     n_draws = 15_000
     for temperature in (0.5, 1.0, 2.0):
-        chain = Chain(sampling_of((), temperature=temperature, seed=3), vocab_of(low), N_CTX)
+        chain = SamplerChain(sampling_of((), temperature=temperature, seed=3), vocab_of(low), N_CTX)
         draws = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
         p = np.exp((logits - logits.max()) / temperature)
         assert deviation(counts_of(draws, len(p)), n_draws * p / p.sum()) < LIMIT
@@ -236,7 +236,7 @@ def test_a_grammar_that_refuses(low: LowLevel) -> None:
     p = np.where(allowed, first, 0.0) + first[~allowed].sum() * second
     # no token of a text changes what the next one may be
     sampling = sampling_of((), seed=3, grammar="root ::= [a-p]+", ignore_eos=True, **options)
-    chain = Chain(sampling, vocab_of(low), N_CTX)
+    chain = SamplerChain(sampling, vocab_of(low), N_CTX)
     draws = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
     assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT
 
@@ -252,7 +252,7 @@ def test_probabilities_are_kept(low: LowLevel) -> None:
 def test_what_is_seen_is_not_counted(low: LowLevel) -> None:
     """The noise of the first token is that of position 0, however far penalties look back."""
     for n in (0, 3, 8):
-        chain = Chain(sampling_of((), frequency_penalty=0.1, seed=3), vocab_of(low), N_CTX)
+        chain = SamplerChain(sampling_of((), frequency_penalty=0.1, seed=3), vocab_of(low), N_CTX)
         chain.see(PROMPT[:n])
         assert chain.noise is not None
         assert chain.noise.position == 0
@@ -262,7 +262,7 @@ def test_without_a_seed_each_text_is_another(low: LowLevel) -> None:
     for seed in (None, 0xFFFFFFFF, -1):
         texts = {
             tuple(chain.draw(low.target, 11, PROMPT) for _ in range(20))
-            for chain in (Chain(sampling_of((), seed=seed), vocab_of(low), N_CTX) for _ in range(4))
+            for chain in (SamplerChain(sampling_of((), seed=seed), vocab_of(low), N_CTX) for _ in range(4))
         }
         assert len(texts) == 4
 
@@ -294,7 +294,7 @@ def test_errors(tiny_target: Any) -> None:
 )
 def test_greedy_and_other_dice_have_no_noise(low: LowLevel, options: dict[str, Any]) -> None:
     sampling = Sampling(**{"seed": 1} | options)
-    assert Chain(sampling, vocab_of(low), N_CTX).noise is None
+    assert SamplerChain(sampling, vocab_of(low), N_CTX).noise is None
 
 
 @pytest.fixture

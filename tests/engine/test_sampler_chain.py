@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from gguf_raw import ARRAY, I32, parse, serialize
-from llama_cpp_eagle3.engine import Reasoning, Sampling
-from llama_cpp_eagle3.engine import sampling as sampling_module
-from llama_cpp_eagle3.engine.sampling import SAMPLERS, Chain
+from llama_cpp_eagle3.engine import SAMPLERS, Reasoning, SamplerChain, Sampling
+from llama_cpp_eagle3.engine import sampler_chain as sampler_chain_module
 from llama_cpp_eagle3.engine.vocab import Vocab
 from lowlevel import LowLevel
 from tiny import write_target
@@ -160,7 +159,7 @@ def options_of(names: tuple[str, ...], **more: Any) -> dict[str, Any]:
 
 def compare(low: LowLevel, vocab: Vocab, names: tuple[str, ...], keeps_probs: bool) -> list[int]:
     sampling = Sampling(**options_of(names, keeps_probs=keeps_probs))
-    reference, chain = Reference(sampling, vocab.pointer, vocab.eog), Chain(sampling, vocab, N_CTX)
+    reference, chain = Reference(sampling, vocab.pointer, vocab.eog), SamplerChain(sampling, vocab, N_CTX)
     reference.see(PROMPT)
     chain.see(PROMPT)
     tokens = [*PROMPT]
@@ -190,7 +189,7 @@ def test_every_option_is_seen(low: LowLevel) -> None:
     vocab = Vocab(low.model)
 
     def distributions(names: tuple[str, ...]) -> list[list[tuple[int, float]]]:
-        chain = Chain(Sampling(**options_of(names, keeps_probs=True)), vocab, N_CTX)
+        chain = SamplerChain(Sampling(**options_of(names, keeps_probs=True)), vocab, N_CTX)
         chain.see(PROMPT)
         found = []
         for row in range(12):
@@ -205,7 +204,9 @@ def test_every_option_is_seen(low: LowLevel) -> None:
 
 
 def test_greedy_probability_without_samplers(low: LowLevel) -> None:
-    chain = Chain(Sampling(temperature=0.0, keeps_probs=True, logits_processors=[process]), Vocab(low.model), N_CTX)
+    chain = SamplerChain(
+        Sampling(temperature=0.0, keeps_probs=True, logits_processors=[process]), Vocab(low.model), N_CTX
+    )
     token = chain.draw(low.target, 0, PROMPT)
     assert token == int(process(np.array(PROMPT, dtype=np.intc), low.target.logits(0)).argmax())
     assert chain.probs == [(token, 1.0)]
@@ -230,10 +231,10 @@ def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str)
 
 def test_options_without_their_sampler_are_told(low: LowLevel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    sampling_module._tell_ignored.cache_clear()  # other tests of this process may have been told
+    sampler_chain_module._tell_ignored.cache_clear()  # other tests of this process may have been told
     options: dict[str, Any] = {"adaptive_target": 0.3, "xtc_probability": 0.5, "samplers": ("top_k",)}
     for _ in range(2):
-        Chain(Sampling(**options), Vocab(low.model), N_CTX)
+        SamplerChain(Sampling(**options), Vocab(low.model), N_CTX)
     told = [record.getMessage() for record in caplog.records]
     for name, sampler in (("adaptive_target", "adaptive_p"), ("xtc_probability", "xtc")):
         assert told.count(f"{name} has no effect: samplers lacks {sampler!r}") == 1
@@ -271,7 +272,7 @@ def test_suppressed_tokens(tmp_path: Path, samplers: tuple[str, ...] | None, tem
         sampling = Sampling(
             samplers=samplers, temperature=temperature, top_p=1.0, min_p=0.0, logit_bias={never[3]: 100.0}, seed=SEED
         )
-        chain = Chain(sampling, vocab, N_CTX)
+        chain = SamplerChain(sampling, vocab, N_CTX)
         drawn = {chain.draw(low.target, row, []) for row in range(12)}
         assert drawn <= set(allowed)
         assert temperature == 0.0 or drawn == set(allowed)
@@ -284,7 +285,7 @@ def test_a_spent_budget_takes_no_draw(low: LowLevel) -> None:
     # a budget waits for whole characters
     parts = [token for token in range(vocab.n_tokens) if not vocab.piece(token).isascii()]
     options = options_of((), logit_bias=dict.fromkeys(parts, -math.inf))
-    chain = Chain(Sampling(**options, reasoning=reasoning, grammar_prefill=[40]), vocab, N_CTX)
+    chain = SamplerChain(Sampling(**options, reasoning=reasoning, grammar_prefill=[40]), vocab, N_CTX)
     reference = Reference(Sampling(**options), vocab.pointer, vocab.eog)
     for row in range(10):
         logits = low.target.logits(row)
