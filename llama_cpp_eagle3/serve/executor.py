@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -21,7 +22,7 @@ _N_DETACHED_MAX = 16  # threads beside those: they wait for other servers, or ar
 class _Task:
     function: Callable[[], Any]
     future: asyncio.Future[Any]
-    thread: threading.Thread | None = None
+    has_ended: threading.Event = field(default_factory=threading.Event)
     is_worker: bool = False
     """Whether it counts as one of the threads that compute."""
 
@@ -29,7 +30,8 @@ class _Task:
 class Executor:
     """Runs functions in threads, each within a deadline. All but the functions runs in the loop.
 
-    A thread cannot be ended: one that is late goes on detached, and its result is dropped.
+    A function cannot be interrupted: one that is late goes on detached, and its result is dropped. Threads stay, since
+    later there may be no memory for a new one.
     """
 
     def __init__(self, seconds: float):
@@ -39,6 +41,8 @@ class Executor:
         self._waiting: deque[_Task] = deque()
         self._running: set[_Task] = set()
         self._n_workers = 0
+        self._threads: list[threading.Thread] = []
+        self._handed: SimpleQueue[_Task | None] = SimpleQueue()
         self._current = threading.local()
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -67,23 +71,44 @@ class Executor:
             self._loop.call_soon_threadsafe(self._release, task)
 
     def stop(self, seconds: float) -> bool:
-        """Wait for the threads; False if one does not end, and may still use the model."""
+        """Wait for what runs, and end the threads; False if something goes on, and may still use the model."""
         self._waiting.clear()
+        for _ in self._threads:
+            self._handed.put(None)
         end = monotonic() + seconds
-        threads = [task.thread for task in self._running if task.thread is not None]
-        for thread in threads:
-            thread.join(max(0.0, end - monotonic()))
-        return not any(thread.is_alive() for thread in threads)
+        return all(task.has_ended.wait(max(0.0, end - monotonic())) for task in list(self._running))
 
     def _begin(self) -> None:
         while self._waiting and self._n_workers < _N_WORKERS:
             task = self._waiting.popleft()
+            if not self._have_threads(max(_N_WORKERS, len(self._running) + 1)):
+                if not task.future.done():
+                    message = "there is no memory for another thread: send less at once, or try again later"
+                    task.future.set_exception(ApiError(503, "unavailable_error", message))
+                continue
             task.is_worker = True
             self._n_workers += 1
             self._running.add(task)
-            # not an executor's: those are waited for at the end of the process
-            task.thread = threading.Thread(target=self._work, args=(task,), name="executor", daemon=True)
-            task.thread.start()
+            self._handed.put(task)
+
+    def _have_threads(self, n: int) -> bool:
+        try:
+            while len(self._threads) < n:
+                # not of concurrent.futures: those are waited for at the end of the process
+                thread = threading.Thread(target=self._serve, name="executor", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except (RuntimeError, MemoryError):
+            return len(self._threads) > len(self._running)
+        return True
+
+    def _serve(self) -> None:
+        while True:
+            task = self._handed.get()
+            if task is None:
+                return
+            self._work(task)
+            del task  # what its function holds, such as a body
 
     def _work(self, task: _Task) -> None:
         self._current.task = task
@@ -92,6 +117,8 @@ class Executor:
             result = task.function()
         except BaseException as e:
             error = e
+        self._current.task = None
+        task.has_ended.set()
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._end, task, result, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -352,21 +353,21 @@ def test_an_error_in_a_stream(pair: Any) -> None:
     """As the client tells it: the first tokens have come when passes fail for good."""
     with Running(*pair) as running, client_of(running) as client:
         engine, step = running.server.engine, running.server.engine.step
-        n_steps = 0
+        n_steps, has_begun = 0, threading.Event()
 
         def fail() -> Any:
             nonlocal n_steps
             n_steps += 1
             if n_steps > 3:
+                assert has_begun.wait(30.0)
                 raise RuntimeError("no device")
             return step()
 
         engine.step = fail  # type: ignore[method-assign]
-        with (
-            client.messages.stream(**called(max_tokens=100)) as stream,
-            pytest.raises(anthropic.APIStatusError) as error,
-        ):
-            stream.get_final_message()
+        with client.messages.stream(**called(max_tokens=100)) as stream:
+            has_begun.set()
+            with pytest.raises(anthropic.APIStatusError) as error:
+                stream.get_final_message()
         assert error.value.body == {
             "type": "error",
             "error": {"type": "api_error", "message": "no device", "code": 500},
