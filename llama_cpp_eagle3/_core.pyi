@@ -750,6 +750,77 @@ class MtpDrafter(Drafter):
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
 
+class DflashFile:
+    """What a block drafter is, from the header of its GGUF file. Read-only; made by read_dflash()."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str:
+        """Of dflash, dspark and dflash2."""
+    @property
+    def boundaries(self) -> list[int]:
+        """Target boundaries that a row is made of."""
+    @property
+    def n_embd(self) -> int:
+        """Of the drafter and of its target."""
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_vocab(self) -> int:
+        """Of the target."""
+    @property
+    def n_vocab_dft(self) -> int:
+        """Draft vocabulary, 0 = the target's."""
+    @property
+    def block_size(self) -> int:
+        """Rows of a block, at most."""
+    @property
+    def mask_token(self) -> int: ...
+    @property
+    def sliding_window(self) -> int:
+        """0 = none."""
+    @property
+    def is_causal(self) -> bool:
+        """Whether the rows of a block see only those before."""
+    @property
+    def n_draft_max(self) -> int:
+        """Tokens of a draft, at most."""
+
+def is_dflash(path: str) -> bool:
+    """Whether a GGUF file is a block drafter.
+
+    Raises ModelFileError if it is no GGUF file.
+    """
+
+def read_dflash(path: str) -> DflashFile:
+    """Read the header of a block drafter.
+
+    Raises ModelFileError with the key or tensor, what was expected and what was found.
+    """
+
+class DflashDrafter(Drafter):
+    """A block drafter: a model and a context of its own.
+
+    `model` and `ctx` are the addresses of the llama_model and the llama_context that were made of the file; they are
+    freed with the drafter, also if this raises. `model_tgt` is the target's, whose tables it may use. Each of the
+    `n_seq_max` sequences has `n_ctx` positions; the context has room for a block more.
+    """
+
+    def __init__(
+        self, file: DflashFile, model: int, ctx: int, model_tgt: int, *, n_ctx: int, n_seq_max: int = 1
+    ) -> None: ...
+    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply the drafter's own weights by these kernels, [name]: rows of an operation, at most."""
+    @property
+    def matrices(self) -> list[int]:
+        """Addresses of the ggml tensors that it multiplies by, but for those of the target."""
+    @property
+    def file(self) -> DflashFile: ...
+    @property
+    def block_logits(self) -> npt.NDArray[np.float32]:
+        """float32 (n_rows, n_vocab), of the rows of the last pass over blocks, before the final scale."""
+
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 

@@ -18,6 +18,9 @@ CACHE_TYPES = {
 }
 """What a K/V cache can be kept in: llama.cpp's attention reads no others."""
 
+FLOAT_TYPES = (CACHE_TYPES["f32"], CACHE_TYPES["f16"], CACHE_TYPES["bf16"])
+"""Of these V can be without flash attention."""
+
 WEIGHT_TYPES = {
     "f32": 0,
     "bf16": 30,

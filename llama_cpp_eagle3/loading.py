@@ -8,8 +8,11 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from . import dflash
 from ._core import (
     CpuKernels,
+    DflashDrafter,
+    DflashFile,
     Drafter,
     Eagle3Drafter,
     FeatureTap,
@@ -63,6 +66,7 @@ class Loading:
         if not vocab_only:
             self.pair = check_pair(model_path, draft.model_path, draft.target_layers)
             info = self.pair.target
+            self._check_block_size()
             boundaries = list(self.pair.boundaries)
             if self.uses_block:
                 boundaries = [boundary_of(model_path, info)]
@@ -78,6 +82,15 @@ class Loading:
         self._n_guards = 0  # sequence ids for what has left the windows of a pool
         self._why_no_guards = ""
 
+    def _check_block_size(self) -> None:
+        drafter, draft = self.block_drafter, self.draft
+        if drafter is not None and draft.mode != "auto" and draft.depth > drafter.n_draft_max:
+            name = "draft_tree_depth" if draft.mode == "tree" else "draft_n_max"
+            raise ValueError(
+                f"{name}={draft.depth}: the block drafter '{drafter.path}' was trained for blocks of "
+                f"{drafter.block_size} rows, which draft {drafter.n_draft_max} tokens: expected that or less"
+            )
+
     @property
     def uses_block(self) -> bool:
         """Whether the target drafts with a block of its own."""
@@ -90,7 +103,14 @@ class Loading:
     @property
     def has_head(self) -> bool:
         """Whether there is something to draft with: a head, or the target's own block."""
-        return self.pair is not None and (self.pair.head is not None or self.uses_block)
+        return self.block_drafter is not None or (
+            self.pair is not None and (self.pair.head is not None or self.uses_block)
+        )
+
+    @property
+    def block_drafter(self) -> DflashFile | None:
+        """What drafts, if it is a block drafter."""
+        return None if self.pair is None else self.pair.block_drafter
 
     @property
     def pair_id(self) -> tuple[str, str]:
@@ -232,6 +252,34 @@ class Loading:
             type_v=draft.type_v,
         )
 
+    def make_dflash_drafter(
+        self, ctx: Any, model_params: Any, params: Any, target: Target, log: Callable[[str], None]
+    ) -> DflashDrafter:
+        """Load the block drafter. ctx: the target's llama_context; the parameters are those of its model and of it."""
+        draft = self.draft
+        assert self.block_drafter is not None
+        device, n_gpu_layers = self.draft_device, draft.n_gpu_layers
+        if device is not None and device.name == "CPU":
+            device, n_gpu_layers = None, 0
+        drafter = dflash.make_drafter(
+            self.block_drafter,
+            ctx,
+            model_params,
+            params,
+            n_ctx=target.n_ctx,
+            n_seq=draft.n_parallel,
+            is_pooled=draft.is_pooled,
+            n_gpu_layers=n_gpu_layers,
+            device=None if device is None else device.address,
+            n_threads=draft.n_threads,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+        )
+        if self.kernel_choice.mode != "off":
+            n_threads = draft.n_threads or max(1, int(params.n_threads))
+            drafter.use_cpu_kernels(self.kernel_choice.limits(drafter.matrices, n_threads, log))
+        return drafter
+
     def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
         """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
         if "ngram" not in self.draft.sources:
@@ -244,8 +292,11 @@ class Loading:
         """One line on what was loaded, with a head."""
         assert self.pair is not None
         assert self.tap is not None
-        head = self.pair.head
-        if head is None:
+        head, block_drafter = self.pair.head, self.block_drafter
+        if block_drafter is not None:
+            name = f"draft '{block_drafter.path}' (block drafter {block_drafter.kind}, {block_drafter.block_size} rows)"
+            why = ""
+        elif head is None:
             name, why = "draft by the target's own block for multi-token prediction", ""
         else:
             name = f"draft '{self.draft.model_path}' ({head.dialect})"

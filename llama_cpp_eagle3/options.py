@@ -11,16 +11,19 @@ from typing import Any
 
 import llama_cpp
 
+from .dflash import is_block_drafter
 from .engine import DraftSource
-from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
+from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "mtp", "ngram")
+SOURCES = ("head", "mtp", "dflash", "ngram")
+KINDS: dict[DraftSource, str] = {"head": "a head", "dflash": "a block drafter"}
+"""Sources that are files of their own, for messages."""
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
+_N_MAX_AUTO: dict[DraftSource | None, int] = {"dflash": 16}  # a block is one pass, however long
 _N_CTX_MAX = 2**31 - 1
 _N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
-_FLOAT_TYPES = (0, 1, 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,15 @@ class DraftOptions:
             ValueError: what is no source, or no type.
         """
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
-        own: DraftSource | None = "head" if model_path is not None else "mtp" if has_block else None
+        path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
+        own: DraftSource | None = source_of(path) if path is not None else "mtp" if has_block else None
         chosen = _sources(sources, own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
-            model_path=None if model_path is None else os.path.expanduser(os.fspath(model_path)),
+            model_path=path,
             mode=mode,
             sources=chosen,
-            n_max=(8 if mode == "auto" else 3) if n_max is None else n_max,
+            n_max=(_N_MAX_AUTO.get(own, 8) if mode == "auto" else 3) if n_max is None else n_max,
             ngram_n_max=(n_max or _N_MAX_TEXT) if ngram_n_max is None else ngram_n_max,
             n_min=n_min,
             p_min=p_min,
@@ -154,9 +158,19 @@ def _sources(
         return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    if "mtp" in sources and own == "head":
-        raise ValueError("draft_sources names 'mtp', but a head is given as draft_model_path: drop one of them")
+    if "mtp" in sources and own in KINDS:
+        raise ValueError(f"draft_sources names 'mtp', but {KINDS[own]} is given as draft_model_path: drop one of them")
+    for source, kind in KINDS.items():
+        if source in sources and own in KINDS and source != own:
+            raise ValueError(f"draft_sources names '{source}', but draft_model_path is {KINDS[own]}, not {kind}")
+    if "dflash" in sources and own != "dflash":
+        raise ValueError("draft_sources names 'dflash', but there is no draft_model_path with a block drafter")
     return tuple(source for source in sources if source != "head" or own == "head")
+
+
+def source_of(path: str) -> DraftSource:
+    """What drafts with a file that is given as draft_model_path, by its general.architecture."""
+    return "dflash" if is_block_drafter(path) else "head"
 
 
 def default_threads() -> int:
@@ -224,7 +238,7 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         n_threads = n_threads or 0
         if not 0 <= n_threads <= _N_THREADS_MAX:
             raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
-    if options.get("type_v") not in (None, *_FLOAT_TYPES) and not options.get("flash_attn"):
+    if options.get("type_v") not in (None, *FLOAT_TYPES) and not options.get("flash_attn"):
         raise ValueError("type_v: only flash attention reads a quantized V cache: say flash_attn=True too")
     if options.get("vocab_only") and options.get("embedding"):
         raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")
@@ -242,6 +256,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         raise ValueError(
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"
+        )
+    if "dflash" in draft.sources and (draft.type is not None or draft.target_layers is not None):
+        raise ValueError(
+            "draft_type and draft_target_layers are for heads: a block drafter has the types that its file has, which "
+            "names the target's layers too"
         )
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:

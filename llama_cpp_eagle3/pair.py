@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._core import Head, TargetInfo, compare_tokens, read_head, read_target
+from ._core import DflashFile, Head, TargetInfo, compare_tokens, read_dflash, read_head, read_target
+from .dflash import is_block_drafter
 from .errors import IncompatibleDraftError, ModelFileError
 
 _SAMPLE_BYTES = 1 << 16
@@ -20,6 +21,7 @@ class Pair:
     target: TargetInfo
     head: Head | None
     boundaries: tuple[int, ...]
+    block_drafter: DflashFile | None = None
 
 
 def check_pair(model_path: str, draft_model_path: str | None, draft_target_layers: Sequence[int] | None = None) -> Pair:
@@ -32,6 +34,10 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
     target = read_target(model_path)
     if target.arch in ("eagle3", "eagle3-ext"):
         raise ModelFileError(f"'{model_path}' is an EAGLE-3 head, not a target: give it as draft_model_path")
+    if target.arch == "dflash":
+        raise ModelFileError(f"'{model_path}' is a block drafter, not a target: give it as draft_model_path")
+    if draft_model_path is not None and is_block_drafter(draft_model_path):
+        return _check_block_drafter(model_path, target, read_dflash(draft_model_path))
     head = None if draft_model_path is None else read_head(draft_model_path)
     if draft_target_layers is not None:
         boundaries = tuple(int(b) for b in draft_target_layers)
@@ -44,8 +50,16 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
         _check_target(model_path, target)
     if head is not None:
         _check_fit(model_path, target, head, boundaries)
-    _check_boundaries(model_path, target, head, boundaries)
+    _check_boundaries(model_path, target, None if head is None else head.path, boundaries)
     return Pair(target, head, boundaries)
+
+
+def _check_block_drafter(model_path: str, target: TargetInfo, drafter: DflashFile) -> Pair:
+    _check_target(model_path, target)
+    _check_made_for(model_path, target, drafter.path, drafter.n_embd, drafter.n_vocab)
+    boundaries = tuple(drafter.boundaries)
+    _check_boundaries(model_path, target, drafter.path, boundaries)
+    return Pair(target, None, boundaries, drafter)
 
 
 def _check_target(model_path: str, target: TargetInfo) -> None:
@@ -57,24 +71,7 @@ def _check_target(model_path: str, target: TargetInfo) -> None:
 
 
 def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tuple[int, ...]) -> None:
-    if head.n_embd_tgt != target.n_embd:
-        raise IncompatibleDraftError(
-            f"the draft '{head.path}' reads hidden states of {head.n_embd_tgt} values, the target '{model_path}' "
-            f"has {target.n_embd}. Use the head that was trained for this target."
-        )
-    if head.n_vocab and head.n_vocab != target.n_vocab:
-        raise IncompatibleDraftError(
-            f"the draft '{head.path}' was made for a vocabulary of {head.n_vocab} tokens, the target '{model_path}' "
-            f"has {target.n_vocab}. Use the head that was trained for this target."
-        )
-    n_different, first, text_target, text_draft = compare_tokens(model_path, head.path)
-    # fine-tunes rename a few reserved tokens; more than that is another tokenizer
-    if n_different > target.n_vocab // 100:
-        raise IncompatibleDraftError(
-            f"the draft '{head.path}' was made for another tokenizer than '{model_path}' has: {n_different} of "
-            f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
-            "Use the head that was trained for this target."
-        )
+    _check_made_for(model_path, target, head.path, head.n_embd_tgt, head.n_vocab)
     if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
         raise IncompatibleDraftError(
             f"the draft '{head.path}' reads {len(head.boundaries)} hidden states, draft_target_layers names "
@@ -82,8 +79,30 @@ def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tupl
         )
 
 
-def _check_boundaries(model_path: str, target: TargetInfo, head: Head | None, boundaries: tuple[int, ...]) -> None:
-    reader = "draft_target_layers" if head is None else f"the draft '{head.path}'"
+def _check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: int, n_vocab: int) -> None:
+    """Width and vocabulary of the target that a draft was made for; n_vocab 0: its file does not say."""
+    if n_embd_tgt != target.n_embd:
+        raise IncompatibleDraftError(
+            f"the draft '{path}' reads hidden states of {n_embd_tgt} values, the target '{model_path}' "
+            f"has {target.n_embd}. Use the head that was trained for this target."
+        )
+    if n_vocab and n_vocab != target.n_vocab:
+        raise IncompatibleDraftError(
+            f"the draft '{path}' was made for a vocabulary of {n_vocab} tokens, the target '{model_path}' "
+            f"has {target.n_vocab}. Use the head that was trained for this target."
+        )
+    n_different, first, text_target, text_draft = compare_tokens(model_path, path)
+    # fine-tunes rename a few reserved tokens; more than that is another tokenizer
+    if n_different > target.n_vocab // 100:
+        raise IncompatibleDraftError(
+            f"the draft '{path}' was made for another tokenizer than '{model_path}' has: {n_different} of "
+            f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
+            "Use the head that was trained for this target."
+        )
+
+
+def _check_boundaries(model_path: str, target: TargetInfo, path: str | None, boundaries: tuple[int, ...]) -> None:
+    reader = "draft_target_layers" if path is None else f"the draft '{path}'"
     for i, b in enumerate(boundaries):
         if b not in target.boundaries:
             raise IncompatibleDraftError(

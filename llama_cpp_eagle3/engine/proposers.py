@@ -125,7 +125,7 @@ class AutoProposer:
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter
-        if drafter is None or not {"head", "mtp"} & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
+        if drafter is None or not set(s.draft.sources) - {"ngram"} or drafter.n_past(s.seq_id) != s.n_past:
             return 0
         return s.draft.n_max
 

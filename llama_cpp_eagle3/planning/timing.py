@@ -166,9 +166,10 @@ def _in_rounds(run: Callable[[], float], end: float, t_row: float, limit: Limit)
 def _measure_parallel(
     engine: Engine, drafter: Drafter, tap: FeatureTap, seconds: float, limit: Limit
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """The same for a head that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
+    """The same for what drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)
     token = 1 % engine.vocab.n_tokens
+    n_usual = min(4, drafter.n_unroll)
 
     def draft(n_waiting: int, n_steps: int) -> float:
         drafter.reset(0)
@@ -179,21 +180,23 @@ def _measure_parallel(
 
     def in_round() -> float:
         verify(1)
-        return draft(1, 4)
+        return draft(1, n_usual)
 
     try:
         t_row = verify(1)
         if not limit.allows(t_row):
             return {}, {}
-        draft(1, 4)
+        draft(1, n_usual)
         start = perf_counter()
-        ahead = _fastest(lambda n: draft(1, n + 1), _N_AHEAD, 1, start + 0.4 * seconds)
+        sizes = [n for n in _N_AHEAD if n < drafter.n_unroll]
+        ahead = _fastest(lambda n: draft(1, n + 1), sizes, 1, start + 0.4 * seconds)
         begin = _fastest(lambda n: draft(n, 1), [n for n in _N_WAITING if n <= n_max], 1, start + 0.7 * seconds)
-        alone = min(draft(1, 4) for _ in range(_N_CHAINS))
+        alone = min(draft(1, n_usual) for _ in range(_N_CHAINS))
         rounds = _in_rounds(in_round, start + seconds, t_row, limit)
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(rounds) - alone))
+    ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be behind it
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()}
 
 

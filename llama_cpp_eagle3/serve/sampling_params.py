@@ -111,9 +111,11 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
+    if draft.mode == "off":
+        return "none"
+    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "dflash": "draft-dflash", "ngram": "ngram-simple"}
     if draft.mode != "auto":
-        return "none" if draft.mode == "off" else "draft-mtp" if "mtp" in draft.sources else "draft-eagle3"
-    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
+        return next((names[source] for source in draft.sources if source != "ngram"), names["head"])
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

@@ -1,0 +1,383 @@
+#include "dflash/dflash_drafter.h"
+
+#include "draft/time_scope.h"
+#include "error.h"
+#include "llama_ext.h"
+#include "lm_head.h"
+#include "mtp/candidates.h"
+#include "target/graph_check.h"
+
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace eagle3 {
+
+namespace {
+
+draft_sequences make_sequences(const llama_context * ctx, const dflash_hparams & hparams,
+                               const dflash_params & params) {
+    const auto n_ids = static_cast<int32_t>(llama_n_seq_max(ctx));
+    const auto n_pos = static_cast<int32_t>(llama_n_ctx_seq(ctx)) - hparams.block_size;
+    if (params.n_seq_max < 1 || params.n_seq_max > n_ids || params.n_ctx < 1 || params.n_ctx > n_pos) {
+        throw std::invalid_argument(format("expected n_seq_max in 1..%d and n_ctx in 1..%d, found %d and %d", n_ids,
+                                           n_pos, params.n_seq_max, params.n_ctx));
+    }
+    return { hparams.n_embd_feat(), hparams.n_vocab, params.n_ctx, params.n_seq_max };
+}
+
+} // namespace
+
+dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
+                               const dflash_hparams & hparams, const dflash_params & params) :
+    model_(model), ctx_(ctx), hparams_(hparams),
+    n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ubatch(ctx)))),
+    n_pos_(llama_model_rope_type(model) == LLAMA_ROPE_TYPE_MROPE ? 4 : 1),
+    sequences_(make_sequences(ctx, hparams, params)), noise_(static_cast<size_t>(params.n_seq_max)) {
+    if (n_batch_ < hparams_.block_size) {
+        throw std::invalid_argument(
+            format("expected n_batch and n_ubatch of at least %d, a block, found %d", hparams_.block_size, n_batch_));
+    }
+    if (llama_vocab_n_tokens(llama_model_get_vocab(model)) != hparams_.n_vocab ||
+        llama_model_n_embd(model) != hparams_.n_embd) {
+        throw model_file_error(format("'%s' is not the file that was loaded", hparams_.path.c_str()));
+    }
+    const ggml_tensor * lm_head = find_lm_head(model);
+    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
+        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(tensor), 256));
+        ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
+        fingerprint_ = fnv1a(fnv1a(fingerprint_, name.data(), name.size()), bytes.data(), bytes.size());
+        // of a table of embeddings rows are looked up
+        if (ggml_n_dims(tensor) > 1 && (name != "token_embd.weight" || tensor == lm_head)) {
+            matrices_.push_back(tensor);
+            n_bytes_read_ += ggml_nbytes(tensor);
+        }
+    }
+    const ggml_tensor * lm_head_tgt = lm_head ? nullptr : find_lm_head(model_tgt);
+    n_bytes_read_ += lm_head_tgt ? ggml_nbytes(lm_head_tgt) : 0;
+    llama_set_causal_attn(ctx, hparams_.is_causal);
+    check_graphs(ctx);
+}
+
+void dflash_drafter::use_cpu_kernels(const kernels::row_limits & limits) {
+    cpu_kernels_.reset();
+    cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices_, limits);
+}
+
+std::string dflash_drafter::device() const {
+    const ggml_backend_dev_t dev =
+        ggml_backend_buft_get_device(ggml_backend_buffer_get_type(matrices_.front()->buffer));
+    return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
+}
+
+// rows of the target
+
+// the first n waiting ones
+void dflash_drafter::add_rows(llama_seq_id seq_id, int32_t n) {
+    const draft_sequence & seq = sequences_[seq_id];
+    ctx_.trim(seq_id, seq.pos_first());
+    for (int32_t i = 0; i < n; ++i) {
+        batch_.pos.push_back(seq.pos_first() + i);
+        batch_.seq_ids.push_back(seq_id);
+        batch_.is_out.push_back(0);
+    }
+    batch_.embd.insert(batch_.embd.end(), seq.rows(), seq.rows() + static_cast<size_t>(n) * n_embd_feat());
+}
+
+// the rows of the batch become K/V
+void dflash_drafter::compute_rows() {
+    const auto n = static_cast<size_t>(batch_.n_rows());
+    if (n == 0) {
+        return;
+    }
+    if (n_pos_ > 1) { // time, height and width are the same, as of text; the fourth is not used
+        batch_.pos.resize(n_pos_ * n);
+        for (size_t i = n; i < batch_.pos.size(); ++i) {
+            batch_.pos[i] = i < 3 * n ? batch_.pos[i - n] : 0;
+        }
+    }
+    n_block_rows_ = 0;
+    ctx_.decode(batch_.get(), t_graph_us_);
+    for (const llama_seq_id seq_id : batch_.seq_ids) {
+        sequences_[seq_id].on_written(1);
+    }
+    batch_.clear();
+}
+
+void dflash_drafter::take_in(llama_seq_id seq_id, int32_t n) {
+    batch_.clear();
+    while (n > 0) {
+        const int32_t n_now = std::min(n, n_batch_);
+        add_rows(seq_id, n_now);
+        compute_rows();
+        n -= n_now;
+    }
+}
+
+// what waits of all participants, in as few passes as it fits into
+void dflash_drafter::take_in_all() {
+    batch_.clear();
+    for (const participant & part : round_) {
+        int32_t n_left = sequences_[part.seq_id].n_rows();
+        while (n_left > 0) {
+            const int32_t n = std::min(n_left, n_batch_ - batch_.n_rows());
+            add_rows(part.seq_id, n);
+            n_left -= n;
+            if (batch_.n_rows() == n_batch_) {
+                compute_rows();
+            }
+        }
+    }
+    compute_rows();
+}
+
+void dflash_drafter::flush(llama_seq_id seq_id) {
+    guesses_.flush(sequences_[seq_id], n_batch_, n_batch_, [&](int32_t n_rows, bool guesses) {
+        for (int32_t i = 0; guesses && i < n_rows; ++i) {
+            take_in(seq_id, 1);
+            guess(seq_id);
+        }
+        take_in(seq_id, guesses ? 0 : n_rows);
+    });
+}
+
+// Compare what a block says behind the next token with the token that comes there. Rows of an image have the same
+// token each
+void dflash_drafter::guess(llama_seq_id seq_id) {
+    const draft_sequence & seq = sequences_[seq_id];
+    if (seq.n_rows() < 2 || seq.tokens()[0] == seq.tokens()[1]) {
+        return;
+    }
+    batch_.clear();
+    add_block(seq_id, seq.tokens()[0], 1);
+    compute_blocks();
+    const auto found = candidates(nullptr, n_rows_of_block(1) - 1, 0, 1);
+    ctx_.trim(seq_id, seq.pos_first());
+    if (!found.empty()) {
+        guesses_.add({ seq_id, found.front().p, found.front().id == seq.tokens()[1] });
+    }
+}
+
+void dflash_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
+                             llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
+    time_scope t(stats.t_process_us);
+    sequences_.check_process(tokens, n_tokens, n_past, seq_id);
+    if (n_tokens <= 0) {
+        return;
+    }
+    leave();
+    sequences_.append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, n_batch_,
+                      [this](llama_seq_id id) { flush(id); });
+}
+
+void dflash_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
+    (void) n_pos;
+    (void) pos;
+    sequences_.check_add_image(first, seq_id);
+}
+
+// blocks
+
+void dflash_drafter::add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps) {
+    const int32_t first = sequences_[seq_id].pos_first();
+    ctx_.trim(seq_id, first);
+    for (int32_t i = 0; i < n_rows_of_block(n_steps); ++i) {
+        batch_.tokens.push_back(i == 0 ? id_last : hparams_.mask_token);
+        batch_.pos.push_back(first + i);
+        batch_.seq_ids.push_back(seq_id);
+        batch_.is_out.push_back(1); // the graph makes logits of all rows
+    }
+}
+
+void dflash_drafter::compute_blocks() {
+    n_block_rows_ = 0;
+    ctx_.decode(batch_.get(), t_graph_us_);
+    n_block_rows_ = batch_.n_rows();
+    batch_.clear();
+}
+
+// the best tokens of a row of the last pass, n_ahead drafted tokens before them
+std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
+                                                        int32_t n_top) {
+    const float * logits = llama_get_logits_ith(ctx_.get(), i_row);
+    if (logits == nullptr) {
+        throw error("llama.cpp gave no logits of a drafted row");
+    }
+    if (hparams_.logit_scale > 0.0f || hparams_.final_logit_softcap > 0.0f) {
+        const float scale = hparams_.logit_scale > 0.0f ? hparams_.logit_scale : 1.0f;
+        const float cap   = hparams_.final_logit_softcap;
+        scratch_.resize(hparams_.n_vocab);
+        std::transform(logits, logits + hparams_.n_vocab, scratch_.begin(),
+                       [=](float x) { return cap > 0.0f ? cap * std::tanh(scale * x / cap) : scale * x; });
+        logits = scratch_.data();
+    }
+    const int32_t n_most = hparams_.n_vocab_dft > 0 ? hparams_.n_vocab_dft : hparams_.n_vocab;
+
+    std::vector<draft_candidate> found;
+    for (const llama_token_data & c :
+         best_of_row(logits, hparams_.n_vocab, std::min(noise ? std::max(n_top, n_top_noise) : n_top, n_most))) {
+        found.push_back({ c.id, c.p });
+    }
+    if (noise) {
+        order_by_noise(*noise, static_cast<uint32_t>(n_ahead), [](int32_t id) { return id; }, found, n_top);
+    }
+    return found;
+}
+
+std::vector<float> dflash_drafter::block_logits() const {
+    std::vector<float> result;
+    for (int32_t i = 0; i < n_block_rows_; ++i) {
+        const float * logits = llama_get_logits_ith(ctx_.get(), i);
+        result.insert(result.end(), logits, logits + hparams_.n_vocab);
+    }
+    return result;
+}
+
+// rounds
+
+// start a round for those of the sequences that have something to draft from
+void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
+    sequences_.check_begin(seq_ids, ids_last);
+    leave();
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        const draft_sequence & seq = sequences_[seq_ids[i]];
+        if (seq.n_past() > seq.pos_start()) {
+            round_.push_back({ seq_ids[i], i, ids_last[i], {} });
+        }
+    }
+}
+
+// what was drafted is forgotten
+void dflash_drafter::leave() {
+    for (const participant & part : round_) {
+        ctx_.trim(part.seq_id, sequences_[part.seq_id].pos_first());
+    }
+    round_.clear();
+    nodes_.clear();
+    is_expanded_.clear();
+}
+
+// one block for each participant, all of the same length: as many in a pass as it has room for
+void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
+    take_in_all();
+    // llama.cpp would cut blocks into passes of several streams where the order is another
+    std::sort(round_.begin(), round_.end(),
+              [](const participant & a, const participant & b) { return a.seq_id < b.seq_id; });
+    const int32_t n_rows = n_rows_of_block(n_steps);
+    const size_t  n_most = static_cast<size_t>(n_batch_ / n_rows);
+    for (size_t first = 0; first < round_.size(); first += n_most) {
+        const size_t n = std::min(round_.size() - first, n_most);
+        batch_.clear();
+        for (size_t j = first; j < first + n; ++j) {
+            add_block(round_[j].seq_id, round_[j].id_last, n_steps);
+        }
+        compute_blocks();
+        for (size_t j = 0; j < n; ++j) {
+            participant & part = round_[first + j];
+            for (int32_t i = 0; i < n_steps; ++i) {
+                const int32_t i_row = static_cast<int32_t>(j + 1) * n_rows - n_steps + i;
+                part.levels.push_back(candidates(noise_[part.seq_id].get(), i_row, i, top_k));
+            }
+        }
+    }
+    stats.n_propose++;
+    stats.n_steps++;
+}
+
+void dflash_drafter::append_nodes(const participant & part, int32_t parent, int32_t top_k) {
+    const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
+    const auto &  found = part.levels[depth - 1];
+    for (size_t i = 0; i < std::min(found.size(), static_cast<size_t>(top_k)); ++i) {
+        nodes_.push_back({ parent, found[i].id, found[i].p, depth, part.seq_id });
+        is_expanded_.push_back(false);
+    }
+}
+
+const dflash_drafter::participant & dflash_drafter::participant_of(llama_seq_id seq_id) const {
+    return *std::find_if(round_.begin(), round_.end(),
+                         [seq_id](const participant & part) { return part.seq_id == seq_id; });
+}
+
+void dflash_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                           int32_t top_k, int32_t n_steps) {
+    time_scope t(stats.t_propose_us);
+    if (top_k < 1 || n_steps < 1 || n_steps > n_unroll()) {
+        throw std::invalid_argument(
+            format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll(), top_k, n_steps));
+    }
+    enter(seq_ids, ids_last);
+    if (round_.empty()) {
+        return;
+    }
+    draft(top_k, n_steps);
+    for (const participant & part : round_) {
+        append_nodes(part, -1, top_k);
+    }
+}
+
+void dflash_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+    time_scope t(stats.t_propose_us);
+    if (top_k < 1) {
+        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
+    }
+    const auto n_nodes = static_cast<int32_t>(nodes_.size());
+    for (size_t k = 0; k < nodes.size(); ++k) {
+        if (nodes[k] < 0 || nodes[k] >= n_nodes) {
+            throw std::invalid_argument(format("node %d: this round has %d nodes", nodes[k], n_nodes));
+        }
+        const auto end = nodes.begin() + static_cast<std::ptrdiff_t>(k);
+        if (is_expanded_[nodes[k]] || std::find(nodes.begin(), end, nodes[k]) != end) {
+            throw std::invalid_argument(format("node %d was expanded already", nodes[k]));
+        }
+    }
+    for (const int32_t i : nodes) {
+        const draft_node    node = nodes_[i];
+        const participant & part = participant_of(node.seq_id);
+        is_expanded_[i]          = true;
+        if (node.depth < static_cast<int32_t>(part.levels.size()) && node.depth <= n_ctx() - n_past(node.seq_id)) {
+            append_nodes(part, i, top_k);
+        }
+    }
+}
+
+std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                                    const std::vector<llama_token> &  ids_last,
+                                                                    const std::vector<int32_t> & n_max, float p_min) {
+    time_scope t(stats.t_propose_us);
+    if (n_max.size() != seq_ids.size()) {
+        throw std::invalid_argument(
+            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
+    }
+    enter(seq_ids, ids_last);
+    std::vector<std::vector<llama_token>> result(seq_ids.size());
+    const auto                            n_left = [&](const participant & part) {
+        return std::min({ n_max[part.i_call], n_unroll(), n_ctx() - n_past(part.seq_id) + 1 });
+    };
+    round_.erase(std::remove_if(round_.begin(), round_.end(), [&](const auto & part) { return n_left(part) <= 0; }),
+                 round_.end());
+    if (round_.empty()) {
+        return result;
+    }
+    int32_t n_steps = 0;
+    for (const participant & part : round_) {
+        n_steps = std::max(n_steps, n_left(part));
+    }
+    draft(p_min > 0.0f ? n_top_llama : 1, n_steps);
+    for (const participant & part : round_) {
+        for (int32_t i = 0; i < n_left(part); ++i) {
+            float sum = 0.0f;
+            for (const draft_candidate & c : part.levels[i]) {
+                sum += c.p;
+            }
+            if (part.levels[i].empty() || part.levels[i].front().p / sum < p_min) {
+                break;
+            }
+            result[part.i_call].push_back(part.levels[i].front().id);
+        }
+    }
+    return result;
+}
+
+} // namespace eagle3

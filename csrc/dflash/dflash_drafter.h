@@ -1,0 +1,166 @@
+#pragma once
+
+#include "dflash/dflash_file.h"
+#include "draft/draft_context.h"
+#include "draft/drafter.h"
+#include "draft/foresight.h"
+#include "draft/guesses.h"
+#include "draft/sequences.h"
+#include "fnv1a.h"
+#include "kernels/cpu_kernels.h"
+
+#include "llama.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace eagle3 {
+
+struct dflash_params {
+    int32_t n_ctx     = 0; // positions of each sequence
+    int32_t n_seq_max = 1; // sequences 0..n_seq_max - 1
+};
+
+// Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. Two kinds of batches
+// go through it. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
+// copies of a mask token behind it: all rows see each other and what lies before, and row i says what comes i tokens
+// later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
+//
+// A row needs no token beside it, so that rows can be taken in as soon as they are there. They wait, because many are
+// cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie behind the sequence's
+// and are removed before anything else is written.
+class dflash_drafter : public drafter {
+  public:
+    // Takes model and context over, whatever happens: they are freed with this object, before the target goes, whose
+    // tables they may use. Throws incompatible_draft_error, model_file_error.
+    dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
+                   const dflash_hparams & hparams, const dflash_params & params);
+
+    const dflash_hparams &    hparams() const { return hparams_; }
+    const kernels::matrices & matrices() const { return matrices_; } // of its own, that it multiplies by
+
+    // Have the CPU multiply its own weights by our kernels. Tables that it shares are the target's to say.
+    void use_cpu_kernels(const kernels::row_limits & limits);
+
+    const std::string & path() const override { return hparams_.path; }
+    std::string         device() const override;
+    size_t              n_bytes_read() const override { return n_bytes_read_; }
+
+    std::map<std::string, int64_t> cpu_kernels() const override {
+        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
+    }
+
+    int32_t n_ctx() const override { return sequences_.n_ctx(); }
+    int32_t n_seq_max() const override { return sequences_.n_seq_max(); }
+
+    const std::vector<int32_t> & boundaries() const override { return hparams_.boundaries; }
+    int32_t                      n_embd_feat() const override { return hparams_.n_embd_feat(); }
+
+    int32_t n_past(llama_seq_id seq_id) const override { return sequences_[seq_id].n_past(); }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return sequences_[seq_id].n_rows(); }
+
+    void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
+                 const int32_t * row_ids, bool may_wait) override;
+
+    // rows of an image are rows like others here: positions are those of rows
+    void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) override;
+
+    // rows come from n_past on in any case
+    int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) override;
+    int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) override;
+    void    restart(int32_t n_past, llama_seq_id seq_id) override;
+
+    std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
+    void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
+
+    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+
+    bool    is_parallel() const override { return true; }
+    int32_t n_unroll() const override { return hparams_.n_draft_max(); }
+    int32_t n_expand() const override { return n_expand_max; }
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+               int32_t n_steps) override;
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
+
+    const std::vector<draft_node> & nodes() const override { return nodes_; }
+
+    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                        const std::vector<llama_token> &  ids_last,
+                                                        const std::vector<int32_t> & n_max, float p_min) override;
+
+    void                     guess_next_text() override { guesses_.want(); }
+    std::vector<draft_guess> take_guesses() override { return guesses_.take(); }
+
+    int64_t t_graph_us() const override { return t_graph_us_; }
+
+    // of all rows of the last pass over blocks, for tests and tools
+    std::vector<float> block_logits() const;
+
+    static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a round; they cost nothing here
+
+  private:
+    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
+    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
+
+    struct model_deleter {
+        void operator()(llama_model * model) const { llama_model_free(model); }
+    };
+
+    // a sequence in a round
+    struct participant {
+        llama_seq_id seq_id  = 0;
+        size_t       i_call  = 0; // where it stands in the arguments
+        llama_token  id_last = 0;
+
+        std::vector<std::vector<draft_candidate>> levels; // by depth, the best first
+    };
+
+    int32_t n_rows_of_block(int32_t n_steps) const { return n_steps + (hparams_.sample_from_anchor ? 0 : 1); }
+
+    void                         add_rows(llama_seq_id seq_id, int32_t n);
+    void                         compute_rows();
+    void                         take_in(llama_seq_id seq_id, int32_t n);
+    void                         take_in_all();
+    void                         flush(llama_seq_id seq_id);
+    void                         guess(llama_seq_id seq_id);
+    void                         add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps);
+    void                         compute_blocks();
+    std::vector<draft_candidate> candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead, int32_t n_top);
+
+    void                enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void                leave();
+    void                draft(int32_t top_k, int32_t n_steps);
+    void                append_nodes(const participant & part, int32_t parent, int32_t top_k);
+    const participant & participant_of(llama_seq_id seq_id) const;
+
+    // freed in the opposite order
+    std::unique_ptr<llama_model, model_deleter> model_;
+    draft_context                               ctx_;
+    std::unique_ptr<kernels::cpu_kernels>       cpu_kernels_;
+
+    dflash_hparams    hparams_;
+    int32_t           n_batch_;
+    int32_t           n_pos_; // of a row of the target: 4 with M-RoPE
+    kernels::matrices matrices_;
+    size_t            n_bytes_read_ = 0;
+    uint64_t          fingerprint_  = fnv1a_start;
+
+    draft_sequences                                  sequences_;
+    draft_guesses                                    guesses_;
+    std::vector<std::shared_ptr<const gumbel_noise>> noise_;
+
+    // of a round
+    std::vector<participant> round_;
+    std::vector<draft_node>  nodes_;
+    std::vector<bool>        is_expanded_;
+
+    draft_batch        batch_;
+    int32_t            n_block_rows_ = 0; // of the last pass over blocks, while its logits are there
+    std::vector<float> scratch_;          // logits as the target's would be
+    int64_t            t_graph_us_ = 0;
+};
+
+} // namespace eagle3

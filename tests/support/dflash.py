@@ -1,0 +1,267 @@
+"""Tiny block drafters (GGUF architecture dflash), a target with each of them, and llama.cpp's own graph by hand."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+from llama_cpp import llama_cpp_ext
+
+import placement
+from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3.dflash import make_drafter
+from lowlevel import LowLevel, load_model
+from mtp import default_params
+from tiny.vocab import add_vocab
+
+Keys = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a block drafter is made of, and for which target."""
+
+    n_vocab: int = 320
+    n_embd: int = 64
+    boundaries: tuple[int, ...] = (1, 3)
+    n_layer: int = 2
+    n_head: int = 4
+    n_head_kv: int = 2
+    head_dim: int = 16
+    n_ff: int = 96
+    block_size: int = 8
+    mask_token: int | None = 300
+    own_tables: bool = False
+    n_vocab_dft: int = 0
+    """Rows of a vocabulary of its own, 0: the target's."""
+    sliding_window: int = 0
+    """Of every other layer, 0: none."""
+    causal: bool | None = None
+    shares_kv: bool = False
+    has_post_norms: bool = False
+    has_sinks: bool = False
+    act: str = "silu"
+    sections: tuple[int, ...] = ()
+    keys: Keys = field(default_factory=dict)
+
+    @property
+    def all_keys(self) -> Keys:
+        """Keys of the file, without the architecture's name in front."""
+        keys: Keys = {
+            "context_length": 512,
+            "embedding_length": self.n_embd,
+            "block_count": self.n_layer,
+            "feed_forward_length": self.n_ff,
+            "attention.head_count": self.n_head,
+            "attention.head_count_kv": self.n_head_kv,
+            "attention.key_length": self.head_dim,
+            "attention.value_length": self.head_dim,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 10000.0,
+            "vocab_size": self.n_vocab,
+            "target_layers": list(self.boundaries),
+            "block_size": self.block_size,
+            "hidden_activation": self.act,
+        }
+        if self.sliding_window:
+            keys["attention.sliding_window"] = self.sliding_window
+            keys["attention.sliding_window_pattern"] = [i % 2 == 0 for i in range(self.n_layer)]
+        if self.causal is not None:
+            keys["attention.causal"] = self.causal
+        if self.sections:
+            keys["rope.dimension_sections"] = list(self.sections)
+        return keys | self.keys
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all tensors, rows first."""
+        n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
+        layer = {
+            "attn_norm.weight": (self.n_embd,),
+            "attn_q.weight": (n_q, self.n_embd),
+            "attn_k.weight": (n_kv, self.n_embd),
+            "attn_v.weight": (n_kv, self.n_embd),
+            "attn_output.weight": (self.n_embd, n_q),
+            "attn_q_norm.weight": (self.head_dim,),
+            "attn_k_norm.weight": (self.head_dim,),
+            "ffn_norm.weight": (self.n_embd,),
+            "ffn_gate.weight": (self.n_ff, self.n_embd),
+            "ffn_up.weight": (self.n_ff, self.n_embd),
+            "ffn_down.weight": (self.n_embd, self.n_ff),
+        }
+        if self.shares_kv:
+            del layer["attn_v.weight"]
+        if self.has_post_norms:
+            layer |= {"post_attention_norm.weight": (self.n_embd,), "post_ffw_norm.weight": (self.n_embd,)}
+            layer["layer_output_scale.weight"] = (1,)
+        if self.has_sinks:
+            layer["attn_sinks.weight"] = (self.n_head,)
+        shapes = {f"blk.{i}.{name}": shape for i in range(self.n_layer) for name, shape in layer.items()}
+        shapes["fc.weight"] = (self.n_embd, self.n_embd * len(self.boundaries))
+        shapes["enc.output_norm.weight"] = shapes["output_norm.weight"] = (self.n_embd,)
+        if self.own_tables:
+            shapes["token_embd.weight"] = (self.n_vocab, self.n_embd)
+        if self.own_tables or self.n_vocab_dft:
+            shapes["output.weight"] = (self.n_vocab_dft or self.n_vocab, self.n_embd)
+        return shapes
+
+
+def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
+    """Random weights; two calls give the same."""
+    tensors = {}
+    for name, dims in shape.tensors().items():
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        std = {"token_embd.weight": 1.0, "output.weight": 4.0 / np.sqrt(shape.n_embd)}.get(
+            name, 1.5 / np.sqrt(dims[-1]) if len(dims) > 1 else 0.1
+        )
+        data = rng.normal(0.0, std, dims).astype(np.float32)
+        tensors[name] = data + 1.0 if "norm" in name or "scale" in name else data
+    if shape.n_vocab_dft:
+        rng = np.random.default_rng(1)
+        tensors["d2t"] = np.sort(rng.choice(shape.n_vocab, shape.n_vocab_dft, replace=False)).astype(np.int64)
+    return tensors
+
+
+def write_dflash(path: Path, shape: Shape, tensors: dict[str, np.ndarray] | None = None, **other: Any) -> Path:
+    """Write a drafter. other: keys in place of the shape's; None leaves one out."""
+    writer = gguf.GGUFWriter(path, "dflash")
+    for name, value in (shape.all_keys | other).items():
+        key = f"dflash.{name}"
+        if value is None:
+            continue
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_uint32(key, value)
+    add_vocab(writer, shape.n_vocab)
+    if shape.mask_token is not None:
+        writer.add_mask_token_id(shape.mask_token)
+    for name, data in (random_tensors(shape) if tensors is None else tensors).items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+SHAPES: dict[str, Shape] = {
+    "plain": Shape(),
+    "own-tables": Shape(own_tables=True, n_head=2, n_head_kv=2, head_dim=32),
+    "draft-vocab": Shape(n_vocab_dft=100),
+    "window": Shape(sliding_window=12, n_layer=3),
+    "causal": Shape(causal=True),
+    "not-causal": Shape(causal=False, n_layer=1, n_head_kv=1),
+    "shared-kv": Shape(shares_kv=True, n_head_kv=1),
+    "post-norms": Shape(has_post_norms=True, act="gelu", keys={"attention.value_scale": 0.7, "embedding_scale": 3.0}),
+    "sinks": Shape(has_sinks=True, keys={"attention.scale": 0.2, "rope.dimension_count": 8}),
+    "m-rope": Shape(sections=(8, 0, 0, 0)),
+    "long-block": Shape(block_size=16, boundaries=(0, 1, 2, 3)),
+}
+"""Everything that a file of the first kind can have."""
+
+
+class ByHand:
+    """Blocks as llama.cpp runs them: all rows are taken in anew for each answer, as common/speculative.cpp does."""
+
+    def __init__(self, path: Path | str, shape: Shape, ctx_other: Any = None):
+        self.shape = shape
+        self.model = load_model(str(path), {})
+        params = default_params(n_ctx=512, n_batch=256, n_ubatch=256)
+        params.swa_full, params.ctx_other = True, ctx_other
+        self.ctx = llama_cpp.llama_init_from_model(self.model, params)
+        assert self.ctx
+        llama_cpp.llama_set_causal_attn(self.ctx, bool(shape.causal))
+        llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
+        self.n_pos = 4 if shape.sections else 1
+
+    def inject(self, rows: np.ndarray, pos_first: int = 0) -> None:
+        """Take in the target's rows."""
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        n = len(rows)
+        batch = llama_cpp.llama_batch_init(4 * n, 0, 1)
+        batch.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        token, batch.token = batch.token, None
+        batch.n_tokens = n
+        for i in range(n):
+            for j in range(self.n_pos):
+                batch.pos[j * n + i] = pos_first + i if j < 3 else 0
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, False
+        assert llama_cpp.llama_decode(self.ctx, batch) == 0
+        batch.embd, batch.token = None, token
+        llama_cpp.llama_batch_free(batch)
+
+    def block(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> np.ndarray:
+        """Logits of a block of n tokens, the first of which is id_last, behind these rows."""
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
+        self.inject(rows, pos_first)
+        batch = llama_cpp.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i in range(n):
+            batch.token[i] = id_last if i == 0 else self.shape.mask_token
+            batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = pos_first + len(rows) + i, 1, 0
+            batch.logits[i] = True
+        assert llama_cpp.llama_decode(self.ctx, batch) == 0
+        llama_cpp.llama_batch_free(batch)
+        logits = llama_cpp.llama_get_logits(self.ctx)
+        return np.ctypeslib.as_array(logits, (n, self.shape.n_vocab)).copy()
+
+    def close(self) -> None:
+        """Free context and model."""
+        llama_cpp.llama_free(self.ctx)
+        llama_cpp.llama_model_free(self.model)
+
+
+def shape_of(name: str, **other: Any) -> Shape:
+    """One of SHAPES with something else."""
+    return replace(SHAPES[name], **other)
+
+
+class Pair(LowLevel):
+    """A target that gives the rows which a block drafter reads, and the drafter."""
+
+    def __init__(
+        self, target: Any, path: Path, *, n_seq_max: int = 1, n_ctx: int = 256, is_pooled: bool = True, **kwargs
+    ):
+        self.file = _core.read_dflash(str(path))
+        more = {"kv_unified": is_pooled} | kwargs
+        super().__init__(target.path, self.file.boundaries, n_ctx=n_ctx, n_seq_max=n_seq_max, **more)
+        self.n_row_floats = self.file.n_embd * len(self.file.boundaries)
+        self.n_ctx, self.n_seq_max, self.is_pooled = n_ctx, n_seq_max, is_pooled
+        self.drafter = self.make_drafter()
+
+    def make_drafter(self, **options: Any) -> _core.DflashDrafter:
+        """One more drafter."""
+        target_params = llama_cpp.llama_model_default_params()
+        target_params.n_gpu_layers = 0
+        placement.preset(target_params)
+        given = {"n_gpu_layers": -1, "device": None, "n_threads": None, "type_k": 0, "type_v": 0} | options
+        return make_drafter(
+            self.file, self.ctx, target_params, default_params(), n_ctx=self.n_ctx, n_seq=self.n_seq_max,
+            is_pooled=self.is_pooled, **given,
+        )  # fmt: skip
+
+    def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
+        """Rows of the target for a text, in an empty sequence."""
+        self.target.truncate(0, seq_id)
+        rows = []
+        for first in range(0, len(tokens), 64):
+            self.target.decode(tokens[first : first + 64], first, seq_id=seq_id)
+            rows.append(self.tap.rows.reshape(-1, self.n_row_floats).copy())
+        return np.concatenate(rows)
+
+    def close(self) -> None:
+        """Free the drafter first: it uses the target's tables."""
+        self.drafter.close()
+        super().close()
