@@ -7,14 +7,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert.gguf_file import key_values
-from tiny import Target, write_head, write_target
+from tiny import Target, without_template, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
@@ -253,22 +251,11 @@ def test_simulated_acceptance_is_real(
 
 def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     """One without a chat template goes on from the beginning of a text."""
-    path = tmp_path / "base.gguf"
-    reader = gguf.GGUFReader(target.path)
-    writer = gguf.GGUFWriter(path, "llama")
-    for entry in key_values(target.path, reader):
-        if entry.key not in ("tokenizer.chat_template", "general.architecture"):
-            writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    path = without_template(target, tmp_path / "base.gguf").path
     output = tmp_path / "head.gguf"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "_is_clean", lambda text: True)
-        assert main(["train", "-m", str(path), "-o", str(output), *_SMALL, "--steps", "1"]) == 0
+        assert main(["train", "-m", path, "-o", str(output), *_SMALL, "--steps", "1"]) == 0
     prompts = Store(tmp_path / "head.gguf.work").prompts
     assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
 
