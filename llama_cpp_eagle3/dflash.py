@@ -101,7 +101,6 @@ def context_params(
     least, most = _N_BATCH
     own.n_batch = own.n_ubatch = max(block_size, least, min(most, n_seq * block_size))
     own.swa_full = True  # it goes back with every draft
-    own.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
     own.type_k = lib.GGML_TYPE_F16 if type_k is None else type_k
     own.type_v = lib.GGML_TYPE_F16 if type_v is None else type_v
     if own.type_v not in FLOAT_TYPES:  # only flash attention reads others

@@ -8,15 +8,19 @@ from typing import Any
 from ..mtp import has_block
 from .flags.draft import TEXT_TYPES
 
+_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash"}
+"""llama.cpp's names for what drafts with a file of its own, and ours."""
+_MODELS = {**_FILES, "draft-mtp": "mtp"}
+
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether a head is to draft, if there is one."""
+    """Whether a head or a block drafter is to draft, if there is one."""
     types = getattr(args, "spec_type", None)  # not every command has it
-    return types is None or "draft-eagle3" in types
+    return types is None or not _FILES.keys().isdisjoint(types)
 
 
 def head_of(args: argparse.Namespace) -> str | None:
-    """The head's file, if it is to draft."""
+    """The file of a head or a block drafter, if it is to draft."""
     return args.model_draft if uses_head(args) else None
 
 
@@ -34,7 +38,6 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    models = {"draft-eagle3": "head", "draft-mtp": "mtp"}
-    sources = [*(models[name] for name in models if name in types), *(["ngram"] if text else [])]
+    sources = [*(_MODELS[name] for name in _MODELS if name in types), *(["ngram"] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

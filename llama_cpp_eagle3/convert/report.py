@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _core
+from ..dflash import is_block_drafter
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
 from .boundaries import IDS_KEY
@@ -16,6 +18,7 @@ from .target import TargetModel, read_target_model
 from .writer import PROVENANCE
 
 _ON_OFF = {True: "on", False: "off"}
+_OUTPUTS = ("output.weight", "token_embd.weight")  # the second is both, where there is no first
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ def inspect(path: str | Path, target: str | Path | None = None) -> Report:
     """Say what a head is.
 
     Args:
-        path: a GGUF head or a checkpoint folder.
+        path: a GGUF head or block drafter, or a checkpoint folder.
         target: the target's GGUF or Hugging Face folder, to say whether they fit.
 
     Raises:
-        ModelFileError: the file is broken, or no EAGLE-3 head that we can run.
+        ModelFileError: the file is broken, or no head or block drafter that we can run.
     """
     path = Path(path)
     target = Path(target) if target is not None else None
@@ -128,7 +131,32 @@ def _upstream(lacking: tuple[str, ...]) -> str:
     return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
 
 
+def _inspect_block_drafter(path: Path, target_path: Path | None) -> Report:
+    drafter = _core.read_dflash(str(path))
+    names = {tensor.name for tensor in open_gguf(path).tensors}
+    order = "one after another" if drafter.is_causal else "all of each other"
+    window = f", sliding window {drafter.sliding_window}" if drafter.sliding_window else ""
+    facts = [
+        ("file", f"{path} (GGUF, block drafter, {path.stat().st_size / 1e6:.1f} MB)"),
+        ("kind", drafter.kind),
+        ("boundaries", str(list(drafter.boundaries))),
+        ("block", f"{drafter.block_size} rows that see {order}: {drafter.n_draft_max} tokens in one pass"),
+        ("size", f"{drafter.n_layer} layer(s) of width {drafter.n_embd}{window}"),
+        ("mask token", str(drafter.mask_token)),
+        ("vocabulary", _vocabulary(drafter.n_vocab_dft, drafter.n_vocab, drafter.n_vocab_dft > 0)),
+        ("shared with target", _shared("token_embd.weight" in names, not names.isdisjoint(_OUTPUTS))),
+        ("llama.cpp", "can run it"),
+    ]
+    misfit = None
+    if target_path:
+        misfit = _misfit(drafter.path, drafter.n_embd, drafter.boundaries, target_path)
+        facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
+    if is_block_drafter(str(path)):
+        return _inspect_block_drafter(path, target_path)
     head = _core.read_head(str(path))
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}
@@ -168,7 +196,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     ]
     misfit = None
     if target_path:
-        misfit = _misfit(head, target_path)
+        misfit = _misfit(head.path, head.n_embd_tgt, head.boundaries, target_path)
         facts += _fit_facts(target_path, misfit)
     return Report(path, tuple(facts), misfit)
 
@@ -191,15 +219,15 @@ def _gguf_upstream(head: _core.Head) -> str:
     return "cannot run it and says so: its architecture is eagle3-ext"
 
 
-def _misfit(head: _core.Head, target_path: Path) -> IncompatibleDraftError | None:
+def _misfit(path: str, n_embd_tgt: int, boundaries: Sequence[int], target_path: Path) -> IncompatibleDraftError | None:
     try:
         if not target_path.is_dir():
-            check_pair(str(target_path), head.path)
+            check_pair(str(target_path), path)
             return None
         target = read_target_model(target_path)
-        if head.n_embd_tgt != target.n_embd or max(head.boundaries, default=0) > target.n_layer:
+        if n_embd_tgt != target.n_embd or max(boundaries, default=0) > target.n_layer:
             raise IncompatibleDraftError(
-                f"the draft '{head.path}' reads hidden states of width {head.n_embd_tgt} at {list(head.boundaries)}, "
+                f"the draft '{path}' reads hidden states of width {n_embd_tgt} at {list(boundaries)}, "
                 f"the target '{target_path}' has {target.n_layer} layers, {target.n_embd} wide"
             )
     except IncompatibleDraftError as e:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+import dflash
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.engine import Sampling, Shift
+from llama_cpp_eagle3.engine import Sampling, Sequence, Shift
 from loading import cheap_rows, load, load_dice, load_plain, logits_at, prompts, take
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -33,6 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "auto": {"draft": "auto", "draft_sources": ("head",)},
     "ngram": {"draft": "auto", "draft_sources": ("ngram",)},
     "both": {"draft": "auto", "draft_sources": ("head", "ngram")},
+    "all": {"draft": "auto"},
     "no head": {"draft": "auto"},
     "draft_model": {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=4)},
 }
@@ -65,6 +67,13 @@ def pair(perfect_pair: Any) -> Pair:
 @pytest.fixture(scope="module")
 def random_pair(tiny_target: Any, tiny_head: Any) -> Pair:
     return make_pair(tiny_target, tiny_head, [{"temperature": 0.8}, {"temperature": 1.1, "top_k": 0}, PENALTIES])
+
+
+@pytest.fixture(scope="module")
+def block_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    able = dflash.write_able(tmp_path_factory.mktemp("dflash"))
+    hot = {"temperature": 3.0, "top_p": 1.0, "min_p": 0.0}
+    return make_pair(able.target, able.drafter, [hot, hot | {"top_k": 0}, hot | PENALTIES])
 
 
 def make_pair(target: Any, head: Any, options: list[dict[str, Any]]) -> Pair:
@@ -106,7 +115,7 @@ def check_each(pair: Pair, way: str) -> None:
         assert (llm.stats.drafted > 0) == (way not in ("none", "off"))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "all"])
 def test_whatever_is_drafted(pair: Pair, way: str) -> None:
     check_each(pair, way)
 
@@ -114,6 +123,14 @@ def test_whatever_is_drafted(pair: Pair, way: str) -> None:
 @pytest.mark.parametrize("way", ["chain of 6", "tree", "both"])
 def test_whatever_a_random_head_drafts(random_pair: Pair, way: str) -> None:
     check_each(random_pair, way)
+
+
+@pytest.mark.parametrize("way", ["chain of 6", "sure ones", "tree", "all"])
+def test_a_block_drafter(block_pair: Pair, way: str) -> None:
+    check_each(block_pair, way)
+    test_in_a_batch(block_pair, way, 8)
+    test_preempted(block_pair, way)
+    assert shifted(block_pair, way).generated == shifted(block_pair, "none").generated
 
 
 @pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
@@ -149,17 +166,27 @@ def test_preempted(pair: Pair, way: str) -> None:
             assert [s.generated[:N] for s in sequences] == expected
 
 
-@pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
-def test_when_the_context_shifts(pair: Pair, way: str) -> None:
-    n_ctx, n_keep, n = 256, 4, 250
+N_CTX, N_KEEP, N_SHIFTED = 256, 4, 250
+
+
+def shifted(pair: Pair, way: str) -> Sequence:
+    """A text that is longer than the context."""
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
-    with closing(pair.load(way, n_ctx=n_ctx)) as llm:
+    with closing(pair.load(way, n_ctx=N_CTX)) as llm:
         engine = llm.engine
-        s = engine.add(prompt, Sampling(seed=5, ignore_eos=True, **HOT), max_tokens=n, shift=Shift(n_keep))
+        s = engine.add(prompt, Sampling(seed=5, ignore_eos=True, **HOT), max_tokens=N_SHIFTED, shift=Shift(N_KEEP))
         while not s.is_done:
             engine.step()
-        assert s.n_generated == n
-        found = s.generated
+        return s
+
+
+@pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
+def test_when_the_context_shifts(pair: Pair, way: str) -> None:
+    n_ctx, n_keep, n = N_CTX, N_KEEP, N_SHIFTED
+    prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
+    s = shifted(pair, way)
+    assert s.n_generated == n
+    found = s.generated
     left, expected = list(prompt), list[int]()
     n_cuts = 0
     with closing(load_dice(pair.target, n_ctx=2 * n_ctx)) as dice:

@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+import dflash
 from faults import Fault, Full, Interrupt, Lost, armed
 from invariants import check_draft_cache, check_empty, check_engine
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
@@ -41,7 +42,10 @@ N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
 SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
-KINDS = ("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp")
+KINDS = (
+    *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2"),
+    *("mimo2-mtp", "qwen35-mtp", "llama-dflash", "gemma3-dflash", "qwen35-dflash"),
+)
 N_TEXTS, N_TOKENS = 3, 250
 
 counts: Counter[str] = Counter()
@@ -69,6 +73,9 @@ def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
         head: Any = write_head(folder / "head.gguf", target)
     elif name.startswith("perfect"):
         target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf", kind=name.split("-")[1])
+    elif name.endswith("-dflash"):
+        pair = dflash.write_able(folder, name.removesuffix("-dflash"))
+        target, head = pair.target, pair.drafter
     elif name.endswith("-mtp"):
         target, head = write_able(folder, name), None
     else:

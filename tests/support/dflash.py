@@ -14,10 +14,13 @@ import numpy as np
 from llama_cpp import llama_cpp_ext
 
 import placement
+from arch_keys import N_EMBD, N_VOCAB, arch_of, keys_of
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.dflash import make_drafter
 from lowlevel import LowLevel, load_model
 from mtp import default_params
+from random_arch import random_tensors as arch_tensors
+from random_arch import write_arch, write_random_arch
 from tiny.vocab import add_vocab
 
 Keys = dict[str, Any]
@@ -265,3 +268,71 @@ class Pair(LowLevel):
         """Free the drafter first: it uses the target's tables."""
         self.drafter.close()
         super().close()
+
+
+@dataclass(frozen=True)
+class Able:
+    """A target whose next token is `step` tokens further than the last, mostly, and a block drafter that knows it."""
+
+    target: Path
+    drafter: Path
+
+
+def write_able(folder: Path, row: str = "llama", rest: float = 0.4, block_size: int = 7) -> Able:
+    """Write such a pair. row: of arch_keys.py. rest: how much layers add to what comes from the token itself.
+
+    Tokens are waves: the step to the next one is a rotation of the embedding, which a head of attention can make. Head
+    h of the drafter's one layer sees the block's first row from h + 1 rows further, and masks from elsewhere; from 6
+    rows too far it would be mistaken.
+    """
+    step, n_embd, n_heads = 7, N_EMBD, block_size - 1
+    paths = Able(folder / f"{row}-able.gguf", folder / f"{row}-dflash-{block_size}.gguf")
+    rng = np.random.default_rng(5)
+    waves = 2.0 * np.pi * rng.choice(np.arange(1, N_VOCAB // 2), n_embd // 2 - 1, replace=False) / N_VOCAB
+    angles = np.outer(np.arange(N_VOCAB), waves)
+    flags = np.tile([1.0, 0.0], (N_VOCAB, 1))  # a token; a mask
+    embd = np.concatenate([np.cos(angles), np.sin(angles), flags], axis=1).astype(np.float32)
+    output = np.roll(embd, step, axis=0)  # of token t + step: the embedding of t
+    output[:, -2:] = 0.0
+    if not paths.target.exists():
+        tensors = arch_tensors(write_random_arch(folder, row))
+        for name in list(tensors):
+            if any(part in name for part in ("attn_output.weight", "ffn_down", "ssm_out")):
+                tensors[name] = rest * tensors[name]
+        tensors |= {"token_embd.weight": embd, "output.weight": output}
+        tensors["output_norm.weight"] = np.ones(n_embd, np.float32)
+        write_arch(paths.target, arch_of(row), keys_of(row), {n: t.astype(np.float32) for n, t in tensors.items()})
+    if paths.drafter.exists():
+        return paths
+    mask = N_VOCAB - 3
+    shape = Shape(
+        n_vocab=N_VOCAB, n_embd=n_embd, boundaries=(1, 2), n_layer=1, n_head=n_heads, n_head_kv=1, head_dim=n_embd,
+        block_size=block_size, mask_token=mask, own_tables=True,
+    )  # fmt: skip
+    tensors = {name: np.zeros(dims, np.float32) for name, dims in shape.tensors().items()}
+    for name in tensors:
+        if "norm" in name:
+            tensors[name] += 1.0
+    embd[mask] = [*[0.0] * (n_embd - 1), 1.0]
+    fast, still = n_embd // 2, n_embd // 2 - 1  # half a head: the pair that turns by 1 each row, one that hardly does
+    q, k = np.zeros((n_heads, n_embd, n_embd)), np.zeros((n_embd, n_embd))
+    k[0, -2], k[still, -1] = 1.0, 1.0
+    out = np.zeros((n_embd, n_heads, n_embd))
+    for h in range(n_heads):
+        # the first row lies h + 1 rows before: more than 0.8 there, less elsewhere, which is what the mask has
+        q[h, [0, fast, still], -1] = np.cos(h + 1), -np.sin(h + 1), 0.8
+        turn = step * h * waves
+        half = len(waves)
+        out[:half, h, :half] = out[half : 2 * half, h, half : 2 * half] = np.diag(np.cos(turn))
+        out[:half, h, half : 2 * half], out[half : 2 * half, h, :half] = -np.diag(np.sin(turn)), np.diag(np.sin(turn))
+    tensors |= {
+        "token_embd.weight": embd,
+        "output.weight": output,
+        "blk.0.attn_q.weight": q.reshape(-1, n_embd),
+        "blk.0.attn_k.weight": k,
+        "blk.0.attn_v.weight": np.eye(n_embd),
+        "blk.0.attn_output.weight": out.reshape(n_embd, -1),
+        "blk.0.attn_q_norm.weight": np.full(n_embd, 8.0),
+    }
+    write_dflash(paths.drafter, shape, {name: t.astype(np.float32) for name, t in tensors.items()})
+    return paths

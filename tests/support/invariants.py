@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import Drafter, MtpDrafter
+from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, MtpDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 
 
@@ -124,7 +124,7 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     fresh.reset()
     fresh.eval(tokens[:n])
     rows = np.asarray(fresh.features).reshape(n, -1)
-    if isinstance(llm.drafter, MtpDrafter) and isinstance(fresh.drafter, MtpDrafter):
+    if not isinstance(llm.drafter, Eagle3Drafter):
         _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
         return
     fresh.drafter.propose(0, 1)  # writes all rows that wait
@@ -137,16 +137,24 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.slots[:, i - mine.start], other.slots[:, i], f"cell {i} of {slot}")
 
 
-def _check_next_drafts(drafter: MtpDrafter, fresh: MtpDrafter, seq_id: int) -> None:
+def _check_next_drafts(drafter: Drafter, fresh: Drafter, seq_id: int) -> None:
     """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
     state = drafter.state_get(seq_id)
     if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
         return
     drafter.propose(0, 1, seq_id=seq_id)
-    found = drafter.draft_logits
+    found = _logits_of(drafter)
     drafter.state_set(state, seq_id)
     fresh.propose(0, 1)
-    _check_close(found, fresh.draft_logits, f"what is drafted behind sequence {seq_id}")
+    _check_close(found, _logits_of(fresh), f"what is drafted behind sequence {seq_id}")
+
+
+def _logits_of(drafter: Drafter) -> np.ndarray:
+    """What the last draft was taken from."""
+    if isinstance(drafter, MtpDrafter):
+        return drafter.draft_logits
+    assert isinstance(drafter, DflashDrafter)
+    return drafter.block_logits[1:]
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:

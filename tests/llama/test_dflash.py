@@ -1,0 +1,246 @@
+"""Targets with a block drafter: texts, sequences, states, errors, flags. Sampled text is in test_same_text.py."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash import SHAPES, Able, Shape, random_tensors, shape_of, write_able, write_dflash
+from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.convert import inspect
+from loading import cheap_rows, is_tie, load, load_plain, prompts, take
+from tiny import Target, write_head, write_target
+
+N_TOKENS = 40
+CHAIN = {"draft": "chain", "draft_n_max": 6}
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+ROWS = ("llama", "gemma3", "qwen35")
+"""Of which one has windows, and one a recurrent state and M-RoPE."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dflash")
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def pair(request: pytest.FixtureRequest, folder: Path) -> Able:
+    return write_able(folder, request.param)
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+def test_greedy_text_is_that_of_plain_llama_cpp(pair: Able, options: dict) -> None:
+    plain = load_plain(pair.target)
+    with load(pair.target, pair.drafter, **options) as llm:
+        assert llm.draft_sources == ("dflash", "ngram")
+        assert "block drafter dflash, 7 rows" in llm._loading.describe(llm.drafter, llm.target, 0)
+        if llm.draft == "auto":
+            cheap_rows(llm)  # else what it does depends on the machine
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.head_drafted > 0
+        share = 0.2 if llm.draft != "chain" else 0.4  # of several tokens at one place one can be right
+        assert llm.stats.accepted > share * llm.stats.drafted
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+@pytest.mark.parametrize("options", [CHAIN, {"draft": "auto"}], ids=["chain", "auto"])
+def test_sequences_of_a_batch(pair: Able, kv_unified: bool, options: dict) -> None:
+    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    plain = load_plain(pair.target)
+    texts = prompts(6, seed=1)
+    with load(pair.target, pair.drafter, n_parallel=4, kv_unified=kv_unified, **options) as llm:
+        if llm.draft == "auto":
+            cheap_rows(llm)
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.accepted > 0.2 * llm.stats.drafted > 0
+
+
+def test_prompts_longer_than_a_batch(pair: Able) -> None:
+    plain = load_plain(pair.target, n_batch=16, n_ubatch=8)
+    (prompt,) = prompts(1, length=(100, 101), seed=2)
+    with load(pair.target, pair.drafter, n_batch=16, n_ubatch=8, **CHAIN) as llm:
+        is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted
+
+
+def test_states(pair: Able) -> None:
+    """A saved context goes on with drafts, in another object too."""
+    (prompt,) = prompts(1, seed=3)
+    with load(pair.target, pair.drafter, **CHAIN) as llm, load(pair.target, pair.drafter, **CHAIN) as other:
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        other.load_state(llm.save_state())
+        assert other.drafter.n_past(0) == len(prompt)
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        assert other.stats.accepted > 0.4 * other.stats.drafted
+
+
+def test_what_was_cancelled_goes_on(pair: Able) -> None:
+    """A generation that was closed in its middle, and a prompt that begins as another one did."""
+    plain = load_plain(pair.target)
+    first, other = prompts(2, length=(30, 31), seed=4)
+    with load(pair.target, pair.drafter, **CHAIN) as llm:
+        for prompt in (first, [*first[:20], *other], first):
+            with closing(llm.generate(prompt, temp=0.0)) as stream:
+                for _ in range(7):
+                    next(stream)
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted
+
+
+def test_what_is_not_wanted_does_not_draft(folder: Path) -> None:
+    pair = write_able(folder)
+    (prompt,) = prompts(1)
+    for sources in ((), ("ngram",)):
+        with load(pair.target, pair.drafter, draft="auto", draft_sources=sources) as llm:
+            take(llm, prompt, N_TOKENS)
+            assert llm.stats.head_drafted == 0
+
+
+def test_options(folder: Path) -> None:
+    """What is for heads is refused; threads, devices and types of the cache are taken."""
+    pair = write_able(folder)
+    (prompt,) = prompts(1)
+    with load(pair.target, pair.drafter, **CHAIN) as llm:
+        text = take(llm, prompt, N_TOKENS)
+        assert llm.drafter.device == "CPU"
+    more = {"draft_n_threads": 1, "draft_device": "CPU", "draft_type_k": "q8_0", "draft_type_v": "q8_0"}
+    with load(pair.target, pair.drafter, **CHAIN, **more) as llm:
+        assert take(llm, prompt, N_TOKENS) == text
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted
+    for options in ({"draft_type": "q4_0"}, {"draft_target_layers": [1, 2]}):
+        with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
+            load(pair.target, pair.drafter, **CHAIN, **options)
+
+
+def test_names_of_sources(folder: Path, tiny_target: Target) -> None:
+    pair = write_able(folder)
+    head = write_head(folder / "head.gguf", tiny_target)
+    for drafter, sources, message in (
+        (pair.drafter, ["mtp"], "'mtp', but a block drafter is given"),
+        (pair.drafter, ["head"], "'head', but draft_model_path is a block drafter, not a head"),
+        (head, ["dflash"], "'dflash', but draft_model_path is a head, not a block drafter"),
+        (None, ["dflash"], "'dflash', but there is no draft_model_path with a block drafter"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(pair.target, drafter, draft_sources=sources)
+
+
+@pytest.mark.parametrize("options", [{"draft_n_max": 8}, {"draft_tree_depth": 9, "draft_tree_tokens": 12}])
+def test_a_draft_longer_than_a_block(folder: Path, tiny_target: Target, options: dict) -> None:
+    path = write_dflash(folder / "plain.gguf", SHAPES["plain"])
+    with pytest.raises(ValueError, match="was trained for blocks of 8 rows, which draft 7 tokens"):
+        load(tiny_target, path, **options)
+
+
+def test_drafters_of_other_targets(folder: Path, tiny_target: Target) -> None:
+    """Each is refused by name before anything is evaluated."""
+    wide = write_target(folder / "wide.gguf", n_embd=96)
+    small = write_target(folder / "small.gguf", n_vocab=312)
+    path = write_dflash(folder / "plain.gguf", SHAPES["plain"])
+    deep = write_dflash(folder / "deep.gguf", shape_of("plain", boundaries=(1, 9)))
+    twice = write_dflash(folder / "twice.gguf", shape_of("plain", boundaries=(1, 1)))
+    for target, drafter, message in (
+        (wide, path, "reads hidden states of 64 values, the target .* has 96"),
+        (small, path, "a vocabulary of 320 tokens, the target .* has 312"),
+        (tiny_target, deep, "after 9 layers, which the target .* does not offer"),
+        (tiny_target, twice, "after 1 layers twice"),
+    ):
+        with pytest.raises(IncompatibleDraftError, match=message):
+            load(target, drafter)
+    with pytest.raises(ModelFileError, match="is a block drafter, not a target"):
+        load(path)
+
+
+def bad_files(folder: Path) -> list[tuple[Path, str]]:
+    shape = Shape()
+    tensors = random_tensors(shape)
+    mapped = shape_of("draft-vocab")
+    with_d2t = random_tensors(mapped)
+    n = iter(range(100))
+
+    def write(of: Shape = shape, tensors: dict | None = None, **keys: object) -> Path:
+        return write_dflash(folder / f"bad-{next(n)}.gguf", of, tensors, **keys)
+
+    def lacking(name: str) -> dict:
+        return {k: v for k, v in tensors.items() if k != name}
+
+    return [
+        (write(target_layers=None), "key 'dflash.target_layers': expected the layers"),
+        (write(target_layers=[1, 2, 3]), r"tensor 'fc.weight': expected the shape \[192, 64\], found \[128, 64\]"),
+        (write(block_size=1), "key 'dflash.block_size': expected 2 or more, found 1"),
+        (write(block_size=0), "key 'dflash.block_size': expected a number in 1..1024, found 0"),
+        (write(embedding_length=None), "key 'dflash.embedding_length' is missing"),
+        (write(shape_of("plain", mask_token=None)), "key 'tokenizer.ggml.mask_token_id' is missing"),
+        (write(shape_of("plain", mask_token=320)), r"mask_token_id': expected a token .* 0..319, found 320"),
+        (write(tensors=lacking("fc.weight")), "tensor 'fc.weight' is missing"),
+        (write(tensors=lacking("enc.output_norm.weight")), "tensor 'enc.output_norm.weight' is missing"),
+        (write(tensors=lacking("blk.1.attn_q.weight")), "blk.1.attn_q.weight"),
+        (write(tensors=lacking("output_norm.weight")), "output_norm.weight"),
+        (write(**{"attention.value_length": 8}), "blk.0.attn_v.weight"),
+        (write(hidden_activation="relu"), "hidden activation"),
+        (write(logit_scale=-1.0), "dflash.logit_scale"),
+        (write(mapped, {k: v for k, v in with_d2t.items() if k != "output.weight"}), "tensor 'output.weight' is miss"),
+        (write(mapped, with_d2t | {"d2t": with_d2t["d2t"] + 300}), "tensor 'd2t': expected different tokens"),
+        (write(mapped, with_d2t | {"d2t": 0 * with_d2t["d2t"]}), "tensor 'd2t': .* found 0 twice"),
+        (write(mapped, with_d2t | {"d2t": with_d2t["d2t"].astype(np.int32)}), r"tensor 'd2t': .* \(i32\)"),
+        (write(**{"hyper_connection.count": 4}), "DeepSeek-V4's layers .* not supported yet"),
+    ]
+
+
+def test_files_without_what_they_need(folder: Path, tiny_target: Target) -> None:
+    for path, message in bad_files(folder):
+        with pytest.raises(ModelFileError, match=message) as e:
+            load(tiny_target, path)
+        assert str(path) in str(e.value)
+
+
+def test_inspect_says_what_a_file_is(folder: Path, tiny_target: Target) -> None:
+    path = write_dflash(folder / "window.gguf", SHAPES["window"])
+    report = inspect(path, tiny_target.path)
+    facts = dict(report.facts)
+    assert facts["boundaries"] == "[1, 3]"
+    assert facts["block"] == "8 rows that see all of each other: 7 tokens in one pass"
+    assert facts["size"] == "3 layer(s) of width 64, sliding window 12"
+    assert facts["shared with target"] == "token embedding, lm_head"
+    assert facts["fits target.gguf"] == "yes"
+    deep = write_dflash(folder / "deep.gguf", shape_of("plain", boundaries=(1, 9)))
+    assert "after 9 layers" in str(inspect(deep, tiny_target.path).misfit)
+
+
+def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """-md with --spec-type draft-dflash, which is the default with such a file; doctor tells of it."""
+    pair = write_able(folder)
+    model = ["-m", str(pair.target), "-md", str(pair.drafter)]
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
+    for more in ([], ["--spec-type", "draft-dflash"]):
+        assert main(["speculative-simple", *model, "--spec-draft-n-max", "3", "--baseline", *common, *more]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["drafted"] > 0
+        assert report["baseline"]["drafted"] == 0
+    assert main(["speculative-simple", *model, "--spec-type", "none", *common]) == 0
+    assert json.loads(capsys.readouterr().out)["drafted"] == 0
+    assert main(["speculative-simple", *model, "--spec-type", "draft-eagle3", *common]) != 0
+    assert "draft_model_path is a block drafter, not a head" in capsys.readouterr().err
+    main(["doctor", *model, "-t", "1"])
+    assert "dflash, 6 tokens in one pass, reads [1, 2]" in capsys.readouterr().out
+
+
+def test_plain_loading(folder: Path) -> None:
+    """All defaults, as a user has them."""
+    pair = write_able(folder)
+    with Eagle3Llama(str(pair.target), str(pair.drafter), verbose=False, n_ctx=256, n_threads=1) as llm:
+        assert llm.draft == "auto"
+        assert llm.draft_n_max == 16
+        assert llm.create_completion("abc", max_tokens=8, temperature=0.0)["choices"]
