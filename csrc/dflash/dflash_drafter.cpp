@@ -28,6 +28,17 @@ draft_sequences make_sequences(const llama_context * ctx, const dflash_hparams &
     return { hparams.n_embd_feat(), hparams.n_vocab, params.n_ctx, params.n_seq_max };
 }
 
+// what rows are looked up in, or what is added, instead of being multiplied by
+bool is_table(const std::string & name) {
+    for (const char * part :
+         { "token_embd.", "markov_w1.", "selector_predecessor.", "selector_successor.", "_conv_base" }) {
+        if (name.find(part) != std::string::npos) {
+            return true;
+        }
+    }
+    return false;
+}
+
 } // namespace
 
 dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
@@ -49,8 +60,7 @@ dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const l
         std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(tensor), 256));
         ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
         fingerprint_ = fnv1a(fnv1a(fingerprint_, name.data(), name.size()), bytes.data(), bytes.size());
-        // of a table of embeddings rows are looked up
-        if (ggml_n_dims(tensor) > 1 && (name != "token_embd.weight" || tensor == lm_head)) {
+        if (ggml_n_dims(tensor) > 1 && (tensor == lm_head || !is_table(name))) {
             matrices_.push_back(tensor);
             n_bytes_read_ += ggml_nbytes(tensor);
         }
@@ -58,6 +68,9 @@ dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const l
     const ggml_tensor * lm_head_tgt = lm_head ? nullptr : find_lm_head(model_tgt);
     n_bytes_read_ += lm_head_tgt ? ggml_nbytes(lm_head_tgt) : 0;
     llama_set_causal_attn(ctx, hparams_.is_causal);
+    if (hparams_.has_confidence || hparams_.kind == block_kind::dflash2) {
+        llama_set_embeddings_nextn(ctx, true, /*masked =*/hparams_.kind != block_kind::dflash2);
+    }
     check_graphs(ctx);
 }
 
@@ -153,7 +166,9 @@ void dflash_drafter::guess(llama_seq_id seq_id) {
     batch_.clear();
     add_block(seq_id, seq.tokens()[0], 1);
     compute_blocks();
-    const auto found = candidates(nullptr, n_rows_of_block(1) - 1, 0, 1);
+    participant part = { seq_id, 0, seq.tokens()[0], nullptr, {} };
+    part.levels.push_back(read_row(nullptr, n_rows_of_block(1) - 1, 0, 1));
+    const auto found = behind(part, 0, part.id_last, 1);
     ctx_.trim(seq_id, seq.pos_first());
     if (!found.empty()) {
         guesses_.add({ seq_id, found.front().p, found.front().id == seq.tokens()[1] });
@@ -187,14 +202,15 @@ void dflash_drafter::add_block(llama_seq_id seq_id, llama_token id_last, int32_t
         batch_.tokens.push_back(i == 0 ? id_last : hparams_.mask_token);
         batch_.pos.push_back(first + i);
         batch_.seq_ids.push_back(seq_id);
-        batch_.is_out.push_back(1); // the graph makes logits of all rows
+        // the graph makes logits of all rows; of a selector they are not read
+        batch_.is_out.push_back(hparams_.kind != block_kind::dflash2);
     }
 }
 
 void dflash_drafter::compute_blocks() {
     n_block_rows_ = 0;
     ctx_.decode(batch_.get(), t_graph_us_);
-    n_block_rows_ = batch_.n_rows();
+    n_block_rows_ = hparams_.kind == block_kind::dflash2 ? 0 : batch_.n_rows();
     batch_.clear();
 }
 
@@ -226,6 +242,67 @@ std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noi
     return found;
 }
 
+dflash_drafter::drafted_row dflash_drafter::read_row(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
+                                                     int32_t n_top) {
+    drafted_row row;
+    if (hparams_.kind == block_kind::dflash2) {
+        const float * lattice = llama_get_embeddings_nextn_ith(ctx_.get(), i_row);
+        if (lattice == nullptr) {
+            throw error("llama.cpp gave no candidates of a drafted row");
+        }
+        row.lattice.assign(lattice, lattice + static_cast<size_t>(hparams_.selector_top_k) *
+                                                  static_cast<size_t>(hparams_.selector_top_k + 1));
+        return row;
+    }
+    row.found = candidates(noise, i_row, n_ahead, n_top);
+    if (!hparams_.has_confidence || noise || row.found.empty()) {
+        return row;
+    }
+    // how sure it is that the best one is accepted; the others share the rest as they did
+    const float * confidence = llama_get_embeddings_nextn_ith(ctx_.get(), i_row);
+    if (confidence && confidence[0] >= 0.0f && confidence[0] <= 1.0f) {
+        const float rest = 1.0f - row.found.front().p;
+        for (draft_candidate & c : row.found) {
+            c.p *= rest > 0.0f ? (1.0f - confidence[0]) / rest : 0.0f;
+        }
+        row.found.front().p = confidence[0];
+    }
+    return row;
+}
+
+// the best tokens of a level behind a token of the one before
+std::vector<draft_candidate> dflash_drafter::behind(const participant & part, size_t level, llama_token previous,
+                                                    int32_t n_top) {
+    std::vector<draft_candidate> found = part.levels[level].found;
+    if (hparams_.kind == block_kind::dflash2) {
+        const auto    top_k   = static_cast<size_t>(hparams_.selector_top_k);
+        const auto &  lattice = part.levels[level].lattice;
+        const float * scores  = lattice.data() + top_k;
+        if (level > 0) {
+            const auto & before = part.levels[level - 1].lattice;
+            const auto   first  = before.begin();
+            const auto   last   = first + static_cast<std::ptrdiff_t>(top_k);
+            scores += top_k * static_cast<size_t>(std::find(first, last, static_cast<float>(previous)) - first);
+        }
+        const float best = *std::max_element(scores, scores + top_k);
+        float       sum  = 0.0f;
+        for (size_t i = 0; i < top_k; ++i) {
+            const float e = std::exp(scores[i] - best);
+            found.push_back({ static_cast<int32_t>(lattice[i]), std::isfinite(e) ? e : 0.0f });
+            sum += found.back().p;
+        }
+        for (draft_candidate & c : found) {
+            c.p /= sum;
+        }
+        std::stable_sort(found.begin(), found.end(), [](const auto & a, const auto & b) { return a.p > b.p; });
+        if (part.noise) {
+            order_by_noise(*part.noise, static_cast<uint32_t>(level), [](int32_t id) { return id; }, found, n_top);
+        }
+    }
+    found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
+    return found;
+}
+
 std::vector<float> dflash_drafter::block_logits() const {
     std::vector<float> result;
     for (int32_t i = 0; i < n_block_rows_; ++i) {
@@ -244,7 +321,7 @@ void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std:
     for (size_t i = 0; i < seq_ids.size(); ++i) {
         const draft_sequence & seq = sequences_[seq_ids[i]];
         if (seq.n_past() > seq.pos_start()) {
-            round_.push_back({ seq_ids[i], i, ids_last[i], {} });
+            round_.push_back({ seq_ids[i], i, ids_last[i], noise_[seq_ids[i]].get(), {} });
         }
     }
 }
@@ -278,7 +355,7 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
             participant & part = round_[first + j];
             for (int32_t i = 0; i < n_steps; ++i) {
                 const int32_t i_row = static_cast<int32_t>(j + 1) * n_rows - n_steps + i;
-                part.levels.push_back(candidates(noise_[part.seq_id].get(), i_row, i, top_k));
+                part.levels.push_back(read_row(part.noise, i_row, i, top_k));
             }
         }
     }
@@ -288,9 +365,9 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
 
 void dflash_drafter::append_nodes(const participant & part, int32_t parent, int32_t top_k) {
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    const auto &  found = part.levels[depth - 1];
-    for (size_t i = 0; i < std::min(found.size(), static_cast<size_t>(top_k)); ++i) {
-        nodes_.push_back({ parent, found[i].id, found[i].p, depth, part.seq_id });
+    const auto    level = static_cast<size_t>(depth - 1);
+    for (const draft_candidate & c : behind(part, level, parent < 0 ? part.id_last : nodes_[parent].token, top_k)) {
+        nodes_.push_back({ parent, c.id, c.p, depth, part.seq_id });
         is_expanded_.push_back(false);
     }
 }
@@ -364,17 +441,23 @@ std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::v
     for (const participant & part : round_) {
         n_steps = std::max(n_steps, n_left(part));
     }
-    draft(p_min > 0.0f ? n_top_llama : 1, n_steps);
+    const int32_t top_k      = p_min > 0.0f ? n_top_llama : 1;
+    // llama.cpp compares what the drafter itself says, where it says something, else the share among the ten best
+    const bool    is_certain = hparams_.has_confidence || hparams_.kind == block_kind::dflash2;
+    draft(top_k, n_steps);
     for (const participant & part : round_) {
+        llama_token previous = part.id_last;
         for (int32_t i = 0; i < n_left(part); ++i) {
-            float sum = 0.0f;
-            for (const draft_candidate & c : part.levels[i]) {
+            const auto found = behind(part, i, previous, top_k);
+            float      sum   = 0.0f;
+            for (const draft_candidate & c : found) {
                 sum += c.p;
             }
-            if (part.levels[i].empty() || part.levels[i].front().p / sum < p_min) {
+            if (found.empty() || found.front().p / (is_certain ? 1.0f : sum) < p_min) {
                 break;
             }
-            result[part.i_call].push_back(part.levels[i].front().id);
+            previous = found.front().id;
+            result[part.i_call].push_back(previous);
         }
     }
     return result;

@@ -28,6 +28,10 @@ struct dflash_params {
 // copies of a mask token behind it: all rows see each other and what lies before, and row i says what comes i tokens
 // later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
 //
+// What rows say, by block_kind: of dflash it does not depend on the tokens before. Of dspark it is behind the best
+// token of each row before, and a node of another path gets the same. Of dflash2 it depends on the token of the row
+// before, so that its trees have other probabilities, and another order, behind each node.
+//
 // A row needs no token beside it, so that rows can be taken in as soon as they are there. They wait, because many are
 // cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie behind the sequence's
 // and are removed before anything else is written.
@@ -96,7 +100,7 @@ class dflash_drafter : public drafter {
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
-    // of all rows of the last pass over blocks, for tests and tools
+    // of all rows of the last pass over blocks, for tests and tools; none of dflash2
     std::vector<float> block_logits() const;
 
     static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a round; they cost nothing here
@@ -109,13 +113,21 @@ class dflash_drafter : public drafter {
         void operator()(llama_model * model) const { llama_model_free(model); }
     };
 
+    // what a row of a block says of the token that it drafts
+    struct drafted_row {
+        std::vector<draft_candidate> found;   // the best first
+        std::vector<float>           lattice; // of dflash2 instead: candidates, and their scores behind each one of the
+                                              // row before
+    };
+
     // a sequence in a round
     struct participant {
         llama_seq_id seq_id  = 0;
         size_t       i_call  = 0; // where it stands in the arguments
         llama_token  id_last = 0;
 
-        std::vector<std::vector<draft_candidate>> levels; // by depth, the best first
+        const gumbel_noise *     noise = nullptr;
+        std::vector<drafted_row> levels; // by depth
     };
 
     int32_t n_rows_of_block(int32_t n_steps) const { return n_steps + (hparams_.sample_from_anchor ? 0 : 1); }
@@ -128,6 +140,8 @@ class dflash_drafter : public drafter {
     void                         guess(llama_seq_id seq_id);
     void                         add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps);
     void                         compute_blocks();
+    drafted_row                  read_row(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead, int32_t n_top);
+    std::vector<draft_candidate> behind(const participant & part, size_t level, llama_token previous, int32_t n_top);
     std::vector<draft_candidate> candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead, int32_t n_top);
 
     void                enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);

@@ -91,14 +91,13 @@ void read_kind(const gguf_file & file, dflash_hparams & hparams) {
                                       path.c_str()));
     }
     if (file.find_tensor("selector_hidden.weight")) {
-        hparams.kind = block_kind::dflash2;
+        hparams.kind           = block_kind::dflash2;
+        hparams.selector_top_k = require_size(file, "dflash.selector_top_k");
     } else if (file.find_tensor("markov_w1.weight")) {
-        hparams.kind = block_kind::dspark;
-    }
-    if (hparams.kind != block_kind::dflash) {
-        throw model_file_error(format("'%s': a block drafter of the kind %s, which is not supported yet: only those "
-                                      "without a selector or a Markov head are",
-                                      path.c_str(), hparams.kind_name()));
+        hparams.kind               = block_kind::dspark;
+        hparams.sample_from_anchor = file.get_bool("dflash.sample_from_anchor").value_or(true);
+        hparams.has_confidence     = file.find_tensor("conf_proj.weight") != nullptr;
+        file.require_int("dflash.block_size"); // llama.cpp asserts it
     }
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..mtp import has_block
 from .flags.draft import TEXT_TYPES
 
-_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash"}
+_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash", "draft-dspark": "dflash"}
 """llama.cpp's names for what drafts with a file of its own, and ours."""
 _MODELS = {**_FILES, "draft-mtp": "mtp"}
 
@@ -38,6 +38,7 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    sources = [*(_MODELS[name] for name in _MODELS if name in types), *(["ngram"] if text else [])]
+    models = dict.fromkeys(source for name, source in _MODELS.items() if name in types)
+    sources = [*models, *(["ngram"] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

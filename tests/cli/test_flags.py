@@ -119,7 +119,7 @@ def test_values_may_look_like_flags() -> None:
         (["--perf"], "--perf is not possible here"),
         (["--draft-max", "4"], "it is called --spec-draft-n-max now"),
         (["-cmoed"], "has no experts"),
-        (["--spec-type", "draft-dflash"], "found 'draft-dflash': drafts come from EAGLE-3 heads"),
+        (["--spec-type", "ngram-cache"], "found 'ngram-cache': drafts come from EAGLE-3 heads"),
         (["-fit", "on"], "only off is possible here, found 'on'"),
         (["-np", "2"], "only 1 is possible here, found '2': there is one prompt"),
         (["-sm", "tensor"], "expected one of none, layer, row"),

@@ -60,16 +60,11 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
     return rows
 
 
-def drafted(hand: ByHand, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> list[int]:
-    """What a block of n tokens drafts, by hand."""
-    return hand.block(rows, id_last, n + 1, pos_first)[1:].argmax(-1).tolist()
-
-
 def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id: int = 0, pos_first: int = 0) -> None:
     """What is drafted behind these rows is what llama.cpp says by hand, in blocks of any length."""
     for n in (1, 4, 7):
-        want = hand.block(rows, id_last, n + 1, pos_first)
-        assert pair.drafter.propose(id_last, n, seq_id=seq_id) == want[1:].argmax(-1).tolist()
+        want = hand.block(rows, id_last, hand.shape.n_first + n, pos_first)
+        assert pair.drafter.propose(id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
         np.testing.assert_allclose(pair.drafter.block_logits, want, atol=TOLERANCE)
 
 
@@ -85,16 +80,53 @@ def test_logits_are_those_of_float64(folder: Path, tiny_target: Target, name: st
     with Pair(tiny_target, path) as pair:
         by_hand = ByHand(path, shape, pair.ctx)
         rows = feed(pair, text[:-1], sizes=(1, 20, 3))
-        for n in (1, shape.block_size // 2, shape.block_size - 1):
-            want = block.logits(rows, text[-1], n + 1)
-            assert pair.drafter.propose(text[-1], n) == want[1:].argmax(-1).tolist()
+        for n in (1, shape.block_size // 2, shape.block_size - shape.n_first):
+            want = block.logits(rows, text[-1], shape.n_first + n)
+            drafted = pair.drafter.propose(text[-1], n)
+            assert drafted == by_hand.drafted(rows, text[-1], n)
+            if shape.selector:
+                assert drafted == block.drafted(n)
+                check_lattice(pair, block, text[-1], n)
+                continue
+            assert drafted == want[shape.n_first :].argmax(-1).tolist()
             known = np.isfinite(want)
             np.testing.assert_allclose(pair.drafter.block_logits[known], want[known], atol=tolerance)
             assert (pair.drafter.block_logits[~known] == -np.inf).all()
             np.testing.assert_allclose(
-                pair.drafter.block_logits[known], by_hand.block(rows, text[-1], n + 1)[known], atol=TOLERANCE
+                pair.drafter.block_logits[known],
+                by_hand.block(rows, text[-1], shape.n_first + n)[known],
+                atol=TOLERANCE,
             )
+            if shape.has_confidence:
+                pair.drafter.begin([0], [text[-1]], 3, n)
+                check_confidence(pair, block, want, n)
         by_hand.close()
+
+
+def check_confidence(pair: Pair, block: Block, logits: np.ndarray, n: int) -> None:
+    """The best node's p is what the file says of it; the others share the rest."""
+    for depth, (row, sure) in enumerate(zip(logits[-n:], block.confidence[-n:], strict=True), 1):
+        nodes = [node for node in pair.drafter.nodes if node[3] == depth][:3]
+        p = np.sort(softmax(row))[::-1][:3]
+        want = [sure, *(p[1:] * (1.0 - sure) / (1.0 - p[0]))]
+        np.testing.assert_allclose([node[2] for node in nodes], want, rtol=2e-3, atol=1e-5)
+        pair.drafter.expand([i for i, node in enumerate(pair.drafter.nodes) if node[3] == depth][:1], 3)
+
+
+def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
+    """Behind each node stand the candidates of its place in the order that they have behind it."""
+    pair.drafter.begin([0], [id_last], 3, n)
+    for depth in range(1, min(n, 3) + 1):
+        pair.drafter.expand([i for i, node in enumerate(pair.drafter.nodes) if node[3] == depth], 3)
+    nodes = pair.drafter.nodes
+    for parent in {node[0] for node in nodes}:
+        children = [node for node in nodes if node[0] == parent]
+        row = children[0][3]
+        place = 0 if parent < 0 else block.candidates[row - 1].tolist().index(nodes[parent][1])
+        p = softmax(block.scores[row][place])
+        order = np.argsort(-p, kind="stable")[:3]
+        assert [node[1] for node in children] == block.candidates[row][order].tolist()
+        np.testing.assert_allclose([node[2] for node in children], p[order], rtol=2e-3, atol=1e-6)
 
 
 def test_rounds(pair: Pair, hand: ByHand) -> None:
@@ -123,7 +155,7 @@ def test_rows_that_may_wait(pair: Pair, hand: ByHand) -> None:
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-@pytest.mark.parametrize("name", ["plain", "window", "causal", "m-rope"])
+@pytest.mark.parametrize("name", ["plain", "window", "causal", "m-rope", "dspark", "dspark-bonus", "dflash2"])
 def test_sequences_draft_together(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
     """Each drafts what it drafts alone, whatever the others have waiting and however much they want."""
     path, shape = path_of(folder, name), SHAPES[name]
@@ -132,9 +164,9 @@ def test_sequences_draft_together(folder: Path, tiny_target: Target, name: str, 
         all_texts = [t[:n] for t, n in zip(texts(3), (30, 17, 9), strict=True)]
         rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
         order, n_max = [2, 0, 1], [5, 1, 3]  # the blocks are as long as the longest
-        want = [drafted(hand, rows[i], all_texts[i][-1], 5)[:n] for i, n in zip(order, n_max, strict=True)]
+        want = [hand.drafted(rows[i], all_texts[i][-1], 5)[:n] for i, n in zip(order, n_max, strict=True)]
         assert pair.drafter.propose_batch(order, [all_texts[i][-1] for i in order], n_max) == want
-        want = [drafted(hand, rows[i], all_texts[i][-1], 2) for i in (2, 0)]
+        want = [hand.drafted(rows[i], all_texts[i][-1], 2) for i in (2, 0)]
         assert pair.drafter.propose_batch([2, 0], [all_texts[2][-1], all_texts[0][-1]], [2, 2]) == want
         assert pair.drafter.propose_batch([1, 0], [all_texts[1][-1], all_texts[0][-1]], [0, 2]) == [[], want[1]]
         hand.close()
@@ -149,7 +181,7 @@ def test_more_blocks_than_a_pass_has_room_for(folder: Path, tiny_target: Target)
         all_texts = texts(n_seq, 12)
         rows = [feed(pair, t[:-1], i) for i, t in enumerate(all_texts)]
         found = pair.drafter.propose_batch(list(range(n_seq)), [t[-1] for t in all_texts], [15] * n_seq)
-        assert found == [drafted(hand, r, t[-1], 15) for r, t in zip(rows, all_texts, strict=True)]
+        assert found == [hand.drafted(r, t[-1], 15) for r, t in zip(rows, all_texts, strict=True)]
         hand.close()
 
 
@@ -194,6 +226,56 @@ def test_p_min_ends_a_chain(pair: Pair, hand: ByHand) -> None:
             assert pair.drafter.propose(text[-1], 7, edge) == logits.argmax(-1).tolist()[:n]
 
 
+@pytest.mark.parametrize("name", ["dspark", "dflash2"])
+def test_p_min_ends_a_chain_where_the_drafter_is_not_sure(folder: Path, tiny_target: Target, name: str) -> None:
+    """As in llama.cpp: by the confidence of DSpark, and by the probability among all candidates of DFlash2."""
+    shape = SHAPES[name]
+    (text,) = texts(1, 20, seed=5)
+    with Pair(tiny_target, path_of(folder, name)) as pair:
+        hand = ByHand(path_of(folder, name), shape, pair.ctx)
+        rows = feed(pair, text[:-1])
+        chain = hand.drafted(rows, text[-1], 6)
+        if name == "dspark":
+            shares = hand.nextn[:, 0].tolist()
+        else:
+            shares, best, k = [], 0, shape.selector[1]
+            for row in hand.nextn[1:]:
+                p = softmax(row[k + best * k :][:k])
+                best = int(p.argmax())
+                shares.append(p[best])
+        for p_min in sorted(shares):
+            for edge in (p_min - 1e-3, p_min + 1e-3):
+                n = next((i for i, share in enumerate(shares) if share < edge), 6)
+                assert pair.drafter.propose(text[-1], 6, edge) == chain[:n]
+        hand.close()
+
+
+def test_dice_choose_among_candidates(folder: Path, tiny_target: Target) -> None:
+    """Of DFlash2: behind what was chosen before, by temperature and noise."""
+    shape = SHAPES["dflash2-window"]
+    path, k = path_of(folder, "dflash2-window"), shape.selector[1]
+    (text,) = texts(1, 20, seed=4)
+    with Pair(tiny_target, path) as pair:
+        hand = ByHand(path, shape, pair.ctx)
+        rows = feed(pair, text[:-1])
+        plain = pair.drafter.propose(text[-1], 4)
+        hand.drafted(rows, text[-1], 4)
+        others = 0
+        for seed in range(6):
+            noise = GumbelNoise(seed, temperature=1.5)
+            pair.drafter.set_noise(noise)
+            want, best = [], 0
+            for ahead, row in enumerate(hand.nextn[1:]):
+                ids, scores = row[:k].astype(int).tolist(), row[k + best * k :][:k]
+                draws = [x / 1.5 + noise(t, ahead) for t, x in zip(ids, scores, strict=True)]
+                best = int(np.argmax(draws))
+                want.append(ids[best])
+            assert pair.drafter.propose(text[-1], 4) == want
+            others += want != plain
+        assert others > 3
+        hand.close()
+
+
 def test_a_scale_of_the_logits(folder: Path, tiny_target: Target) -> None:
     """llama.cpp leaves it out of the graph: it counts in probabilities."""
     shape = shape_of("plain")
@@ -236,7 +318,7 @@ def test_going_on_without_what_lies_before(pair: Pair, hand: ByHand) -> None:
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-@pytest.mark.parametrize("name", ["plain", "window"])
+@pytest.mark.parametrize("name", ["plain", "window", "dspark", "dspark-bonus"])
 def test_copies(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
     """A prefix of another sequence, which goes on with other tokens; the source stays."""
     path, shape = path_of(folder, name), SHAPES[name]
@@ -256,7 +338,7 @@ def test_copies(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-@pytest.mark.parametrize("name", ["plain", "window"])
+@pytest.mark.parametrize("name", ["plain", "window", "dspark", "dspark-bonus"])
 def test_states(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -> None:
     """What is saved drafts the same in another sequence and another drafter, with rows that wait and without."""
     path, shape = path_of(folder, name), SHAPES[name]

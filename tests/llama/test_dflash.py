@@ -99,6 +99,22 @@ def test_what_was_cancelled_goes_on(pair: Able) -> None:
         assert llm.stats.accepted > 0.4 * llm.stats.drafted
 
 
+@pytest.mark.parametrize("options", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("name", ["dspark", "dspark-bonus", "dflash2"])
+def test_texts_with_drafters_of_other_kinds(folder: Path, tiny_target: Target, name: str, options: dict) -> None:
+    """Random ones: whatever they draft, alone and together, greedy or not, the text is what it is without them."""
+    path = write_dflash(folder / f"{name}.gguf", SHAPES[name])
+    texts = prompts(4, seed=8)
+    sampling = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1}, {"temperature": 0.0}, {"seed": 2}]
+    found = []
+    for draft in ({"draft": "chain", "draft_n_max": 0}, options):
+        with load(tiny_target, path, n_parallel=2, kv_unified=True, **draft) as llm:
+            outputs = llm.generate_batch(texts, sampling, max_tokens=N_TOKENS)
+            found.append([output.tokens for output in outputs])
+            assert (llm.stats.head_drafted > 0) == (draft is options)
+    assert found[0] == found[1]
+
+
 def test_what_is_not_wanted_does_not_draft(folder: Path) -> None:
     pair = write_able(folder)
     (prompt,) = prompts(1)
@@ -195,6 +211,11 @@ def bad_files(folder: Path) -> list[tuple[Path, str]]:
         (write(mapped, with_d2t | {"d2t": with_d2t["d2t"] + 300}), "tensor 'd2t': expected different tokens"),
         (write(mapped, with_d2t | {"d2t": 0 * with_d2t["d2t"]}), "tensor 'd2t': .* found 0 twice"),
         (write(mapped, with_d2t | {"d2t": with_d2t["d2t"].astype(np.int32)}), r"tensor 'd2t': .* \(i32\)"),
+        (write(shape_of("dspark"), block_size=None), "key 'dflash.block_size' is missing"),
+        (write(shape_of("dflash2"), selector_top_k=None), "key 'dflash.selector_top_k' is missing"),
+        (write(shape_of("dflash2"), conv_kernel_size=None), "conv/selector metadata"),
+        (write(shape_of("dflash2"), selector_top_k=9), "selector lattice"),
+        (write(shape_of("dspark"), sample_from_anchor=False, block_size=1), "expected 2 or more, found 1"),
         (write(**{"hyper_connection.count": 4}), "DeepSeek-V4's layers .* not supported yet"),
     ]
 

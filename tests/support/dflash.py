@@ -51,6 +51,13 @@ class Shape:
     has_sinks: bool = False
     act: str = "silu"
     sections: tuple[int, ...] = ()
+    markov_rank: int = 0
+    """Of DSpark's heads, 0: none."""
+    has_confidence: bool = False
+    from_anchor: bool = False
+    """DSpark: the first row drafts too."""
+    selector: tuple[int, int, int, int] | None = None
+    """Of DFlash2: rank, candidates, rows and channels of a group of a convolution."""
     keys: Keys = field(default_factory=dict)
 
     @property
@@ -79,7 +86,17 @@ class Shape:
             keys["attention.causal"] = self.causal
         if self.sections:
             keys["rope.dimension_sections"] = list(self.sections)
+        if self.markov_rank:
+            keys |= {"sample_from_anchor": self.from_anchor, "has_confidence_head": self.has_confidence}
+        if self.selector:
+            names = ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size")
+            keys |= dict(zip(names, self.selector, strict=True))
         return keys | self.keys
+
+    @property
+    def n_first(self) -> int:
+        """Rows of a block before the first that drafts."""
+        return 0 if self.from_anchor else 1
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all tensors, rows first."""
@@ -104,9 +121,24 @@ class Shape:
             layer["layer_output_scale.weight"] = (1,)
         if self.has_sinks:
             layer["attn_sinks.weight"] = (self.n_head,)
+        if self.selector:
+            _, _, n_taps, n_group = self.selector
+            for part in ("attn", "ffn"):
+                layer[f"{part}_conv_base"] = (2, n_taps, self.n_embd)
+                layer[f"{part}_conv_proj.weight"] = (2 * n_taps * self.n_embd // n_group, self.n_embd)
         shapes = {f"blk.{i}.{name}": shape for i in range(self.n_layer) for name, shape in layer.items()}
         shapes["fc.weight"] = (self.n_embd, self.n_embd * len(self.boundaries))
         shapes["enc.output_norm.weight"] = shapes["output_norm.weight"] = (self.n_embd,)
+        if self.markov_rank:
+            shapes["markov_w1.weight"] = (self.n_vocab, self.markov_rank)
+            shapes["markov_w2.weight"] = (self.n_vocab_dft or self.n_vocab, self.markov_rank)
+        if self.has_confidence:
+            shapes["conf_proj.weight"] = (1, self.n_embd + self.markov_rank)
+            shapes["conf_proj.bias"] = (1,)
+        if self.selector:
+            rank = self.selector[0]
+            shapes["selector_predecessor.weight"] = shapes["selector_successor.weight"] = (self.n_vocab, rank)
+            shapes["selector_hidden.weight"] = (rank, self.n_embd)
         if self.own_tables:
             shapes["token_embd.weight"] = (self.n_vocab, self.n_embd)
         if self.own_tables or self.n_vocab_dft:
@@ -170,9 +202,14 @@ SHAPES: dict[str, Shape] = {
     "post-norms": Shape(has_post_norms=True, act="gelu", keys={"attention.value_scale": 0.7, "embedding_scale": 3.0}),
     "sinks": Shape(has_sinks=True, keys={"attention.scale": 0.2, "rope.dimension_count": 8}),
     "m-rope": Shape(sections=(8, 0, 0, 0)),
+    "dspark": Shape(markov_rank=8, has_confidence=True, from_anchor=True),
+    "dspark-bonus": Shape(markov_rank=8, has_confidence=True, n_vocab_dft=100),
+    "dspark-plain": Shape(markov_rank=4, from_anchor=True, causal=True),
+    "dflash2": Shape(selector=(8, 4, 3, 8)),
+    "dflash2-window": Shape(selector=(16, 7, 4, 16), sliding_window=12, block_size=6, own_tables=True),
     "long-block": Shape(block_size=16, boundaries=(0, 1, 2, 3)),
 }
-"""Everything that a file of the first kind can have."""
+"""Everything that a file can have."""
 
 
 class ByHand:
@@ -186,7 +223,7 @@ class ByHand:
         self.ctx = llama_cpp.llama_init_from_model(self.model, params)
         assert self.ctx
         llama_cpp.llama_set_causal_attn(self.ctx, bool(shape.causal))
-        llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, True)
+        llama_cpp_ext.llama_set_embeddings_nextn(self.ctx, True, shape.selector is None)
         self.n_pos = 4 if shape.sections else 1
 
     def inject(self, rows: np.ndarray, pos_first: int = 0) -> None:
@@ -217,8 +254,23 @@ class ByHand:
             batch.logits[i] = True
         assert llama_cpp.llama_decode(self.ctx, batch) == 0
         llama_cpp.llama_batch_free(batch)
+        if self.shape.selector or self.shape.has_confidence:
+            more = llama_cpp_ext.llama_get_embeddings_nextn(self.ctx)
+            self.nextn = np.ctypeslib.as_array(more, (n, self.shape.n_embd)).copy()
         logits = llama_cpp.llama_get_logits(self.ctx)
         return np.ctypeslib.as_array(logits, (n, self.shape.n_vocab)).copy()
+
+    def drafted(self, rows: np.ndarray, id_last: int, n: int, pos_first: int = 0) -> list[int]:
+        """The n tokens that llama.cpp drafts."""
+        first = self.shape.n_first
+        logits = self.block(rows, id_last, first + n, pos_first)
+        if self.shape.selector is None:
+            return logits[first:].argmax(-1).tolist()
+        tokens, best, k = [], 0, self.shape.selector[1]
+        for row in self.nextn[first:]:
+            best = int(row[k + best * k :][:k].argmax())
+            tokens.append(int(row[best]))
+        return tokens
 
     def close(self) -> None:
         """Free context and model."""

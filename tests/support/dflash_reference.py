@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class Block:
         all_pos = np.concatenate([before, pos])
         x = self.embd[[id_last, *[shape.mask_token] * (n - 1)]] * self._key("embedding_scale", 1.0)
         for il in range(shape.n_layer):
-            normed = self._norm(x, self._layer(il, "attn_norm"))
+            normed, leave = self._convolve(il, "attn", self._norm(x, self._layer(il, "attn_norm")))
             k, v = (
                 np.repeat(np.concatenate(pair), shape.n_head // shape.n_head_kv, axis=1)
                 for pair in zip(self._keys_values(il, fused, before), self._keys_values(il, normed, pos), strict=True)
@@ -85,17 +86,74 @@ class Block:
             if shape.has_sinks:
                 total = total + np.exp(self._layer(il, "attn_sinks").reshape(-1, 1, 1) - top)
             out = np.einsum("hqk,khd->qhd", e / total, v).reshape(n, -1) @ self._layer(il, "attn_output").T
-            out = out * self._key("attention.value_scale", 1.0)
+            out = leave(out * self._key("attention.value_scale", 1.0))
             x = x + (self._norm(out, self._layer(il, "post_attention_norm")) if shape.has_post_norms else out)
-            normed = self._norm(x, self._layer(il, "ffn_norm"))
+            normed, leave = self._convolve(il, "ffn", self._norm(x, self._layer(il, "ffn_norm")))
             out = self._act(normed @ self._layer(il, "ffn_gate").T) * (normed @ self._layer(il, "ffn_up").T)
-            out = out @ self._layer(il, "ffn_down").T
+            out = leave(out @ self._layer(il, "ffn_down").T)
             x = x + (self._norm(out, self._layer(il, "post_ffw_norm")) if shape.has_post_norms else out)
             if shape.has_post_norms:
                 x = x * self._layer(il, "layer_output_scale")
-        logits = self._norm(x, self.tensors["output_norm.weight"]) @ self.output.T
-        if not shape.n_vocab_dft:
-            return logits
-        full = np.full((n, shape.n_vocab), -np.inf)
-        full[:, self.tensors["d2t"].astype(int)] = logits
+        hidden = self._norm(x, self.tensors["output_norm.weight"])
+        logits = self._spread(hidden @ self.output.T, -np.inf)
+        if shape.markov_rank:
+            self._add_markov(logits, hidden, id_last)
+        if shape.selector:
+            self._make_lattice(logits, hidden, id_last)
+        return logits
+
+    def _spread(self, x: np.ndarray, other: float) -> np.ndarray:
+        """Values of a draft vocabulary, in that of the target."""
+        if not self.shape.n_vocab_dft:
+            return x
+        full = np.full((len(x), self.shape.n_vocab), other)
+        full[:, self.tensors["d2t"].astype(int)] = x
         return full
+
+    def _convolve(self, il: int, part: str, x: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Of DFlash2: what enters a part of a layer, and what what leaves it goes through."""
+        if not self.shape.selector:
+            return x, lambda out: out
+        _, _, n_taps, n_group = self.shape.selector
+        dynamic = (x @ self._layer(il, f"{part}_conv_proj").T).reshape(len(x), 2, n_taps, -1)
+        weights = np.repeat(dynamic, n_group, axis=-1) + self.tensors[f"blk.{il}.{part}_conv_base"]
+
+        def convolved(values: np.ndarray, side: int) -> np.ndarray:
+            out = np.zeros_like(values)
+            for tap in range(min(n_taps, len(values))):
+                out[tap:] += weights[tap:, side, tap] * values[: len(values) - tap]
+            return out
+
+        return convolved(x, 0), lambda out: convolved(out, 1)
+
+    def _add_markov(self, logits: np.ndarray, hidden: np.ndarray, id_last: int) -> None:
+        """Of DSpark: each row knows the best token of the one before; self.confidence."""
+        w1, w2 = self.tensors["markov_w1.weight"], self.tensors["markov_w2.weight"]
+        previous, self.confidence = id_last, np.zeros(len(logits))
+        for i in range(self.shape.n_first, len(logits)):
+            logits[i] += self._spread((w2 @ w1[previous])[None], 0.0)[0]
+            if self.shape.has_confidence:
+                score = self.tensors["conf_proj.weight"].reshape(-1) @ np.concatenate([hidden[i], w1[previous]])
+                self.confidence[i] = 1.0 / (1.0 + np.exp(-score - self.tensors["conf_proj.bias"].item()))
+            previous = int(logits[i].argmax())
+
+    def _make_lattice(self, logits: np.ndarray, hidden: np.ndarray, id_last: int) -> None:
+        """Of DFlash2: self.candidates of each row, and self.scores behind those of the row before."""
+        assert self.shape.selector
+        k = self.shape.selector[1]
+        before, after = self.tensors["selector_predecessor.weight"], self.tensors["selector_successor.weight"]
+        gate = hidden @ self.tensors["selector_hidden.weight"].T
+        self.candidates = np.argsort(-logits, axis=-1, kind="stable")[:, :k]
+        self.scores = np.zeros((len(logits), k, k))
+        for i in range(1, len(logits)):
+            previous = [id_last] * k if i == 1 else self.candidates[i - 1]
+            found = self.candidates[i]
+            self.scores[i] = (before[previous] * gate[i]) @ after[found].T + logits[i, found]
+
+    def drafted(self, n: int) -> list[int]:
+        """The first n tokens on the way through the lattice that is best at each step."""
+        tokens, best = [], 0
+        for candidates, scores in zip(self.candidates[1 : n + 1], self.scores[1:], strict=False):
+            best = int(scores[best].argmax())
+            tokens.append(int(candidates[best]))
+        return tokens
