@@ -140,14 +140,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         Args:
             model_path: the target, a GGUF file.
             draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
-            draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
+            draft: "auto" drafts in every step what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
                 own file; and "ngram", which drafts what followed before where the text ended as it ends now, and costs
                 nothing. Default: all that there is, "mtp" without a head; without both "ngram" if draft="auto" is
                 given, else nothing.
-            draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
+            draft_n_max: how many tokens that follow each other to draft per step, at most (default 3, in auto 8).
             draft_ngram_n_max: the same of the n-gram drafter (default: draft_n_max if given, else 32).
             draft_ngram_store: look for the end of the text in what others wrote too: an NgramStore, or True for one
                 that all objects of this process on the same model file share.
@@ -413,8 +413,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     @property
     def head(self) -> Head | None:
-        """The head and the type it is loaded in; None without one."""
-        return self._loaded.head
+        """The head and the type it is loaded in; None without one, and after `close`."""
+        return None if self._loaded_model is None else self._loaded_model.head
 
     @property
     def planner(self) -> Planner | None:
@@ -710,7 +710,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         stream: bool = False,
         progress: bool | None = None,
     ) -> list[BatchResult] | BatchStream:
-        """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
+        """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per step for all.
 
         Each prompt gets what `create_completion` would give it alone, and its own error, if that is what it ends with.
         Finished ones make room for those that wait, and prompts that begin alike share what was evaluated. What the
