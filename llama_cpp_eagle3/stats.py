@@ -14,7 +14,7 @@ _NS = 1e-9
 class Stats:
     """Counters of one or several generations.
 
-    A round is one pass of the target over the last token and its draft. The names follow llama.cpp and vLLM:
+    A step is one pass of the target over the last token and its draft. The names follow llama.cpp and vLLM:
     `mean_acceptance_length`, `draft_acceptance_rate`, `metrics()`.
     """
 
@@ -22,10 +22,10 @@ class Stats:
     """Prompt tokens evaluated; those found in the cache are not counted."""
     tokens: int = 0
     """Tokens generated."""
-    rounds: int = 0
+    steps: int = 0
     """Passes of the target after the prompt."""
     drafts: int = 0
-    """Rounds that had something drafted."""
+    """Steps that had something drafted."""
     drafted: int = 0
     """Drafted tokens that were judged. If the consumer stops asking half-way, the rest of the draft is not counted."""
     accepted: int = 0
@@ -53,8 +53,8 @@ class Stats:
     total_ns: int = 0
 
     def without_prompt(self) -> Stats:
-        """The counters of what was generated alone, but for the rounds, which sequences may share."""
-        return replace(self, prompt_tokens=0, rounds=0)
+        """The counters of what was generated alone, but for the steps, which sequences may share."""
+        return replace(self, prompt_tokens=0, steps=0)
 
     def begin_draft(self, draft: Draft) -> None:
         """A draft is verified."""
@@ -66,7 +66,7 @@ class Stats:
             self.accepted_per_position += [0] * (draft.depth - n)
 
     def judge(self, draft: Draft, i: int, node: int) -> None:
-        """Count the i-th token of a round: it is token `node` of the draft; -1: it is none, which refuses the rest."""
+        """Count the i-th token of a step: it is token `node` of the draft; -1: it is none, which refuses the rest."""
         self.tokens += 1
         if node < 0:
             self.drafted += len(draft.tokens) - i
@@ -80,8 +80,8 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per round: 1 + accepted / rounds."""
-        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+        """Tokens per step: 1 + accepted / steps."""
+        return 1.0 + self.accepted / self.steps if self.steps else 1.0
 
     @property
     def draft_acceptance_rate(self) -> float:
@@ -90,8 +90,8 @@ class Stats:
 
     @property
     def acceptance_rate_per_position(self) -> list[float]:
-        """Part of all rounds in which the 1st, 2nd, ... drafted token was accepted."""
-        return [n / self.rounds if self.rounds else 0.0 for n in self.accepted_per_position]
+        """Part of all steps in which the 1st, 2nd, ... drafted token was accepted."""
+        return [n / self.steps if self.steps else 0.0 for n in self.accepted_per_position]
 
     @property
     def calibrate_seconds(self) -> float:
@@ -185,7 +185,7 @@ class Stats:
         if self.drafted:
             per_position = " ".join(f"{100 * rate:.0f}" for rate in self.acceptance_rate_per_position)
             parts += [
-                f"{self.rounds} rounds",
+                f"{self.steps} steps",
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
