@@ -51,7 +51,7 @@ class LoadedModel:
             ngram_store: see `Eagle3Llama`, as the following two.
             prefill_budget: see there.
             prefix_cache_bytes: see there.
-            log: told what users should know.
+            log: called with lines for the user.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.

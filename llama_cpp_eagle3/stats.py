@@ -1,4 +1,4 @@
-"""Figures of speculative decoding: how much was drafted, how much was accepted, where the time went."""
+"""Figures of speculative decoding: tokens drafted and accepted, and the time of each part of a step."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Stats:
     """
 
     prompt_tokens: int = 0
-    """Prompt tokens evaluated; those found in the cache are not counted."""
+    """Prompt tokens evaluated; those of a cached prefix are not counted."""
     tokens: int = 0
     """Tokens generated."""
     steps: int = 0
     """Passes of the target after the prompt."""
     drafts: int = 0
-    """Steps that had something drafted."""
+    """Steps that verified a draft."""
     drafted: int = 0
-    """Drafted tokens that were judged. If the consumer stops asking half-way, the rest of the draft is not counted."""
+    """Drafted tokens that were accepted or rejected. If the consumer stops within a draft, its rest is not counted."""
     accepted: int = 0
     """Drafted tokens that the target's own sampler chose too."""
     accepted_per_position: list[int] = field(default_factory=list)
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
-    # by source: in whole drafts; what both suggested counts for both
+    # by source, of whole drafts; a token that both drafted counts for both
     head_drafted: int = 0
     """Tokens that the head drafted and the target verified."""
     head_accepted: int = 0
     ngram_drafted: int = 0
-    """Tokens that followed the same words before, in the text or in others, and that the target verified."""
+    """Tokens that the n-gram drafter drafted and the target verified."""
     ngram_accepted: int = 0
 
     why_not_drafted: str = ""
-    """Why there was no draft, if there was none."""
+    """Why nothing was drafted, if nothing was."""
 
     # nanoseconds on the wall
     calibrate_ns: int = 0
@@ -53,7 +53,7 @@ class Stats:
     total_ns: int = 0
 
     def without_prompt(self) -> Stats:
-        """The counters of what was generated alone, but for the steps, which sequences may share."""
+        """The counters without those of the prompt, and without the steps, which sequences may share."""
         return replace(self, prompt_tokens=0, steps=0)
 
     def begin_draft(self, draft: Draft) -> None:
@@ -95,37 +95,37 @@ class Stats:
 
     @property
     def calibrate_seconds(self) -> float:
-        """Time to measure what passes cost, before the first generation; not in the total."""
+        """Seconds of measuring what passes cost, before the first generation; not in the total."""
         return self.calibrate_ns * _NS
 
     @property
     def prefill_seconds(self) -> float:
-        """Time for the prompt, the drafter's part included."""
+        """Seconds of prefill, in target and drafter."""
         return self.prefill_ns * _NS
 
     @property
     def draft_seconds(self) -> float:
-        """Time in the drafter: proposals, and taking in the rows of accepted tokens."""
+        """Seconds in the drafter: drafting, and evaluating the rows of accepted tokens."""
         return self.draft_ns * _NS
 
     @property
     def verify_seconds(self) -> float:
-        """Time in the target's passes."""
+        """Seconds in the target's passes."""
         return self.verify_ns * _NS
 
     @property
     def sample_seconds(self) -> float:
-        """Time in the sampler chain, logits processors and stopping criteria included."""
+        """Seconds in the sampler chain, logits processors and stopping criteria included."""
         return self.sample_ns * _NS
 
     @property
     def other_seconds(self) -> float:
-        """What is left: our own bookkeeping."""
+        """Seconds that are left: our own bookkeeping."""
         return max(0, self.total_ns - self.prefill_ns - self.draft_ns - self.verify_ns - self.sample_ns) * _NS
 
     @property
     def total_seconds(self) -> float:
-        """Time inside `generate` and `eval`; the time that the consumer takes between two tokens is not counted."""
+        """Seconds inside `generate` and `eval`, without those of the consumer between two tokens."""
         return self.total_ns * _NS
 
     @property
