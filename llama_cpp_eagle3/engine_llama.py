@@ -57,7 +57,7 @@ class EngineLlama(Llama):  # type: ignore[misc]
 
     # how to draft, see Eagle3Llama
     draft: str
-    draft_sources: Sequence[Literal["head", "mtp", "ngram"]]
+    draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]]
     draft_n_max: int
     draft_ngram_n_max: int
     draft_n_min: int

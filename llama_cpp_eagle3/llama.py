@@ -28,6 +28,7 @@ from .model_options import ModelOptions
 from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
 from .planning import keep_corrections, load_costs
+from .simple import is_model
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Eagle3Llama(GeneratingLlama):
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "mtp", "ngram"]] | None = None,
+        draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -103,14 +104,15 @@ class Eagle3Llama(GeneratingLlama):
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
+            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; or a small model of the
+                target's vocabulary, which drafts by itself.
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
-                own file; and "ngram", which drafts what followed before where the text ended as it ends now, and costs
-                nothing. Default: all that there is, "mtp" without a head; without both "ngram" if draft="auto" is
-                given, else nothing.
+                own file; "simple", the small model that draft_model_path names; and "ngram", which drafts what followed
+                before where the text ended as it ends now, and costs nothing. Default: all that there is, "mtp" without
+                a draft_model_path; without both "ngram" if draft="auto" is given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
             draft_ngram_n_max: the same of the n-gram drafter (default: draft_n_max if given, else 32).
             draft_ngram_store: look for the end of the text in what others wrote too: an NgramStore, or True for one
@@ -195,6 +197,7 @@ class Eagle3Llama(GeneratingLlama):
             has_block=draft_target_layers is None
             and not any(llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only"))
             and has_block(path),
+            is_small_model=draft_model_path is not None and is_model(os.path.expanduser(os.fspath(draft_model_path))),
         )
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
@@ -232,6 +235,9 @@ class Eagle3Llama(GeneratingLlama):
             more = ModelOptions.of(devices, override_tensor, lora, model_params, cpu_kernels)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
+            if self._loading.uses_small_model:
+                assert draft_options.model_path is not None
+                check_file(draft_options.model_path, {}, checked)
             with file_errors(path):
                 super().__init__(path, **options)
             self.draft_model = draft_model
@@ -269,6 +275,8 @@ class Eagle3Llama(GeneratingLlama):
                     loading.drop_block()
                     self.draft_sources = loading.draft.sources
                     self._info(f"the target's own block for multi-token prediction does not draft: {e}")
+            elif loading.uses_small_model:
+                self._head = Head(lambda _: loading.make_small_drafter(model, context_params, target, log), None)
             else:
                 self._head = Head(
                     lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
