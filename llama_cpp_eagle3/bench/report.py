@@ -165,6 +165,32 @@ def plot_curves(
         panel.legend(fontsize=8)
 
 
+def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:
+    """How a head learned: loss on held-out text, and the mean acceptance length that it would have there.
+
+    Args:
+        path: the file; its ending says which format.
+        log: evaluations, with rows, loss, length (None: no text to play rounds on) and right, a share for each step.
+
+    Raises:
+        Eagle3Error: no matplotlib.
+    """
+    with _figure(path, 9, 3.5) as figure:
+        loss, right, length = figure.subplots(1, 3)
+        rows = [entry["rows"] for entry in log]
+        loss.plot(rows, [entry["loss"] for entry in log], marker="o", ms=3)
+        for i, shares in enumerate(zip(*(entry["right"] for entry in log), strict=True)):
+            right.plot(rows, shares, marker="o", ms=3, label=f"step {i + 1}")
+        known = [(entry["rows"], entry["length"]) for entry in log if entry["length"] is not None]
+        length.plot([row for row, _ in known], [value for _, value in known], marker="o", ms=3)
+        for panel, title in ((loss, "loss"), (right, "drafts right"), (length, "mean acceptance length")):
+            panel.set_title(title, loc="left", fontsize=9)
+            panel.set_xlabel("rows trained on")
+        if log:
+            right.legend(fontsize=8)
+        right.set_ylim(0, 1)
+
+
 @contextmanager
 def _figure(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Any]:
     """A figure to draw on, saved at the end: the same drawing gives the same file."""
@@ -172,7 +198,7 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Iterat
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as e:
-        raise Eagle3Error("no matplotlib: pip install 'llama-cpp-eagle3[bench]'") from e
+        raise Eagle3Error("no matplotlib: pip install matplotlib") from e
     with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     first = _first(args)
     if args.single_turn and first is None:
         raise ValueError("--single-turn: say what with -p TEXT or -f FNAME")
-    resolve_pair(args)
+    resolve_pair(args, chats=True)
     draft = head_of(args)
     with load_model(args, draft) as llm:
         calibrate(llm)

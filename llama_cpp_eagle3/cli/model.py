@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators, local_devices, read_target
+from ..errors import HubError
 from ..llama import Eagle3Llama
-from ..models import bundled_pair
+from ..models import bundled_pair, smollm2
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
 from .hub import fetch_files
 from .log import log_to
@@ -33,8 +35,12 @@ def progress_bar(total: float, desc: str, unit: str = "") -> Any:
     return tqdm(total=total, desc=desc, unit=unit, leave=False, dynamic_ncols=True, delay=0.5)
 
 
-def resolve_pair(args: argparse.Namespace) -> bool:
-    """Set `model` and `model_draft`: files as named, from the hub, or the bundled pair; returns whether it is that.
+def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
+    """Set `model` and `model_draft`: files as named, from the hub, or a pair of ours; returns whether it is that.
+
+    Args:
+        args: the flags.
+        chats: ours is SmolLM2, which is fetched once, and the bundled pair only where that cannot be.
 
     Raises:
         ValueError: flags contradict each other.
@@ -44,9 +50,23 @@ def resolve_pair(args: argparse.Namespace) -> bool:
     if args.model is not None:
         return False
     if args.model_draft is not None:
-        raise ValueError("-md needs a target: the bundled pair has a head of its own")
-    args.model, args.model_draft = (str(path) for path in bundled_pair())
+        raise ValueError("-md needs a target, named with -m: without one a model of ours is loaded, with its own head")
+    target, head = _chat_pair() if chats else bundled_pair()
+    args.model, args.model_draft = str(target), head and str(head)
+    if head is None and args.spec_type is None:
+        args.spec_type = ("ngram-simple",)
     return True
+
+
+def _chat_pair() -> tuple[Path, Path | None]:
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        return smollm2(say)
+    except (HubError, OSError) as e:
+        say(f"{e}\nthe bundled pair is used instead: it writes Python, and does not chat")
+        return bundled_pair()
 
 
 def list_devices() -> int:

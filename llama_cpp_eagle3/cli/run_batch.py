@@ -90,5 +90,5 @@ def report(totals: dict[str, Total]) -> Iterator[str]:
 def batch_server(args: argparse.Namespace) -> Server:
     """The pair that the flags name, or the bundled one, to be started."""
     configure(args.log_format, args.verbose)
-    resolve_pair(args)
+    resolve_pair(args, chats=True)
     return load_server(args, serve_options(args, why_no_draft(args)))

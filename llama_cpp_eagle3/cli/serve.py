@@ -1,6 +1,6 @@
 """Serve a target and its head over HTTP, with the flags and endpoints of llama-server, compatible with OpenAI's API.
 
-Without -m the bundled pair is served.
+Without -m it is SmolLM2-135M-Instruct, which is fetched once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         from ..serve.run import run as run_server
         from .server import load_server, why_no_draft
     configure(args.log_format, args.verbose)
-    resolve_pair(args)
+    resolve_pair(args, chats=True)
     if not Path(args.model).is_file():
         raise ValueError(f"'{args.model}' is missing: -m takes a GGUF file")
     options = serve_options(args, why_no_draft(args))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..serve.embedder import POOLING
 from ..serve.options import ServeOptions, is_loopback
+from ..whole_file import output_path
 from .flags import LOAD, LOG, SAMPLING, SERVER, changed
 from .parser import Parser
 from .sampling_flags import given as sampling_given
@@ -63,8 +64,11 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         raise ValueError("--ssl-key-file and --ssl-cert-file belong together")
     if args.reasoning_budget < -1:
         raise ValueError("--reasoning-budget: expected a number of tokens, or -1 for no limit")
-    if min(args.max_queued_requests, args.max_body_size, args.limit_concurrency) < 1 or args.timeout <= 0:
-        raise ValueError("expected --max-queued-requests, --max-body-size, --limit-concurrency >= 1 and --timeout > 0")
+    if args.timeout <= 0:
+        raise ValueError(f"expected --timeout > 0, found {args.timeout:g}")
+    for name in ("max_queued_requests", "max_body_size", "limit_concurrency", "record_max_size"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"expected --{name.replace('_', '-')} >= 1, found {getattr(args, name)}")
     return ServeOptions(
         model_name=min(names),
         aliases=frozenset(names),
@@ -94,6 +98,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
         context_shift=args.context_shift,
         spm_infill=args.spm_infill,
         prefill_assistant=args.prefill_assistant,
+        record=None if args.record is None else output_path(args.record, args.model),
+        n_record_max=args.record_max_size << 20,
         media_http="private" if args.media_http_private else args.media_http,
     )
 

@@ -26,6 +26,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--work", type=Path, metavar="DIR", help="work folder (default: OUTPUT.work)")
     parser.add_argument("--export", type=Path, metavar="DIR", help="write a Hugging Face checkpoint too")
     parser.add_argument(
+        "--export-form", choices=("eagle", "speculators"), default="eagle",
+        help="of that checkpoint: SpecForge's, or that of vLLM's speculators (default: eagle)",
+    )  # fmt: skip
+    parser.add_argument(
         "--outtype", type=str.lower, choices=TYPES, default="q8_0", help="type of the matrices (default: q8_0)"
     )
     data = parser.add_argument_group("texts")
@@ -49,6 +53,10 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps instead")
     group.add_argument("--lr", type=float, metavar="X", help="learning rate (default: 0.6 / width of the target)")
     group.add_argument("--device", metavar="NAME", help="where the head learns (default: cuda or mps if torch has it)")
+    group.add_argument(
+        "--dtype", choices=("auto", "f32", "bf16"), default="auto",
+        help="of matrix products (default: bf16 where the device has it)",
+    )  # fmt: skip
     group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
     group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
     group.add_argument("--eval-every", type=int, default=100, metavar="N", help="steps (default: 100)")
@@ -75,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     layers = tuple(int(b) for b in args.layers.split(",")) if args.layers else ()
     settings = Settings(
         minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
-        eval_every=args.eval_every, device=args.device, patience=args.patience, seed=args.seed,
+        eval_every=args.eval_every, device=args.device, dtype=args.dtype, patience=args.patience, seed=args.seed,
     )  # fmt: skip
     job = Job(
         Path(args.model),
@@ -86,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         resume=args.resume,
         cache=args.cache,
         export=args.export,
+        export_form=args.export_form,
         n_tokens=args.tokens,
         max_tokens=args.predict,
         n_ctx=args.ctx_size,

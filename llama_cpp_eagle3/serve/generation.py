@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,8 @@ class Generation:
         self.jobs: list[Job] = []
         self._batch: list[tuple[Answer, Event]] = []
         self._wake = asyncio.Event()
+        self.on_end: Callable[[Generation], None] | None = None
+        """Called when all have ended and none was an error."""
 
     def start(self) -> None:
         """Submit the jobs to the engine thread."""
@@ -121,6 +123,8 @@ class Generation:
                         if event.reason == "error":
                             raise _error_of(event.error, answer)
                 yield batch
+            if self.on_end is not None:
+                self.on_end(self)
         finally:
             if n_left:
                 self.cancel()

@@ -120,6 +120,7 @@ async def props(request: Request) -> Response:
             "endpoint_metrics": options.metrics,
             "ui": options.ui,
             "chat_template": server.templates.source(),
+            "has_chat_template": server.templates.is_explicit,
             "chat_template_caps": server.templates.caps,
             "bos_token": _special(server, int(lib.llama_vocab_bos(vocab.pointer))),
             "eos_token": _special(server, int(lib.llama_vocab_eos(vocab.pointer))),

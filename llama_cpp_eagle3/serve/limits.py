@@ -73,6 +73,7 @@ LIMITS: dict[str, Limit] = {
     "input_prefix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_suffix": Limit(n_bytes=16 << 20, n_values=1 << 20),
     "input_extra": Limit(n_entries=1024, n_bytes=16 << 20),
+    "markdown": Limit(n_bytes=32 << 10),
     "content": Limit(n_bytes=4 << 20, n_values=1 << 20),
     "tokens": Limit(n_entries=1 << 20),
 }

@@ -55,6 +55,10 @@ class ServeOptions:
     """llama.cpp's number; None: what the model says."""
     spm_infill: bool = False
     prefill_assistant: bool = True
+    record: Path | None = None
+    """Where prompts and answers are written to; None: nowhere."""
+    n_record_max: int = 256 << 20
+    """Bytes of that file."""
     media_http: AllowHttp = False
     """Whether images are fetched from addresses that requests name."""
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -27,6 +28,7 @@ from .infill import Infill
 from .limits import check_logprobs
 from .metrics import Metrics
 from .options import ServeOptions
+from .record import Recorder
 from .request_metrics import RequestMetrics
 from .sampling_params import SEED_RANDOM, draft_of, sampling_of, stops_of
 from .schema import Completion
@@ -66,6 +68,7 @@ class Server:
         self._file_executor = Executor(_UNLIMITED_SECONDS)
         self._n_preparing = 0
         self._admission_lock = threading.Lock()
+        self.recorder = self._make_recorder(options.record) if options.record is not None else None
 
     def start(self) -> None:
         """Start the engine thread, in the running loop."""
@@ -73,7 +76,10 @@ class Server:
 
     def stop(self) -> None:
         """Cancel all requests, and free the model."""
-        if not self.engine_thread.stop():
+        has_ended = self.engine_thread.stop()
+        if self.recorder is not None:
+            self.recorder.close()
+        if not has_ended:
             _log.error("a pass does not end: the model is not freed, the process ends with it")
             return
         if not (self.executor.stop(_STOP_SECONDS) and self._file_executor.stop(_STOP_SECONDS)):
@@ -88,6 +94,9 @@ class Server:
         return Embedder(
             llm.model_address, llm.model_path, self.options.pooling, llm.context_params.n_ubatch, llm.n_threads
         )
+
+    def _make_recorder(self, path: Path) -> Recorder:
+        return Recorder(path, self.options.n_record_max, self.tokenizer)
 
     @property
     def n_slots(self) -> int:
@@ -210,6 +219,7 @@ class Server:
         """
         generation = Generation(self.engine_thread, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
+        generation.on_end = None if self.recorder is None else self.recorder.add
         generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
         return generation
 

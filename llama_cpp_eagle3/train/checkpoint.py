@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from ..convert.boundaries import IDS_KEY
 from ..whole_file import whole_file
 from .eagle import Head
 
@@ -34,15 +36,51 @@ _NAMES = {
 }
 """Modules of `Head` -> tensors of EAGLE's checkpoints."""
 
+FORMS = ("eagle", "speculators")
+"""SpecForge's, which SGLang and vLLM load; and speculators', which vLLM serves with the target that it names."""
 
-def config_of(head: Head) -> dict[str, Any]:
-    """config.json as SpecForge writes it, which SGLang and vLLM load."""
+
+def speculators_config(head: Head, verifier: str, n_max: int = 4) -> dict[str, Any]:
+    """config.json as speculators writes it. Everything is said: what is missing has other defaults in each reader.
+
+    verifier: the target's name or folder.
+    """
     cfg = head.cfg
     return {
-        "architectures": ["LlamaForCausalLMEagle3"],
+        "speculators_model_type": "eagle3",
+        "architectures": ["Eagle3Speculator"],
+        "draft_vocab_size": len(head.d2t),
+        "target_hidden_size": None,  # as wide as the head
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "fc_norm": head.norms.fc_norm,
+        "norm_output": head.norms.norm_output,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "eagle_aux_hidden_state_layer_ids": list(cfg.boundaries),  # these are boundaries here
+        "torch_dtype": "float32",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": n_max,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": verifier, "architectures": []},
+        },
+        "transformer_layer_config": _layer_config(head),
+    }
+
+
+def _layer_config(head: Head) -> dict[str, Any]:
+    cfg = head.cfg
+    return {
         "model_type": "llama",
         "hidden_size": cfg.n_embd,
-        "target_hidden_size": cfg.n_embd,
         "intermediate_size": head.n_ff,
         "num_hidden_layers": 1,
         "num_attention_heads": cfg.n_head,
@@ -53,26 +91,56 @@ def config_of(head: Head) -> dict[str, Any]:
         "rope_theta": cfg.rope_base,
         "max_position_embeddings": cfg.n_ctx,
         "vocab_size": cfg.n_vocab,
-        "draft_vocab_size": len(head.d2t),
         "attention_bias": False,
-        "tie_word_embeddings": False,
-        "fc_norm": head.norms.fc_norm,
-        "norm_output": head.norms.norm_output,
-        "torch_dtype": "float32",
-        "eagle_config": {
-            # SGLang and vLLM count a layer's output as the layer, we count layers before the state
-            "eagle_aux_hidden_state_layer_ids": [b - 1 for b in cfg.boundaries],
-            "use_aux_hidden_state": True,
-        },
+        "mlp_bias": False,
     }
 
 
-def export(head: Head, folder: Path) -> None:
-    """Write config.json and model.safetensors."""
+def config_of(head: Head) -> dict[str, Any]:
+    """config.json as SpecForge writes it, which SGLang and vLLM load."""
+    cfg = head.cfg
+    return {
+        **_layer_config(head),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "target_hidden_size": cfg.n_embd,
+        "draft_vocab_size": len(head.d2t),
+        "tie_word_embeddings": False,
+        "norm_before_residual": False,
+        "fc_norm": head.norms.fc_norm,
+        "norm_output": head.norms.norm_output,
+        "torch_dtype": "float32",
+        **_layer_ids(cfg.boundaries, cfg.n_layer),
+    }
+
+
+def _layer_ids(boundaries: Sequence[int], n_layer: int) -> dict[str, Any]:
+    """What EAGLE's form says of them: nothing, if they are those that all readers mean by that.
+
+    Otherwise readers differ (`convert.boundaries`). Boundaries as they are at the top are understood by vLLM, llama.cpp
+    and us, inside `eagle_config` by SGLang, but for ids that begin with 1, which SGLang takes for layers' outputs.
+    """
+    eagle: dict[str, Any] = {"use_aux_hidden_state": True}
+    if tuple(boundaries) == (2, n_layer // 2, n_layer - 3):
+        return {"eagle_config": eagle}
+    ids = {IDS_KEY: list(boundaries)}
+    return {**ids, "eagle_config": eagle if boundaries[0] == 1 else {**eagle, **ids}}
+
+
+def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") -> None:
+    """Write config.json and model.safetensors.
+
+    Args:
+        head: the head.
+        folder: where.
+        form: one of FORMS.
+        verifier: name of the target, which speculators' form has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Any] = {}
     state = head.state_dict()
     for name, theirs in (_NAMES | {f"fc_norm.{i}": f"fc_norm.{i}" for i in range(len(head.fc_norm))}).items():
+        if form == "speculators":
+            theirs = theirs.replace("midlayer", "layers.0")
         tensors[f"{theirs}.weight"] = state[f"{name}.weight"].float().cpu().numpy()
     d2t = head.d2t.cpu().numpy().astype(np.int64)
     tensors["d2t"] = d2t - np.arange(len(d2t))
@@ -82,7 +150,8 @@ def export(head: Head, folder: Path) -> None:
     with whole_file(folder / "model.safetensors") as part:
         save_file(tensors, part)
     with whole_file(folder / "config.json") as part:
-        part.write_text(json.dumps(config_of(head), indent=2) + "\n")
+        config = config_of(head) if form == "eagle" else speculators_config(head, verifier)
+        part.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def draft_vocabulary(counts: np.ndarray[Any, Any], n_draft: int) -> Tensor:

@@ -95,7 +95,7 @@ class Head(nn.Module):
         if self.norms.fc_norm:
             parts = rows.split(self.cfg.n_embd, dim=-1)
             rows = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
-        return self.fc(rows)
+        return self.fc(rows).float()  # what steps add to stays f32 where products are bf16
 
     def tail(self, state: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Residual and feed-forward: (the next recurrent state, what the lm_head reads)."""

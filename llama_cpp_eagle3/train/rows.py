@@ -256,6 +256,6 @@ def cache_path(cache: Path, number: int) -> Path:
     return cache / f"{number:07d}.safetensors"
 
 
-def cache_bytes(texts: Sequence[Text], n_values: int) -> int:
-    """Size of a cache of these texts, with rows of n_values."""
-    return sum(len(text.tokens) for text in texts) * (4 + 2 * n_values + 6 * TOP_K)
+def cache_bytes(n_tokens: int, n_values: int) -> int:
+    """Size of a cache of texts with so many tokens, prompts and answers, with rows of n_values."""
+    return n_tokens * (4 + 2 * n_values + 6 * TOP_K)

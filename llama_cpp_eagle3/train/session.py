@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from .._core import read_target
+from ..bench.report import plot_training
 from ..convert import convert
 from ..errors import Eagle3Error
 from ..pair import fingerprint
@@ -46,6 +49,7 @@ class Job:
     resume: bool = False
     cache: Path | None = None
     export: Path | None = None
+    export_form: str = "eagle"
     n_tokens: int = 1_000_000
     """Of answers."""
     max_tokens: int = 320
@@ -94,13 +98,12 @@ def run(job: Job) -> None:
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
     boundaries_of(job.target, job.layers)  # say no before the work begins
     store = Store(job.folder)
+    if job.cache is not None:
+        _check_cache(job, job.cache, store)
     make_texts(job, store)
     texts = _usable(store.texts)
     split(texts)  # are there enough?
     head = head or make_head(job, texts)
-    if job.cache is not None:
-        size = cache_bytes(texts, len(head.cfg.boundaries) * head.cfg.n_embd)
-        _say(f"rows are kept in '{job.cache}': {size / 1e9:.1f} GB")
     extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading)
     try:
         trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training)
@@ -109,14 +112,25 @@ def run(job: Job) -> None:
         extractor.close()
     best = trainer.load_best()
     _say(f"best on held-out text: {json.dumps(best)}")
+    draw(trainer.log, job.folder / "training.png")
     write_head(job, head)
     tell_worth(job, split(texts)[1])
+
+
+def draw(log: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A picture of how it went: loss and acceptance on held-out text over the rows that were trained on."""
+    try:
+        plot_training(path, log)
+    except Eagle3Error as e:  # no matplotlib
+        _say(f"no picture: {e}")
+        return
+    _say(f"drew '{path}'")
 
 
 def write_head(job: Job, head: Head) -> None:
     """The GGUF, and the checkpoint that it is made of."""
     folder = job.export or job.folder / "checkpoint"
-    export(head, folder)
+    export(head, folder, job.export_form, job.target.stem)
     convert(
         folder,
         job.target,
@@ -182,6 +196,32 @@ def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prom
             )
         store.add_prompts(prompts)
         yield prompts
+
+
+def _check_cache(job: Job, cache: Path, store: Store) -> None:
+    """Say how large the cache will be, before anything is written.
+
+    Raises:
+        ValueError: the disk has less room.
+    """
+    info = read_target(str(job.target))
+    n_values = len(boundaries_of(job.target, job.layers)) * info.n_embd
+    n_known = sum(len(text.tokens) for text in store.texts)
+    per_answer = n_known / store.n_tokens if store.n_tokens else 1 + 64 / job.max_tokens  # with its prompt
+    n_tokens = max(n_known, round(per_answer * job.n_tokens))
+    cache.mkdir(parents=True, exist_ok=True)
+    size = cache_bytes(n_tokens, n_values)
+    n_there = sum(file.stat().st_size for file in cache.glob("*.safetensors"))
+    free = shutil.disk_usage(cache).free
+    _say(
+        f"the cache in '{cache}' grows to about {size / 1e9:.2f} GB ({cache_bytes(1, n_values)} bytes a token); "
+        f"{n_there / 1e9:.2f} GB are there, {free / 1e9:.1f} GB are free"
+    )
+    if size - n_there > free:
+        raise ValueError(
+            f"--cache: '{cache}' would need {(size - n_there) / 1e9:.2f} GB more and the disk has {free / 1e9:.2f}: "
+            "ask for fewer --tokens, or train without a cache"
+        )
 
 
 def n_steps(job: Job) -> int:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Settings:
     """None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096, about the field's 1e-4."""
     device: str | None = None
     """Where the head learns, as torch names it; None = an accelerator if there is one."""
+    dtype: str = "auto"
+    """Of matrix products: "bf16", "f32", or "auto": bf16 where the device has it. Weights and norms are f32."""
     warmup: int = 30
     batch: int = 4
     """Texts per step."""
@@ -69,6 +72,14 @@ def _default_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def native_bf16(device: str) -> bool:
+    """Whether a device multiplies bf16 itself, and not by way of f32."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    # torch says it nowhere else: with AVX-512 alone it would widen them, which is slower than f32
+    return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
     """(texts to train on, texts that are held out). A text stays where it is when others come.
 
@@ -89,7 +100,10 @@ class Trainer:
         """Begin, or go on from what lies in the folder."""
         self.head, self.source, self.folder, self.settings = head, source, folder, settings
         self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
-        head.to(settings.device or _default_device())
+        device = settings.device or _default_device()
+        head.to(device)
+        self.uses_bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and native_bf16(device))
+        self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
         self.all_texts = list(texts)
         self.teacher = Teacher(head.d2t, len(head.tok_embd))
         decayed = [p for p in head.parameters() if p.dim() == 2]
@@ -206,7 +220,8 @@ class Trainer:
             anchors = anchors_of(sample, s.ttt_steps, s.anchors, rng)
             if not len(anchors):
                 continue
-            loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
+            with self._autocast():
+                loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
             (loss / len(samples)).backward()
             figures.add(of_sample)
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), s.clip))
@@ -233,10 +248,11 @@ class Trainer:
         rng = np.random.default_rng(0)
         for sample in self.source.stream(held):
             anchors = anchors_of(sample, s.ttt_steps, 48, rng)
-            if len(anchors):
-                loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
-            if sample.temperature == 0:
-                play(self.head, sample, s.n_max, rounds)
+            with self._autocast():
+                if len(anchors):
+                    loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
+                if sample.temperature == 0:
+                    play(self.head, sample, s.n_max, rounds)
         found = {
             "step": self.step,
             "epoch": self.epoch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,15 @@ def body(url, text=BEFORE, **more):
 @pytest.fixture(scope="module")
 def url(vlm):
     return f"data:image/png;base64,{base64.b64encode(vlm.file).decode()}"
+
+
+def test_what_was_said_of_images_is_not_recorded(vlm, head, url, tmp_path):
+    path = tmp_path / "record.jsonl"
+    with Running(vlm, head, draft="chain", mmproj_path=vlm.mmproj, options={"record": path}) as other:
+        other.ask("/v1/chat/completions", body(url))
+        other.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "no image"}], "max_tokens": 3})
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert "no image" in line["text"]
 
 
 def test_chat_with_an_image(running, url):

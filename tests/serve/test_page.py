@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serving import Running
+from tiny import without_template
 
 selenium = pytest.importorskip("selenium")
 
@@ -63,7 +64,7 @@ def test_a_conversation(running: Running, browser: Chrome) -> None:
     body = {"messages": [{"role": "user", "content": "the self"}], "temperature": 0, "max_tokens": 20}
     answer = running.ask("/v1/chat/completions", body)
     expected = answer["choices"][0]["message"]["content"]
-    shown = browser.execute_script("return document.querySelector('.assistant').textContent")
+    shown = browser.execute_script("return document.querySelector('.assistant .tokens').textContent")
     assert shown == expected
     tinted = browser.execute_script(
         "return [...document.querySelectorAll('.drafted')].map(e => e.textContent).join('')"
@@ -84,6 +85,78 @@ def test_a_conversation(running: Running, browser: Chrome) -> None:
     assert not last.find_elements(By.CSS_SELECTOR, ".drafted")
     assert "no drafts" in text_of(browser, "#figures")
     browser.execute_script("document.getElementById('drafting').click()")
+
+
+NASTY = (
+    "# Title\n\nSome **bold** text, `code < 1`, a [link](https://example.org/a), a [bad one](javascript:bad()), "
+    "![picture](http://example.org/x.png).\n\n```python\nif a < b:\n    print('<b>')\n```\n\n"
+    "<script>bad()</script><img src=x onerror='bad()'><svg onload=bad()>\n\n"
+    "| a | b |\n|---|---|\n| 1 | <a href='javascript:bad()'>x</a> |\n\n"
+    '<javascript:bad()> [r]\n\n[r]: javascript:bad()\n\n```"><script>bad()</script>\nx\n```\n'
+)
+
+
+def test_answers_are_markdown(running: Running, browser: Chrome) -> None:
+    """Headings, code and links are shown as such; what is HTML stays text, and nothing of it runs."""
+    browser.get(running.url)
+    script = "window.bad = () => { window.hurt = true }; render(add('assistant'), arguments[0])"
+    browser.execute_script(script, NASTY)
+    wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".markdown table"))
+    assert text_of(browser, ".markdown h1") == "Title"
+    assert text_of(browser, ".markdown strong") == "bold"
+    code = browser.find_elements(By.CSS_SELECTOR, ".markdown pre code")
+    assert code[0].get_attribute("class") == "language-python"
+    assert code[0].text == "if a < b:\n    print('<b>')"
+    shown = text_of(browser, ".markdown")
+    assert "<script>bad()</script><img src=x onerror='bad()'><svg onload=bad()>" in shown
+    links = browser.find_elements(By.CSS_SELECTOR, ".markdown a")
+    assert [link.get_attribute("href") for link in links] == ["https://example.org/a", "http://example.org/x.png"]
+    assert all(link.get_attribute("rel") == "noopener noreferrer" for link in links)
+    assert not browser.find_elements(By.CSS_SELECTOR, ".markdown :is(script, img, svg, iframe, object, style)")
+    # and if some HTML had come through, the policy would not let it run
+    browser.execute_script(
+        "const div = document.createElement('div'); div.innerHTML = \"<img src='data:,' onerror='bad()'>\";"
+        "document.body.append(div); const s = document.createElement('script'); s.textContent = 'bad()'; div.append(s);"
+    )
+    wait(browser, lambda: browser.execute_script("return document.querySelector('img').complete"))
+    assert browser.execute_script("return window.hurt") is None
+    refused = [entry for entry in browser.get_log("browser") if "Content Security Policy" in entry["message"]]
+    assert len(refused) == 2, refused
+
+
+def test_tokens_or_markdown(running: Running, browser: Chrome) -> None:
+    """A finished answer is Markdown; a switch shows its tokens, and which were drafted."""
+    browser.get(running.url)
+    set_field(browser, "temperature", 0)
+    set_field(browser, "max_tokens", 20)
+    send(browser, "the self")
+    wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".assistant .markdown"))
+
+    def shown() -> list[bool]:
+        found = (browser.find_elements(By.CSS_SELECTOR, f".assistant .{kind}")[0] for kind in ("drafted", "markdown"))
+        return [element.is_displayed() for element in found]
+
+    assert shown() == [False, True]
+    browser.find_element(By.ID, "rendered").click()
+    assert shown() == [True, False]
+
+
+def test_an_answer_too_long_for_markdown(running: Running, browser: Chrome) -> None:
+    """It stays as it is, and says so."""
+    browser.get(running.url)
+    browser.execute_script("const t = add('assistant'); append(t, 'abc', 'own'); render(t, 'x'.repeat(40000))")
+    wait(browser, lambda: "not shown as Markdown" in text_of(browser, ".error"))
+    assert "32768" in text_of(browser, ".error")
+    assert "abc" in text_of(browser, ".assistant")
+
+
+def test_rendering_is_bounded(running: Running) -> None:
+    """Texts that parsers fear take no longer than their size explains; what is no text is refused."""
+    for unit in ("[", "*a", "> "):
+        html = running.ask("/markdown", {"markdown": unit * (32768 // len(unit))})["html"]
+        assert html.startswith(("<p>", "<blockquote>"))
+    assert running.post("/markdown", {"markdown": 3}).status_code == 400
+    assert running.post("/markdown", {"markdown": "x" * 32769}).status_code == 400
 
 
 def test_stop(running: Running, browser: Chrome) -> None:
@@ -116,12 +189,44 @@ def test_it_asks_nobody_else(running: Running, browser: Chrome) -> None:
     assert all("status of 400" in entry["message"] for entry in messages), messages
 
 
+def test_a_model_without_a_template(pair: Any, tmp_path: Any, browser: Chrome) -> None:
+    """It goes on with a text, and with what it wrote if nothing is added."""
+    target, head = pair
+    plain = without_template(target, tmp_path / "plain.gguf")
+    with Running(plain, head, draft_n_max=4) as other:
+        browser.get(other.url)
+        wait(browser, lambda: text_of(browser, "#send") == "continue")
+        assert "no chat template" in text_of(browser, "#figures")
+        set_field(browser, "temperature", 0)
+        set_field(browser, "max_tokens", 12)
+        send(browser, "def f(")
+        wait(browser, lambda: idle(browser) and browser.find_elements(By.CSS_SELECTOR, ".text .drafted"))
+
+        def expected(prompt: str) -> str:
+            body = {"prompt": prompt, "temperature": 0, "max_tokens": 12}
+            return prompt + other.ask("/v1/completions", body)["choices"][0]["text"]
+
+        def text() -> str:
+            return browser.execute_script("return document.querySelector('.text').textContent")
+
+        once = expected("def f(")
+        assert text() == once
+        browser.find_element(By.ID, "send").click()
+        wait(browser, lambda: idle(browser) and len(text()) > len(once))
+        assert text() == expected(once)
+        browser.find_element(By.ID, "clear").click()
+        assert not browser.find_elements(By.CSS_SELECTOR, ".text")
+
+
 def test_without_a_browser(running: Running, tiny_target: Any) -> None:
     response = running.client.get("/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in response.headers["content-security-policy"]
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
     assert "<!doctype html>" in response.text
     assert "http://" not in response.text
     assert "https://" not in response.text
     with Running(tiny_target, options={"ui": False}) as other:
         assert other.client.get("/").status_code == 404
+        assert other.post("/markdown", {"markdown": "x"}).status_code == 404

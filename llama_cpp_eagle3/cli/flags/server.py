@@ -83,6 +83,16 @@ SERVER = (
     flag("--max-body-size", "MiB", "(default: 64)", int, default=64, is_ours=True),
     flag("--limit-concurrency", "N", "connections, then 503 (default: 512)", int, default=512, is_ours=True),
     flag(
+        "--record",
+        "FNAME",
+        "append prompts and answers, for `train -f` (default: nothing is recorded)",
+        Path,
+        is_ours=True,
+    ),
+    flag(
+        "--record-max-size", "MiB", "of that file, then recording ends (default: 256)", int, default=256, is_ours=True
+    ),
+    flag(
         "--log-format", "FORMAT", "text or json (default: text)", one_of(("text", "json")), default="text", is_ours=True
     ),
     flag(

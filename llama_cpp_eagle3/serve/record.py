@@ -1,0 +1,166 @@
+"""`--record`: prompts and answers as JSON Lines, from which `train -f` takes its prompts."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import queue
+import threading
+from pathlib import Path
+
+from ..whole_file import output_path
+from .errors import ApiError
+from .generation import Answer, Generation
+from .tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+_N_WAITING = 1024
+"""Requests that wait for the disk; beyond that they are left out."""
+_N_TAIL = 1 << 16
+LEFT_OUT = "requests with images, errors, and answers that were cancelled or are empty are left out"
+
+
+class RecordFile:
+    """Lines that are there as a whole or not at all. Several processes may append to one file.
+
+    A line is one write, under a lock that also covers the limit; what a crash has cut off is taken away by the next
+    who opens the file.
+    """
+
+    def __init__(self, path: Path, n_bytes_max: int):
+        """Open it, or make it: for its owner alone, since it holds what people said.
+
+        Raises:
+            OSError: it cannot be written, or is no regular file.
+        """
+        self.path, self.n_bytes_max = output_path(path), n_bytes_max
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            self._cut_tail()
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all lines."""
+        return os.fstat(self._fd).st_size
+
+    def append(self, line: bytes) -> bool:
+        """Write a line; False if it would not fit below the limit any more.
+
+        Raises:
+            OSError: as the system says; what was written of the line is taken back.
+        """
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            before = self.n_bytes
+            if before + len(line) > self.n_bytes_max:
+                return False
+            try:
+                if os.write(self._fd, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            except OSError:
+                os.ftruncate(self._fd, before)
+                raise
+            return True
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
+
+    def _cut_tail(self) -> None:
+        end = self.n_bytes
+        while end > 0:
+            first = max(0, end - _N_TAIL)
+            newline = os.pread(self._fd, end - first, first).rfind(b"\n")
+            if newline >= 0:
+                end = first + newline + 1
+                break
+            end = first
+        if end < self.n_bytes:
+            os.ftruncate(self._fd, end)
+
+
+class Recorder:
+    """Writes what was generated in a thread of its own, until the limit or an error ends it; serving goes on."""
+
+    def __init__(self, path: Path, n_bytes_max: int, tokenizer: Tokenizer):
+        """Open the file, and say what is recorded.
+
+        Raises:
+            OSError: see `RecordFile`.
+        """
+        self._file, self._tokenizer = RecordFile(path, n_bytes_max), tokenizer
+        self.n_recorded = 0
+        self._is_over = False
+        self._is_late = False
+        self._waiting: queue.Queue[Generation | None] = queue.Queue(_N_WAITING)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+        _log.info(
+            "prompts and answers are recorded in '%s': %.1f MiB of at most %.1f (--record-max-size); %s",
+            *(self._file.path, self._file.n_bytes / 2**20, n_bytes_max / 2**20, LEFT_OUT),
+        )
+
+    def add(self, generation: Generation) -> None:
+        """Record a generation that has ended. It does not wait."""
+        if self._is_over:
+            return
+        try:
+            self._waiting.put_nowait(generation)
+        except queue.Full:
+            if not self._is_late:
+                self._is_late = True
+                _log.warning("'%s': the disk is too slow to record all answers, some are left out", self._file.path)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._waiting.put(None)
+        self._thread.join()
+        self._file.close()
+        _log.info("%d answers were recorded in '%s'", self.n_recorded, self._file.path)
+
+    def _run(self) -> None:
+        while (generation := self._waiting.get()) is not None:
+            for answer in generation.answers:
+                if not self._is_over and _is_whole(answer):
+                    self._write(answer)
+
+    def _write(self, answer: Answer) -> None:
+        line = {"text": prompt_text(self._tokenizer, answer.prompt), "answer": answer.text}
+        try:
+            # a text may hold half of a surrogate pair, which JSON can name and UTF-8 cannot
+            if self._file.append(json.dumps(line).encode() + b"\n"):
+                self.n_recorded += 1
+                return
+            why = f"it has reached {self._file.n_bytes_max / 2**20:.1f} MiB (--record-max-size)"
+        except OSError as e:
+            why = str(e)
+        self._is_over = True
+        _log.warning("'%s': nothing more is recorded, serving goes on: %s", self._file.path, why)
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Whether an answer is one that the model gave to a text."""
+    has_ended = answer.end is not None and answer.end.reason in ("stop", "length")
+    return has_ended and bool(answer.text) and min(answer.prompt) >= 0  # images are tokens below 0
+
+
+def prompt_text(tokenizer: Tokenizer, tokens: list[int]) -> str:
+    """The text that is tokenized to a prompt, special tokens included, without the one that begins all texts."""
+    text = tokenizer.detokenize(tokens[1:] if tokens[0] == tokenizer.vocab.bos else tokens)
+    spaceless = text.removeprefix(" ")  # SentencePiece adds one
+    if spaceless != text:
+        try:
+            if tokenizer.tokenize(spaceless, True) == tokens:
+                return spaceless
+        except (ApiError, ValueError):  # a text that was given as tokens
+            pass
+    return text

@@ -1,0 +1,28 @@
+"""A target without a chat template."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+
+from llama_cpp_eagle3.convert.gguf_file import key_values
+
+from .target import Target
+
+
+def without_template(target: Target, path: Path) -> Target:
+    """The same model, in a file that has no chat template."""
+    reader = gguf.GGUFReader(target.path)
+    writer = gguf.GGUFWriter(path, target.arch)
+    for entry in key_values(target.path, reader):
+        if entry.key not in ("tokenizer.chat_template", "general.architecture"):
+            writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return replace(target, path=str(path))
