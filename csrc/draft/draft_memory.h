@@ -2,7 +2,7 @@
 
 #include "draft/cache.h"
 #include "draft/rope_positions.h"
-#include "draft/sequence.h"
+#include "draft/sequences.h"
 #include "draft/weights.h"
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class draft_memory {
     int32_t n_seq_max() const { return cache_.n_seq_max(); }
 
     // throws std::invalid_argument if there is no such sequence
-    const draft_sequence & sequence(llama_seq_id seq_id) const;
-    draft_sequence &       sequence(llama_seq_id seq_id);
+    const draft_sequence & sequence(llama_seq_id seq_id) const { return sequences_[seq_id]; }
+    draft_sequence &       sequence(llama_seq_id seq_id) { return sequences_[seq_id]; }
+
+    const draft_sequences & sequences() const { return sequences_; }
+    draft_sequences &       sequences() { return sequences_; }
 
     const draft_cache &                 cache() const { return cache_; }
     const std::vector<rope_positions> & positions() const { return positions_; } // by sequence
-
-    // throws std::invalid_argument if it is not one of the target's
-    void check_token(const char * what, llama_token token) const;
 
     // Slots < n of a sequence are about to be written, and some behind them by drafted nodes; provide() makes room for
     // all that was requested (see draft_cache).
@@ -49,10 +49,9 @@ class draft_memory {
   private:
     const head_hparams &        hparams_;
     const head_weights &        weights_;
-    int32_t                     n_vocab_;
     std::function<void()>       on_change_;
     draft_cache                 cache_;
-    std::vector<draft_sequence> sequences_;
+    draft_sequences             sequences_;
     std::vector<rope_positions> positions_;
 };
 

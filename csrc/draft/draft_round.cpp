@@ -15,22 +15,10 @@ draft_pass::row & draft_round::add_row(llama_seq_id seq_id, llama_token token, i
 
 // start a round for those of the sequences that have something to draft from
 void draft_round::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
-    if (seq_ids.size() != ids_last.size()) {
-        throw std::invalid_argument(
-            format("expected one id_last per sequence, found %zu for %zu", ids_last.size(), seq_ids.size()));
-    }
-    for (size_t i = 0; i < seq_ids.size(); ++i) {
-        memory_.sequence(seq_ids[i]);
-        memory_.check_token("id_last", ids_last[i]);
-    }
+    memory_.sequences().check_begin(seq_ids, ids_last);
     order_.resize(seq_ids.size());
     std::iota(order_.begin(), order_.end(), 0);
     std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return seq_ids[a] < seq_ids[b]; });
-    for (size_t i = 1; i < order_.size(); ++i) {
-        if (seq_ids[order_[i]] == seq_ids[order_[i - 1]]) {
-            throw std::invalid_argument(format("sequence %d is named twice", seq_ids[order_[i]]));
-        }
-    }
     end();
     for (const int32_t i : order_) {
         const draft_sequence & seq = memory_.sequence(seq_ids[i]);
@@ -64,7 +52,7 @@ void draft_round::catch_up(int32_t n_top, int32_t n_steps) {
     }
     memory_.provide();
     for (const participant & part : participants_) {
-        if (memory_.sequence(part.seq_id).n_rows() > n_catch_up_max) {
+        if (memory_.sequence(part.seq_id).n_rows() > draft_sequences::n_catch_up_max) {
             writer_.flush(part.seq_id);
         }
     }

@@ -23,8 +23,6 @@ class draft_round {
         hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
         stats_(stats), noise_(static_cast<size_t>(memory.n_seq_max())) {}
 
-    static constexpr int32_t n_catch_up_max = 16; // more waiting rows than this are written by the row_writer
-
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
         noise_[static_cast<size_t>(seq_id)] = std::move(noise);
     }

@@ -48,7 +48,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
             [this] { round_.end(); }),
     runner_(hparams_, weights_, memory_.cache(), dev_, memory_.positions(),
             params.n_seq_max * (1 + draft_cache::n_scratch)),
-    writer_(weights_, memory_, runner_, std::max(params.n_batch, draft_round::n_catch_up_max)),
+    writer_(weights_, memory_, runner_, std::max(params.n_batch, draft_sequences::n_catch_up_max)),
     round_(hparams_, weights_, memory_, writer_, runner_, n_unroll_of(params.n_unroll, hparams_, dev_), stats),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }) {
     if (n_unroll() > 1 && !is_parallel()) {
@@ -81,37 +81,16 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
 
 void eagle3_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
                              llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
-    time_scope       t(stats.t_process_us);
-    draft_sequence & seq = memory_.sequence(seq_id);
+    time_scope t(stats.t_process_us);
+    memory_.sequences().check_process(tokens, n_tokens, n_past, seq_id);
     if (n_tokens <= 0) {
         return;
-    }
-    if (n_past != seq.n_past()) {
-        throw error(format("the draft expects rows from position %d on, got position %d", seq.n_past(), n_past));
-    }
-    if (n_tokens > n_ctx() - n_past) {
-        throw context_full_error(
-            format("the draft's context has %d slots, position %d does not fit", n_ctx(), n_past + n_tokens - 1));
-    }
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        memory_.check_token("token", tokens[i]);
     }
     round_.end();
     memory_.request(seq_id, n_past + n_tokens);
     memory_.provide();
-    const size_t n_feat = hparams_.n_embd_feat();
-    const auto   n_wait = static_cast<int32_t>(n_wait_bytes / (n_feat * sizeof(float)));
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        seq.append(rows + n_feat * (row_ids ? row_ids[i] : i), tokens[i]);
-        if (seq.n_rows() > writer_.n_batch()) {
-            writer_.flush(seq_id);
-        }
-    }
-    // a prompt is written at once; what comes in small pieces waits, and is cheaper together
-    if ((n_tokens > draft_round::n_catch_up_max && !may_wait) ||
-        seq.n_rows() > std::max(n_wait_max, may_wait ? n_wait : 0)) {
-        writer_.flush(seq_id);
-    }
+    memory_.sequences().append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, writer_.n_batch(),
+                               [this](llama_seq_id id) { writer_.flush(id); });
 }
 
 void eagle3_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
@@ -135,7 +114,7 @@ void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
 }
 
 void eagle3_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
-    memory_.sequence(seq_id);
+    memory_.sequences().check(seq_id);
     round_.set_noise(std::move(noise), seq_id);
 }
 

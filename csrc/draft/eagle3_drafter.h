@@ -102,9 +102,6 @@ class eagle3_drafter : public drafter {
     int32_t            n_graph_nodes() const { return runner_.n_graph_nodes(); }
 
   private:
-    static constexpr int32_t n_wait_max   = 128;     // rows wait for a proposal; more than this are written without
-    static constexpr size_t  n_wait_bytes = 8 << 20; // unless they may wait: then so much of each sequence does
-
     head_hparams   hparams_;
     target_tables  tables_;
     eagle3::device dev_;

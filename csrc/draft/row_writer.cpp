@@ -1,28 +1,16 @@
 #include "draft/row_writer.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace eagle3 {
 
 void row_writer::flush(llama_seq_id seq_id) {
-    const draft_sequence & seq = memory_.sequence(seq_id);
-    while (seq.n_rows() > 1) {
-        const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
-        const bool    guesses = guesses_wanted_ && guesses_.size() < n_guesses_max;
-        const int32_t n_guess = guesses ? std::min(n, n_guess_max) : 0;
-        const int32_t n_first = (n - n_guess) / 2; // the end of a chat prompt is its template's, which nobody drafts
-        write(seq_id, n_first, false);
-        write(seq_id, n_guess, true);
-        write(seq_id, n - n_first - n_guess, false);
-    }
+    guesses_.flush(memory_.sequence(seq_id), n_batch_, n_batch_,
+                   [&](int32_t n_rows, bool guess) { write(seq_id, n_rows, guess); });
 }
 
 // the first waiting rows; guess: go all the way with them
 void row_writer::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
-    if (n_rows == 0) {
-        return;
-    }
     draft_sequence & seq = memory_.sequence(seq_id);
     pass_.clear(guess ? graph_kind::catch_up : graph_kind::kv_only, guess ? 1 : 0);
     pass_.features.push_back({ seq.rows(), n_rows });
@@ -46,14 +34,9 @@ void row_writer::add_guesses(llama_seq_id seq_id, int32_t n_rows) {
         const llama_token token = seq.tokens()[i + 2];
         const auto &      found = runner_.candidates(i, 0);
         if (!found.empty() && token != seq.tokens()[i + 1] && weights_.can_draft(token)) {
-            guesses_.push_back({ seq_id, found.front().p, weights_.to_target(found.front().id) == token });
+            guesses_.add({ seq_id, found.front().p, weights_.to_target(found.front().id) == token });
         }
     }
-}
-
-std::vector<draft_guess> row_writer::take_guesses() {
-    guesses_wanted_ = guesses_wanted_ && guesses_.empty();
-    return std::exchange(guesses_, {});
 }
 
 } // namespace eagle3

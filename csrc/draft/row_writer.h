@@ -1,7 +1,7 @@
 #pragma once
 
 #include "draft/draft_memory.h"
-#include "draft/drafter.h"
+#include "draft/guesses.h"
 #include "draft/runner.h"
 
 #include <vector>
@@ -21,13 +21,10 @@ class row_writer {
     void flush(llama_seq_id seq_id);
 
     // see drafter
-    void                     guess_next_text() { guesses_wanted_ = true; }
-    std::vector<draft_guess> take_guesses();
+    void                     guess_next_text() { guesses_.want(); }
+    std::vector<draft_guess> take_guesses() { return guesses_.take(); }
 
   private:
-    static constexpr int32_t n_guess_max   = 8;  // rows of a long piece that go all the way, to be compared
-    static constexpr size_t  n_guesses_max = 64; // are enough, if nobody takes them
-
     void write(llama_seq_id seq_id, int32_t n_rows, bool guess);
     void add_guesses(llama_seq_id seq_id, int32_t n_rows);
 
@@ -36,9 +33,7 @@ class row_writer {
     draft_runner &       runner_;
     int32_t              n_batch_;
     draft_pass           pass_;
-
-    bool                     guesses_wanted_ = false;
-    std::vector<draft_guess> guesses_;
+    draft_guesses        guesses_;
 };
 
 } // namespace eagle3

@@ -2,6 +2,7 @@
 
 #include "draft/narrow.h"
 #include "error.h"
+#include "fnv1a.h"
 #include "llama_ext.h"
 #include "lm_head.h"
 #include "weight_types.h"
@@ -28,14 +29,6 @@ static std::string shape_str(const std::vector<int64_t> & ne) {
         s += (i ? ", " : "") + std::to_string(ne[i]);
     }
     return s + "]";
-}
-
-static uint64_t fnv1a(uint64_t hash, const void * data, size_t size) {
-    const auto * bytes = static_cast<const uint8_t *>(data);
-    for (size_t i = 0; i < size; ++i) {
-        hash = (hash ^ bytes[i]) * 1099511628211ull;
-    }
-    return hash;
 }
 
 // Finds tensors in the file, checks their shapes and collects what has to be copied. Two passes over the same
@@ -251,8 +244,7 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
 
 head_weights::head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
                            const device & dev, ggml_type type, int32_t n_threads) :
-    file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)),
-    fingerprint_(14695981039346656037ull) {
+    file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)), fingerprint_(fnv1a_start) {
     check_pair(hparams, tables);
 
     loader        load(*this, file, dev, type, n_threads);

@@ -3,6 +3,7 @@
 #include "draft/foresight.h"
 #include "draft/time_scope.h"
 #include "error.h"
+#include "fnv1a.h"
 #include "llama_ext.h"
 #include "lm_head.h"
 #include "load_guard.h"
@@ -26,16 +27,9 @@ std::string arch_of(const llama_model * model) {
     return arch;
 }
 
-uint64_t fnv1a(uint64_t hash, const void * data, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-        hash = (hash ^ static_cast<const uint8_t *>(data)[i]) * 1099511628211ull;
-    }
-    return hash;
-}
-
 // what tells one block from another: names and the first bytes of its tensors
 uint64_t fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
-    uint64_t hash = 14695981039346656037ull;
+    uint64_t hash = fnv1a_start;
     for (const ggml_tensor * t : tensors) {
         std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
         ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
@@ -44,11 +38,23 @@ uint64_t fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
     return hash;
 }
 
+draft_sequences make_sequences(const llama_context * ctx, const mtp_params & params) {
+    const auto n_ids = static_cast<int32_t>(llama_n_seq_max(ctx));
+    const auto n_pos = static_cast<int32_t>(llama_n_ctx_seq(ctx));
+    if (params.n_seq_max < 1 || params.n_seq_max > n_ids || params.n_ctx < 1 || params.n_ctx > n_pos) {
+        throw std::invalid_argument(format("expected n_seq_max in 1..%d and n_ctx in 1..%d, found %d and %d", n_ids,
+                                           n_pos, params.n_seq_max, params.n_ctx));
+    }
+    const llama_model * model = llama_get_model(ctx);
+    return { llama_model_n_embd(model), llama_vocab_n_tokens(llama_model_get_vocab(model)), params.n_ctx,
+             params.n_seq_max };
+}
+
 } // namespace
 
 mtp_drafter::mtp_drafter(llama_context * ctx, const std::string & path, const mtp_params & params) :
-    ctx_(ctx), path_(path), n_ctx_(params.n_ctx), n_embd_(0), n_vocab_(0), n_batch_(0), n_out_max_(0),
-    shares_cells_(llama_n_ctx_seq(ctx) == llama_n_ctx(ctx)) {
+    ctx_(ctx), path_(path), n_embd_(0), n_batch_(0), n_out_max_(0),
+    shares_cells_(llama_n_ctx_seq(ctx) == llama_n_ctx(ctx)), sequences_(make_sequences(ctx, params)) {
     const llama_model * model   = llama_get_model(ctx);
     const std::string   arch    = arch_of(model);
     const int32_t       n_layer = llama_model_n_layer(model);
@@ -63,22 +69,15 @@ mtp_drafter::mtp_drafter(llama_context * ctx, const std::string & path, const mt
                    path.c_str(), arch.c_str()));
     }
     const auto n_ids = static_cast<int32_t>(llama_n_seq_max(ctx));
-    if (params.n_seq_max < 1 || params.n_seq_max > n_ids || params.n_ctx < 1 ||
-        params.n_ctx > static_cast<int32_t>(llama_n_ctx_seq(ctx))) {
-        throw std::invalid_argument(format("expected n_seq_max in 1..%d and n_ctx in 1..%d, found %d and %d", n_ids,
-                                           static_cast<int32_t>(llama_n_ctx_seq(ctx)), params.n_seq_max, params.n_ctx));
-    }
-    boundaries_ = { n_layer + nextn };
-    n_embd_     = llama_model_n_embd(model);
-    n_vocab_    = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    n_batch_    = static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)));
-    n_out_max_  = std::min(params.n_outputs_max, n_batch_);
+    boundaries_      = { n_layer + nextn };
+    n_embd_          = llama_model_n_embd(model);
+    n_batch_         = static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)));
+    n_out_max_       = std::min(params.n_outputs_max, n_batch_);
     if (n_batch_ < params.n_seq_max || params.n_outputs_max < n_ids) {
         throw std::invalid_argument(
             format("expected n_batch >= %d and n_outputs_max >= %d, the numbers of sequences, found %d and %d",
                    params.n_seq_max, n_ids, n_batch_, params.n_outputs_max));
     }
-    sequences_.assign(params.n_seq_max, draft_sequence(n_embd_));
     noise_.resize(params.n_seq_max);
     for (llama_seq_id id = n_ids - 1; shares_cells_ && id >= params.n_seq_max; --id) {
         ids_free_.push_back(id);
@@ -139,24 +138,6 @@ std::string mtp_drafter::device() const {
     return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
 }
 
-const draft_sequence & mtp_drafter::sequence(llama_seq_id seq_id) const {
-    if (seq_id < 0 || seq_id >= n_seq_max()) {
-        throw std::invalid_argument(format("sequence %d: the draft was made for %d sequences, expected 0..%d", seq_id,
-                                           n_seq_max(), n_seq_max() - 1));
-    }
-    return sequences_[seq_id];
-}
-
-draft_sequence & mtp_drafter::sequence(llama_seq_id seq_id) {
-    return const_cast<draft_sequence &>(static_cast<const mtp_drafter *>(this)->sequence(seq_id));
-}
-
-void mtp_drafter::check_token(const char * what, llama_token token) const {
-    if (token < 0 || token >= n_vocab_) {
-        throw std::invalid_argument(format("%s %d: expected an id in 0..%d", what, token, n_vocab_ - 1));
-    }
-}
-
 // batches
 
 void mtp_drafter::pass::clear() {
@@ -212,7 +193,7 @@ void mtp_drafter::compute() {
 // the cells of a sequence end where its valid slots do
 void mtp_drafter::trim(llama_seq_id seq_id) {
     const llama_memory_t mem = llama_get_memory(ctx_.get());
-    const int32_t        end = sequence(seq_id).n_slots();
+    const int32_t        end = sequences_[seq_id].n_slots();
     if (llama_memory_seq_pos_max(mem, seq_id) >= end) {
         llama_memory_seq_rm(mem, seq_id, end, -1);
     }
@@ -222,24 +203,13 @@ void mtp_drafter::trim(llama_seq_id seq_id) {
 
 // write all waiting rows but the last, whose next token is not known yet
 void mtp_drafter::flush(llama_seq_id seq_id) {
-    const draft_sequence & seq = sequence(seq_id);
-    while (seq.n_rows() > 1) {
-        const int32_t n       = std::min(seq.n_rows() - 1, n_batch_);
-        const bool    guesses = guesses_wanted_ && guesses_.size() < n_guesses_max;
-        const int32_t n_guess = guesses ? std::min({ n, n_guess_max, n_out_max_ }) : 0;
-        const int32_t n_first = (n - n_guess) / 2; // a chat ends with what its template says, which nobody drafts
-        write(seq_id, n_first, false);
-        write(seq_id, n_guess, true);
-        write(seq_id, n - n_first - n_guess, false);
-    }
+    guesses_.flush(sequences_[seq_id], n_batch_, n_out_max_,
+                   [&](int32_t n_rows, bool guess) { write(seq_id, n_rows, guess); });
 }
 
 // the first waiting rows; guess: with logits
 void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
-    if (n_rows == 0) {
-        return;
-    }
-    draft_sequence & seq = sequence(seq_id);
+    draft_sequence & seq = sequences_[seq_id];
     trim(seq_id);
     pass_.clear();
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -249,78 +219,40 @@ void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
     // Row i has token i + 1 with it, so what it says is about token i + 2. Rows of an image have the same token each
     for (int32_t i = 0; guess && i < std::min(n_rows, seq.n_rows() - 2); ++i) {
         const llama_token token = seq.tokens()[i + 2];
-        const auto        found = best_of_row(llama_get_logits_ith(ctx_.get(), i), n_vocab_, 1);
+        const auto        found = best_of_row(llama_get_logits_ith(ctx_.get(), i), n_vocab(), 1);
         if (!found.empty() && token != seq.tokens()[i + 1]) {
-            guesses_.push_back({ seq_id, found.front().p, found.front().id == token });
+            guesses_.add({ seq_id, found.front().p, found.front().id == token });
         }
     }
     seq.on_written(n_rows);
 }
 
-std::vector<draft_guess> mtp_drafter::take_guesses() {
-    guesses_wanted_ = guesses_wanted_ && guesses_.empty();
-    return std::exchange(guesses_, {});
-}
-
 void mtp_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
                           llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) {
-    time_scope       t(stats.t_process_us);
-    draft_sequence & seq = sequence(seq_id);
+    time_scope t(stats.t_process_us);
+    sequences_.check_process(tokens, n_tokens, n_past, seq_id);
     if (n_tokens <= 0) {
         return;
     }
-    if (n_past != seq.n_past()) {
-        throw error(format("the draft expects rows from position %d on, got position %d", seq.n_past(), n_past));
-    }
-    if (n_tokens > n_ctx() - n_past) {
-        throw context_full_error(
-            format("the draft's context has %d slots, position %d does not fit", n_ctx(), n_past + n_tokens - 1));
-    }
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        check_token("token", tokens[i]);
-    }
     leave();
-    const auto n_wait = static_cast<int32_t>(n_wait_bytes / (n_embd_ * sizeof(float)));
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        seq.append(rows + static_cast<size_t>(n_embd_) * (row_ids ? row_ids[i] : i), tokens[i]);
-        if (seq.n_rows() > n_batch_) {
-            flush(seq_id);
-        }
-    }
-    // a prompt is written at once; what comes in small pieces waits, and is cheaper together
-    if ((n_tokens > n_catch_up_max && !may_wait) || seq.n_rows() > std::max(n_wait_max, may_wait ? n_wait : 0)) {
-        flush(seq_id);
-    }
+    sequences_.append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, n_batch_,
+                      [this](llama_seq_id id) { flush(id); });
 }
 
 void mtp_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) {
     (void) n_pos;
     (void) pos;
-    if (first != sequence(seq_id).n_past()) {
-        throw error(
-            format("the draft expects rows from position %d on, got an image at %d", sequence(seq_id).n_past(), first));
-    }
+    sequences_.check_add_image(first, seq_id);
 }
 
 // rounds
 
 // start a round for those of the sequences that have something to draft from
 void mtp_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
-    if (seq_ids.size() != ids_last.size()) {
-        throw std::invalid_argument(
-            format("expected one id_last per sequence, found %zu for %zu", ids_last.size(), seq_ids.size()));
-    }
-    for (size_t i = 0; i < seq_ids.size(); ++i) {
-        sequence(seq_ids[i]);
-        check_token("id_last", ids_last[i]);
-        if (std::find(seq_ids.begin(), seq_ids.begin() + static_cast<std::ptrdiff_t>(i), seq_ids[i]) !=
-            seq_ids.begin() + static_cast<std::ptrdiff_t>(i)) {
-            throw std::invalid_argument(format("sequence %d is named twice", seq_ids[i]));
-        }
-    }
+    sequences_.check_begin(seq_ids, ids_last);
     leave();
     for (size_t i = 0; i < seq_ids.size(); ++i) {
-        const draft_sequence & seq = sequence(seq_ids[i]);
+        const draft_sequence & seq = sequences_[seq_ids[i]];
         if (seq.n_rows() > 0) {
             round_.push_back({ seq_ids[i], ids_last[i], seq.n_past() - 1 });
         }
@@ -372,7 +304,7 @@ void mtp_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_ba
     const auto &  noise = noise_[seq_id];
 
     std::vector<draft_candidate> found;
-    for (const llama_token_data & c : best_of_row(logits, n_vocab_, noise ? std::max(top_k, n_top_noise) : top_k)) {
+    for (const llama_token_data & c : best_of_row(logits, n_vocab(), noise ? std::max(top_k, n_top_noise) : top_k)) {
         found.push_back({ c.id, c.p });
     }
     if (noise) {
@@ -382,7 +314,7 @@ void mtp_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_ba
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
         places_.push_back({ row, -1 });
     }
-    logits_last_.assign(logits, logits + n_vocab_);
+    logits_last_.assign(logits, logits + n_vocab());
 }
 
 // the waiting rows of all participants, and the first level behind them
@@ -390,17 +322,17 @@ void mtp_drafter::catch_up(int32_t top_k) {
     const auto n_rows = [this] {
         int32_t n = 0;
         for (const participant & part : round_) {
-            n += sequence(part.seq_id).n_rows();
+            n += sequences_[part.seq_id].n_rows();
         }
         return n;
     };
     for (const participant & part : round_) {
-        if (sequence(part.seq_id).n_rows() > n_catch_up_max || n_rows() > n_batch_) {
+        if (sequences_[part.seq_id].n_rows() > draft_sequences::n_catch_up_max || n_rows() > n_batch_) {
             flush(part.seq_id);
         }
     }
     for (const participant & part : round_) {
-        draft_sequence & seq = sequence(part.seq_id);
+        draft_sequence & seq = sequences_[part.seq_id];
         if (seq.seeded()) { // its slot is written again
             seq.restore(seq.pos_start(), seq.pos_first(), { seq.rows(), seq.rows() + n_embd_ }, { seq.tokens()[0] },
                         std::nullopt);
@@ -410,7 +342,7 @@ void mtp_drafter::catch_up(int32_t top_k) {
     pass_.clear();
     std::vector<int32_t> i_out;
     for (const participant & part : round_) {
-        const draft_sequence & seq = sequence(part.seq_id);
+        const draft_sequence & seq = sequences_[part.seq_id];
         const int32_t          n   = seq.n_rows();
         for (int32_t i = 0; i < n; ++i) {
             const bool is_last = i + 1 == n;
@@ -423,7 +355,7 @@ void mtp_drafter::catch_up(int32_t top_k) {
     stats.n_propose++;
     stats.n_steps++;
     for (size_t j = 0; j < round_.size(); ++j) {
-        sequence(round_[j].seq_id).on_proposed(round_[j].id_last);
+        sequences_[round_[j].seq_id].on_proposed(round_[j].id_last);
         append_nodes(round_[j].seq_id, -1, i_out[j], top_k);
     }
 }

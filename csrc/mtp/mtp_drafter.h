@@ -1,7 +1,8 @@
 #pragma once
 
 #include "draft/drafter.h"
-#include "draft/sequence.h"
+#include "draft/guesses.h"
+#include "draft/sequences.h"
 
 #include "llama.h"
 
@@ -41,15 +42,15 @@ class mtp_drafter : public drafter {
     // the target's own say which kernels compute its weights
     std::map<std::string, int64_t> cpu_kernels() const override { return {}; }
 
-    int32_t n_ctx() const override { return n_ctx_; }
-    int32_t n_seq_max() const override { return static_cast<int32_t>(sequences_.size()); }
+    int32_t n_ctx() const override { return sequences_.n_ctx(); }
+    int32_t n_seq_max() const override { return sequences_.n_seq_max(); }
 
     const std::vector<int32_t> & boundaries() const override { return boundaries_; }
     int32_t                      n_embd_feat() const override { return n_embd_; }
-    int32_t                      n_vocab() const { return n_vocab_; }
+    int32_t                      n_vocab() const { return sequences_.n_vocab(); }
 
-    int32_t n_past(llama_seq_id seq_id) const override { return sequence(seq_id).n_past(); }
-    int32_t n_waiting(llama_seq_id seq_id) const override { return sequence(seq_id).n_rows(); }
+    int32_t n_past(llama_seq_id seq_id) const override { return sequences_[seq_id].n_past(); }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return sequences_[seq_id].n_rows(); }
 
     void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id,
                  const int32_t * row_ids, bool may_wait) override;
@@ -80,8 +81,8 @@ class mtp_drafter : public drafter {
                                                         const std::vector<llama_token> &  ids_last,
                                                         const std::vector<int32_t> & n_max, float p_min) override;
 
-    void                     guess_next_text() override { guesses_wanted_ = true; }
-    std::vector<draft_guess> take_guesses() override;
+    void                     guess_next_text() override { guesses_.want(); }
+    std::vector<draft_guess> take_guesses() override { return guesses_.take(); }
 
     size_t  n_bytes_read() const override { return n_bytes_read_; }
     int64_t t_graph_us() const override { return t_graph_us_; }
@@ -94,14 +95,8 @@ class mtp_drafter : public drafter {
     static constexpr int32_t n_scratch = 32;
 
   private:
-    static constexpr int32_t n_catch_up_max = 16;      // more waiting rows than this are written without logits first
-    static constexpr int32_t n_wait_max     = 128;     // rows wait for a proposal; more than this are written without
-    static constexpr size_t  n_wait_bytes   = 8 << 20; // unless they may wait: then so much of each sequence does
-
-    static constexpr int32_t n_top_llama   = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise   = 16; // candidates of which noise may make one the best
-    static constexpr int32_t n_guess_max   = 8;  // rows of a long piece that guess
-    static constexpr size_t  n_guesses_max = 64;
+    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
+    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
 
     struct context_deleter {
         void operator()(llama_context * ctx) const { llama_free(ctx); }
@@ -132,10 +127,6 @@ class mtp_drafter : public drafter {
         void clear();
     };
 
-    const draft_sequence & sequence(llama_seq_id seq_id) const;
-    draft_sequence &       sequence(llama_seq_id seq_id);
-
-    void                 check_token(const char * what, llama_token token) const;
     void                 find_rows_kind();
     void                 add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
     void                 compute();
@@ -158,16 +149,14 @@ class mtp_drafter : public drafter {
     std::string          path_;
     const ggml_tensor *  eh_proj_ = nullptr;
     std::vector<int32_t> boundaries_;
-    int32_t              n_ctx_;
     int32_t              n_embd_;
-    int32_t              n_vocab_;
     int32_t              n_batch_;
     int32_t              n_out_max_;    // outputs of a batch
     bool                 shares_cells_; // between sequences
     size_t               n_bytes_read_ = 0;
     uint64_t             fingerprint_  = 0;
 
-    std::vector<draft_sequence>                      sequences_;
+    draft_sequences                                  sequences_;
     std::vector<std::shared_ptr<const gumbel_noise>> noise_;
 
     // of a round
@@ -177,11 +166,10 @@ class mtp_drafter : public drafter {
     std::vector<float>        rows_out_; // the block's own rows, [n][n_embd]
     std::vector<llama_seq_id> ids_free_;
 
-    pass                     pass_;
-    std::vector<float>       logits_last_;
-    bool                     guesses_wanted_ = false;
-    std::vector<draft_guess> guesses_;
-    int64_t                  t_graph_us_ = 0;
+    pass               pass_;
+    std::vector<float> logits_last_;
+    draft_guesses      guesses_;
+    int64_t            t_graph_us_ = 0;
 };
 
 } // namespace eagle3
