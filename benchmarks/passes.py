@@ -1,6 +1,6 @@
 """What a pass over n rows takes with our CPU kernels and with ggml's alone, and what reading the weights would take.
 
-    python benchmarks/passes.py [--type Q4_0] [--rows 1,2,4,8,16] [-t 2] [--runs 7]
+    python benchmarks/passes.py [--type Q4_0] [--rows 1,2,4,8,16] [--n-past 2000] [-t 2] [--runs 7]
     python benchmarks/passes.py --file MODEL.gguf --kernel q4_0x8/avx2
 
 Random weights at some shape, or a file. Both sides take turns in one process, on one loaded model; a side's figure is
@@ -11,8 +11,9 @@ compare the logits: ours with ggml's, and the first row with the same row alone.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import gguf
 import llama_cpp
@@ -27,17 +28,20 @@ from llama_cpp_eagle3.bench.inflate import quantize_target
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-def decode(llm: llama_cpp.Llama, n_rows: int) -> tuple[float, npt.NDArray[np.float32]]:
-    """Seconds of a pass over n_rows tokens of an empty context, and the logits of the first."""
-    lib.llama_memory_clear(lib.llama_get_memory(llm.ctx), True)
+def decode(
+    llm: llama_cpp.Llama, n_past: int, n_rows: int, clock: Callable[[], float]
+) -> tuple[float, npt.NDArray[np.float32]]:
+    """Seconds of a pass over n_rows tokens behind n_past others, and the logits of the first."""
+    lib.llama_memory_seq_rm(lib.llama_get_memory(llm.ctx), 0, n_past, -1)
     batch = lib.llama_batch_init(n_rows, 0, 1)
     batch.n_tokens = n_rows
     for i in range(n_rows):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = i + 1, i, 1, 0, 1
-    start = perf_counter()
+        pos = n_past + i
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = i + 1, pos, 1, 0, 1
+    start = clock()
     failed = lib.llama_decode(llm.ctx, batch)
     logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(llm.ctx, 0), (llm.n_vocab(),)).copy()
-    seconds = perf_counter() - start
+    seconds = clock() - start
     lib.llama_batch_free(batch)
     assert not failed
     return seconds, logits
@@ -75,6 +79,8 @@ def main() -> None:
     p.add_argument("--type", default="Q4_0", help="Q4_0, Q4_K_M, Q8_0, ...: a type of llama-quantize")
     p.add_argument("--kernel", action="append", choices=_core.cpu_kernel_names(), help="these alone (default: all)")
     p.add_argument("--rows", type=numbers, default=ROWS, metavar="N,N,...")
+    p.add_argument("--n-past", type=int, default=0, help="tokens before the pass (default: none)")
+    p.add_argument("--cpu-time", action="store_true", help="the processor's time of all threads, not the wall's")
     p.add_argument("-t", "--threads", type=int, default=2)
     p.add_argument("--runs", type=int, default=7)
     args = p.parse_args()
@@ -82,24 +88,28 @@ def main() -> None:
     path = args.file or random_target(args.shape, args.type, args.threads)
     threads = {"n_threads": args.threads, "n_threads_batch": args.threads}
     n_rows_max = max(args.rows)
-    sizes = {"n_ctx": max(512, n_rows_max), "n_batch": max(64, n_rows_max), "n_ubatch": max(64, n_rows_max)}
+    n_batch = max(64, n_rows_max)
+    sizes = {"n_ctx": max(512, args.n_past + n_rows_max), "n_batch": n_batch, "n_ubatch": n_batch}
     llm = llama_cpp.Llama(str(path), verbose=False, **sizes, **threads)
     matrices = _core.model_matrices(int(llm._model.model))
+    clock = process_time if args.cpu_time else perf_counter
     limits = dict.fromkeys(args.kernel or _core.cpu_kernel_names(), n_rows_max)
     best: dict[tuple[str, int], float] = {}
     logits: dict[tuple[str, int], npt.NDArray[np.float32]] = {}
+    for n in range(0, args.n_past, n_batch):
+        decode(llm, n, min(n_batch, args.n_past - n), clock)
     for _ in range(args.runs):
         for side in ("ggml", "ours"):
             kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
             for n in args.rows:
-                seconds, logits[side, n] = decode(llm, n)
+                seconds, logits[side, n] = decode(llm, args.n_past, n, clock)
                 best[side, n] = min(best.get((side, n), seconds), seconds)
             if kernels is not None:
                 kernels.close()
                 used = kernels.why_not or kernels.n_weights
     bandwidth = machine.read_bandwidth(args.threads)
     floor = n_bytes_read(path) / bandwidth * 1e3
-    print(f"{path.name}, {args.threads} threads, ms a pass, best of {args.runs}; ours: {used}")
+    print(f"{path.name}, {args.threads} threads, {args.n_past} tokens before, ms a pass, best of {args.runs}; {used}")
     print(f"{n_bytes_read(path) / 1e6:.0f} MB of weights at {bandwidth / 1e9:.1f} GB/s: {floor:.1f} ms")
     first = args.rows[0]
     print(f"| rows | ggml | ours | ggml / ours | ours / {first} row | ours / reading | largest difference | as alone |")

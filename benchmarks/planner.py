@@ -161,6 +161,16 @@ def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, di
             yield make(
                 "one graph", machine, own, head, parallel=1, n_unroll=16, step=_curve(_PARALLEL_STEP), name="P-EAGLE"
             )
+    drawn = [i for group in zip(*(kinds[kind] for kind in ("greedy", "0.6", "0.8", "1.0")), strict=True) for i in group]
+    for machine in ("epyc-Q4_0", "epyc-F16", "xeon-Q4_0-kernels", "xeon-135M-AMX"):
+        for kind in ("greedy", "0.6", "0.8", "1.0"):
+            yield make("temperatures", machine, kinds[kind], "good", name=kind)
+            yield make("temperatures", machine, kinds[kind], "good", **tree, name=kind)
+        for n in (1, 4):
+            more = {"n_seqs": n, "n_tokens": 4000, "n_nodes": 32, "name": "all temperatures"}
+            yield make("temperatures", machine, drawn, "good", **more)
+            yield make("temperatures", machine, drawn, "good", **more, **tree)
+            yield make("temperatures", machine, drawn, "good", **more, **tree, text=1)
     for head in heads:
         yield make("one graph", "accelerator", own, head, n_unroll=128)
         yield make("one graph", "accelerator", own, head, **tree)
@@ -276,6 +286,12 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "if (params_.uniform) {\n        fill_up();",
         "if (on && params_.uniform) {\n        fill_up();",
     ),
+    (
+        "acceptance.draw",
+        "acceptance.h",
+        "sequence_[static_cast<size_t>(seq_id)].draw = draw; }",
+        "sequence_[static_cast<size_t>(seq_id)].draw = on ? draw : draw_kind::greedy; }",
+    ),
     ("value_for_all", "drafting.cpp", "is_partial_ ? value_for_all()", "is_partial_ && on ? value_for_all()"),
 ]
 """(name, file, source, source with a condition `on`), for what no constant can switch off."""
@@ -377,7 +393,8 @@ def write_inputs(folder: Path) -> list[tuple[str, str]]:
         lines = [json.loads(line) for line in file]
     for i, line in enumerate(lines):
         kinds.setdefault(line["kind"], []).append(i)
-        words.append(f"{line['n_prompt']} {len(line['tokens'])} {len(line['levels'])} {len(line['astray'])}")
+        words.append(f"{line.get('draw', 0)} {line['n_prompt']} {len(line['tokens'])}")
+        words.append(f"{len(line['levels'])} {len(line['astray'])}")
         words.append(" ".join(map(str, line["tokens"])))
         for levels in line["levels"]:
             words.append(str(len(levels)))

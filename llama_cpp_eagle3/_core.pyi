@@ -1,6 +1,7 @@
 """Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
@@ -822,6 +823,14 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
+class DrawKind(Enum):
+    """How a text's tokens are chosen, as far as a draft knows it."""
+
+    GREEDY = 0
+    KNOWN = 1
+    """Drawn with noise that the draft knows."""
+    UNKNOWN = 2
+
 class Planner:
     """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
 
@@ -866,10 +875,12 @@ class Planner:
         n_rows_extra: int = 0,
         n_max: Sequence[int] = (),
         n_max_ngram: Sequence[int] = (),
+        draws: Sequence[DrawKind] = (),
     ) -> list[Draft]:
         """Draft for sequences that share one pass of the target.
 
         n_max, n_max_ngram: tokens of the head's and of the text's that may follow each other; else the planner's n_max.
+        draws: how the tokens of each are chosen, which is as it was if not given, and greedy at first.
         """
     def observe(
         self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0

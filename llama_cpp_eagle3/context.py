@@ -1,7 +1,7 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
 It is a sequence like any other, in slot 0 between calls. A call between two tokens of a generator may change it; the
-generator then continues only if its own tokens are still there.
+generator then continues only if its own tokens are still there. Whoever calls holds the model's guard.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llama_cpp import LlamaState
 
+from ._core import Guard
 from .engine import DraftSettings, Engine, Media, Request, SamplerChain, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
 from .stats import Stats
@@ -43,6 +46,7 @@ class Context:
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
         self.last_token_drafted = False
+        self._stats_before = Stats()
         self._driver: Generation | None = None
         self._n_mirrored = 0
         self._is_being_filled = False
@@ -67,14 +71,46 @@ class Context:
             sequence.rows, sequence.is_dirty = [], True
         self._n_mirrored = n
 
+    def start(self, engine: Engine, *, logits_all: bool, n_vocab: int) -> None:
+        """The model is loaded: evaluate on this engine from now on."""
+        self.engine = engine
+        if len(self.input_ids) < engine.n_ctx:  # llama.cpp rounds n_ctx up
+            self.input_ids = np.zeros(engine.n_ctx, dtype=np.intc)
+            if logits_all:
+                self.scores = np.ndarray((engine.n_ctx, n_vocab), dtype=np.single)
+        self.sequence.logits_all = logits_all
+
+    # figures
+
     @property
     def stats(self) -> Stats:
         """Of the last (or running) generation."""
         return self.sequence.result.stats
 
+    @stats.setter
+    def stats(self, stats: Stats) -> None:
+        self.sequence.result.stats = stats
+
+    @property
+    def total_stats(self) -> Stats:
+        """Of everything since the model was loaded."""
+        return self._stats_before + self.stats
+
     def begin_stats(self) -> None:
-        """Count anew."""
-        self.sequence.result.stats = Stats()
+        """Count anew, if something was generated since the last call."""
+        if self.stats.tokens > 0:
+            self._stats_before += self.stats
+            self.stats = Stats()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count what is evaluated meanwhile, and its time."""
+        start = perf_counter_ns()
+        self.begin_stats()
+        yield
+        self.stats.total_ns += perf_counter_ns() - start
+
+    # evaluating
 
     def eval(self, tokens: list[int]) -> None:
         """Evaluate tokens behind those that are there.
@@ -109,12 +145,21 @@ class Context:
         sequence.media = [m for m in sequence.media if m.end <= sequence.n_past] + [media]
         self.eval(media.tokens)
 
-    def refresh(self) -> None:
-        """Have logits of the last token: after going back or loading a state it is evaluated again.
+    def sample(self, chain: SamplerChain, position: int | None = None) -> int:
+        """Draw one token from the logits of the last token, or of the one at a position.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the last pass did not evaluate that position, or nothing was evaluated at all.
         """
+        engine = self._refresh()
+        rows, n_past = self.sequence.rows, self.sequence.n_past
+        i = (n_past - 1 if position is None else position) - (n_past - len(rows))
+        if not 0 <= i < len(rows):
+            raise ValueError(f"expected a position that was decoded last, found {position}")
+        return int(chain.draw(engine.target, rows[i], self.sequence.tokens))
+
+    def _refresh(self) -> Engine:
+        """Have logits of the last token: after going back or loading a state it is evaluated again."""
         if self.sequence.n_past == 0:
             raise ValueError("expected at least one token to go on from, found none")
         self.eval([])
@@ -122,18 +167,49 @@ class Context:
         while not self.sequence.rows:  # in several passes where memory goes back far
             self._open()
             engine.commit()
+        return engine
 
-    def row_at(self, position: int) -> int | None:
-        """Row of the last decode for a position; None if that did not hold it."""
-        rows = self.sequence.rows
-        i = position - (self.sequence.n_past - len(rows))
-        return rows[i] if 0 <= i < len(rows) else None
+    # generating
 
-    def generate(self, generation: Generation, prompt: list[int], reset: bool) -> Generator[int, Any, None]:
+    def generate(
+        self, guard: Guard, begin: Callable[[], Generation], prompt: list[int], reset: bool, on_end: Callable[[], None]
+    ) -> Generator[int, Any, None]:
         """Yield the tokens that follow a prompt. The consumer may send tokens to be put behind the last one.
 
-        reset: the prompt is all; else it stands behind what is there.
+        Args:
+            guard: held while the engine works, not between two tokens.
+            begin: makes the generation, when the first token is asked for; the time it takes is not counted.
+            prompt: tokens.
+            reset: the prompt is all; else it stands behind what is there.
+            on_end: called when the generator ends or is left, unless another thread uses the model then.
         """
+        generation: Generation | None = None
+        run: Generator[int, Any, None] | None = None
+        sent: Any = None
+        try:
+            while True:
+                with guard:
+                    start = perf_counter_ns()
+                    try:
+                        if generation is None or run is None:
+                            generation = begin()
+                            start = perf_counter_ns()
+                            run = self._generate(generation, prompt, reset)
+                        token = run.send(sent)
+                    except StopIteration:
+                        return
+                    finally:
+                        self.stats.total_ns += perf_counter_ns() - start
+                sent = yield token
+        finally:
+            # else another thread uses the engine, and has committed the step
+            with guard.if_free() as is_in:
+                if is_in and generation is not None:
+                    if self._driver is generation:
+                        self._begin()  # the context holds everything before the token that came last
+                    on_end()
+
+    def _generate(self, generation: Generation, prompt: list[int], reset: bool) -> Generator[int, Any, None]:
         sequence, engine = self.sequence, self._begin()
         if not reset:
             prompt = sequence.tokens + prompt
@@ -182,10 +258,7 @@ class Context:
                     break  # another call has committed the step
             engine.commit()
 
-    def end(self, generation: Generation) -> None:
-        """A generation was left: the context holds everything before the token that came last."""
-        if self._driver is generation:
-            self._begin()
+    # clearing and saved states
 
     def forget(self) -> None:
         """Forget everything that was evaluated."""
@@ -195,20 +268,44 @@ class Context:
         self.sequence.tokens = []
         self.sequence.n_past = self._n_mirrored = 0
 
-    @contextmanager
-    def being_filled(self) -> Iterator[None]:
-        """Ignore `n_tokens` as Llama sets it while it fills the empty context from a saved state."""
-        self._is_being_filled = True
-        try:
-            yield
-        finally:
-            self._is_being_filled = False
+    def flush(self) -> Engine:
+        """Have the target's memory hold exactly what was evaluated: it is about to be copied."""
+        self.eval([])
+        engine = self._begin()
+        engine.flush()
+        return engine
 
-    def adopt(self, n_tokens: int) -> None:
-        """The context was filled from a saved state; input_ids says with what."""
-        assert self.engine is not None
-        self.engine.adopt(self.sequence, self.input_ids[:n_tokens].tolist(), _SEQ_ID)
-        self._n_mirrored = n_tokens
+    @contextmanager
+    def filling(self, state: LlamaState) -> Iterator[None]:
+        """Take over a saved state that the caller loads into the context meanwhile; an error leaves the context empty.
+
+        Raises:
+            ValueError: llama.cpp does not take the state.
+        """
+        self.forget()
+        engine = self._begin()
+        engine.preempt_all()
+        try:
+            self._is_being_filled = True  # Llama sets n_tokens, which says nothing then
+            try:
+                yield
+            finally:
+                self._is_being_filled = False
+            n_tokens = int(state.n_tokens)
+            engine.target.set_spans(getattr(state, "spans", []))
+            engine.adopt(self.sequence, self.input_ids[:n_tokens].tolist(), _SEQ_ID)
+            self._n_mirrored = n_tokens
+            draft_state = getattr(state, "draft_state", b"")
+            if engine.drafter is not None and draft_state:
+                engine.drafter.state_set(draft_state)
+        except BaseException as e:
+            self.forget()
+            engine.target.clear()  # nobody else has anything there, and what is left of the state may be NaN
+            if type(e) is RuntimeError:  # llama_cpp's own, which says no more
+                raise ValueError(
+                    "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
+                ) from e
+            raise
 
     def _begin(self) -> Engine:
         """Commit the open step and drop pending tokens: another call begins."""

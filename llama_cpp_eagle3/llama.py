@@ -1,41 +1,57 @@
-"""`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head: how it is loaded, closed and pickled."""
+"""`Eagle3Llama`: a `llama_cpp.Llama` that drafts with an EAGLE-3 head. It is the API; the work is done elsewhere:
+
+`loaded_model` has the engine on target and head, `context` the tokens of `eval` and `generate`, `batch` and
+`chat/completion` make requests and run them, `loading` prepares what llama_cpp loads.
+"""
 
 from __future__ import annotations
 
-import logging
+import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
-from llama_cpp import LLAMA_FLASH_ATTN_TYPE_ENABLED
+import numpy.typing as npt
+from llama_cpp import (
+    LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    Llama,
+    LlamaGrammar,
+    LlamaState,
+    LlamaTokenizer,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
-from ._core import Guard, NgramStore
-from .arguments import check_names
-from .context import Context
-from .engine import Engine, Vocab, check_rng
-from .errors import IncompatibleDraftError, ModelFileError
-from .generating import GeneratingLlama
-from .guard import bury
+from ._core import Drafter, FeatureTap, Guard, NgramStore, Planner, Target
+from .arguments import Eagle3LlamaOptions, check_names
+from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_bar
+from .chat import ChatTemplates, grammar_text
+from .chat.completion import Chat, ChatCompletion, chat_arguments
+from .context import Context, Generation
+from .engine import DraftSettings, Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng
+from .engine import Sequence as EngineSequence
+from .errors import ContextFullError, Eagle3Error, ModelFileError
+from .features import Features
+from .guard import bury, closed_error
 from .head import Head
-from .loading import Loading, measure_state
+from .loaded_model import LoadedModel
+from .loading import Loading
 from .log import tell
 from .media import AllowHttp, Projector, hook_handler
-from .model_file import check_file, file_errors
+from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
 from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
-from .planning import keep_corrections, load_costs
+from .state import Eagle3State, check_state
 from .stats import Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .arguments import Eagle3LlamaOptions, LlamaOptions
-
-_log = logging.getLogger("llama_cpp_eagle3")
+    from .arguments import LlamaOptions
 
 DRAFT_SETTINGS = (
     "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
@@ -46,9 +62,12 @@ DRAFT_SETTINGS = (
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
 )  # fmt: skip
+_NOT_PICKLED = ("progress", "draft_ngram_store")
+_NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
+_NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
 
 
-class Eagle3Llama(GeneratingLlama):
+class Eagle3Llama(Llama):  # type: ignore[misc]
     """A `llama_cpp.Llama` whose generation is sped up by an EAGLE-3 head, without changing what comes out.
 
     Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.
@@ -58,6 +77,23 @@ class Eagle3Llama(GeneratingLlama):
         >>> llm("def fibonacci(", max_tokens=64, temperature=0)["choices"][0]["text"]
         >>> llm.last_stats
     """
+
+    # what Llama keeps of the context
+    _seed: int
+    _sampler: SamplerChain | None
+    n_batch: int
+    verbose: bool
+
+    # how to draft, see the constructor
+    draft: str
+    draft_sources: Sequence[Literal["head", "mtp", "ngram"]]
+    draft_n_max: int
+    draft_ngram_n_max: int
+    draft_n_min: int
+    draft_p_min: float
+    draft_tree_depth: int
+    draft_tree_topk: int
+    draft_tree_tokens: int
 
     def __init__(
         self,
@@ -171,65 +207,38 @@ class Eagle3Llama(GeneratingLlama):
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
+        given = cast(Eagle3LlamaOptions, {n: v for n, v in locals().items() if n in Eagle3LlamaOptions.__annotations__})
         path = os.path.expanduser(os.fspath(model_path))
-        draft_options = DraftOptions.of(
-            draft_model_path,
-            draft=draft,
-            sources=draft_sources,
-            n_max=draft_n_max,
-            ngram_n_max=draft_ngram_n_max,
-            n_min=draft_n_min,
-            p_min=draft_p_min,
-            tree_depth=draft_tree_depth,
-            tree_topk=draft_tree_topk,
-            tree_tokens=draft_tree_tokens,
-            n_gpu_layers=draft_n_gpu_layers,
-            device=draft_device,
-            type=draft_type,
-            type_k=draft_type_k,
-            type_v=draft_type_v,
-            target_layers=draft_target_layers,
-            n_threads=draft_n_threads,
-            n_parallel=n_parallel,
-            kv_unified=kv_unified,
-            has_block=draft_target_layers is None
-            and not any(llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only"))
-            and has_block(path),
+        no_block = draft_target_layers is not None or any(
+            llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
         )
+        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path))
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
         check_rng(rng)
         set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
+        self._given = given
         self._guard = Guard(type(self).__name__)
         self._context = Context()
-        self._engine: Engine | None = None
-        self._head: Head | None = None
-        self._stats_before = Stats()
-        self._has_explained = False
-        self._info = partial(tell, bool(options.get("verbose", True)))
-        self._n_state_bytes = 0
+        self._loaded_model: LoadedModel | None = None
+        self._projector: Projector | None = None
+        self._log = partial(tell, bool(options.get("verbose", True)))
         self.n_parallel = n_parallel
+        self.rng: Rng = rng
+        """What tokens are drawn with, see `Sampling.rng`."""
         self.draft, self.draft_sources = draft_options.mode, draft_options.sources
-        self._ngram_store = draft_ngram_store
-        self._must_have_block = draft_sources is not None
         self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
         self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
         self.draft_tree_tokens = draft_options.tree_tokens
-        self.rng = rng
-        self._prefill_budget, self._prefix_cache_bytes = prefill_budget, prefix_cache_bytes
-        self._mmproj_path = None if mmproj_path is None else os.path.expanduser(os.fspath(mmproj_path))
-        self._media_placeholder, self._media_http = media_placeholder, media_http
-        self._projector: Projector | None = None
-        self._checked = checked
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = options.pop("draft_model", None)
         if options.get("lora_path") is not None:
             options["lora_path"] = os.path.expanduser(os.fspath(options["lora_path"]))
         try:
             vocab_only = bool(options.get("vocab_only"))
-            more = ModelOptions.of(devices, override_tensor, lora, model_params, cpu_kernels)
+            more = ModelOptions.of(given)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
             with file_errors(path):
@@ -245,89 +254,35 @@ class Eagle3Llama(GeneratingLlama):
             raise
 
     def _start(self) -> None:
-        """Make the engine, with the head if there is one."""
-        loading, context = self._loading, self._context
-        with file_errors(self.model_path):
-            target = loading.make_target(self._ctx.ctx, self._model.model, self._info)
-        self._n_ctx = target.n_ctx
-        if len(self.input_ids) < self._n_ctx:  # llama.cpp rounds n_ctx up
-            self.input_ids = np.zeros(self._n_ctx, dtype=np.intc)
-            if self._logits_all:
-                self.scores = np.ndarray((self._n_ctx, self._n_vocab), dtype=np.single)
-        context.sequence.logits_all = self._logits_all
-        if loading.has_head:
-            # not self, which would keep itself alive
-            model, n_ctx, n_threads, n_batch = self._model.model, self._n_ctx, self.n_threads, self.n_batch
-            log = self._info
-            context_params = self.context_params
-            if loading.uses_block:
-                try:
-                    self._head = Head(lambda _: loading.make_block_drafter(model, context_params, target), None)
-                except (IncompatibleDraftError, ModelFileError) as e:
-                    if self._must_have_block:
-                        raise
-                    loading.drop_block()
-                    self.draft_sources = loading.draft.sources
-                    self._info(f"the target's own block for multi-token prediction does not draft: {e}")
-            else:
-                self._head = Head(
-                    lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
-                    self.draft_type_asked,
-                )
-        self._engine = context.engine = Engine(
-            target,
-            Vocab(self._model.model),
-            n_batch=self.n_batch,
-            drafter=None if self._head is None else self._head.drafter,
-            tap=loading.tap,
-            draft=self.draft_settings,
-            draft_model=self.draft_model,
-            ngram=loading.make_ngram_drafter(self._ngram_store),
-            n_rs_seq=self.context_params.n_rs_seq,
-            before_step=loading.check_servers,
-            log=self._info,
-            prefill_budget=self._prefill_budget,
-            prefix_cache_bytes=self._prefix_cache_bytes,
+        """Llama has loaded the target: make the engine, with the head and the projector if they are given."""
+        given = self._given
+        loaded = self._loaded_model = LoadedModel(
+            self,
+            self._loading,
+            block_required=given["draft_sources"] is not None,
+            ngram_store=given["draft_ngram_store"],
+            prefill_budget=given["prefill_budget"],
+            prefix_cache_bytes=given["prefix_cache_bytes"],
+            log=self._log,
         )
-        self._info(self.where)
-        if loading.leaves_gpu_idle(self.model_params):
-            _log.warning(
-                "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
-                " and ".join(loading.accelerators),
-            )
+        engine = loaded.engine
+        self.draft_sources = self._loading.draft.sources  # without a block that cannot draft
+        engine.draft = self.draft_settings
+        self._n_ctx = engine.n_ctx
+        self._context.start(engine, logits_all=self._logits_all, n_vocab=self._n_vocab)
         hook_handler(self.chat_handler, self, int(self._ctx.ctx))
-        if self._mmproj_path is not None:
+        if given["mmproj_path"] is not None:
             self._projector = Projector(
-                self._mmproj_path,
+                os.path.expanduser(os.fspath(given["mmproj_path"])),
                 self.model_address,
                 n_threads=self.n_threads_batch,
                 use_gpu=self.model_params.n_gpu_layers != 0,
                 flash_attn=self.context_params.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED,
-                placeholder=self._media_placeholder,
+                placeholder=given["media_placeholder"],
             )
-            self._info(self._projector.describe())
-        if self._head is None:
-            return
-        self._n_state_bytes = measure_state(self.target, self.token_bos())
-        self._info(loading.describe(self._head.drafter, self.target, self._n_state_bytes))
+            self._log(self._projector.describe())
         if self.draft == "auto":
-            costs = load_costs(self.costs_key())
-            if costs is not None:
-                self.convert_draft(costs.draft_type)
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        if self._engine is None:
-            return f"<{name} closed>"
-        head = "" if self.draft_model_path is None else f" draft={self.draft_model_path!r}"
-        return f"<{name} {self.model_path!r}{head} n_ctx={self.n_ctx()} n_parallel={self.n_parallel}>"
-
-    def __enter__(self) -> Self:
-        with self._guard:
-            return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            loaded.use_stored_type()
 
     @classmethod
     def from_pretrained(
@@ -393,19 +348,12 @@ class Eagle3Llama(GeneratingLlama):
             return
         with guard:
             guard.closed = True
-            loading = self.__dict__.get("_loading")
+            loading, loaded = self.__dict__.get("_loading"), self._loaded_model
             if loading is not None:
                 loading.prepare_free()
-            if self._engine is not None:
-                keep_corrections(self._engine, self._head, self.costs_key)
-            # the draft borrows the model's tables, the context calls the tap: free them in this order
-            engine, head, self._engine, self._head = self._engine, self._head, None, None
-            self._sampler = None
-            self._context.engine = None
-            if engine is not None:
-                engine.close()
-            if head is not None:
-                head.drafter.close()
+            self._loaded_model = self._sampler = self._context.engine = None
+            if loaded is not None:
+                loaded.close()
             if self._projector is not None:
                 self._projector.close()
             if "_stack" in self.__dict__:
@@ -416,25 +364,636 @@ class Eagle3Llama(GeneratingLlama):
                 if name in self.__dict__:
                     bury(self.__dict__[name], type(self).__name__)
 
+    def __enter__(self) -> Self:
+        with self._guard:
+            return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._loaded_model is None:
+            return f"<{name} closed>"
+        head = "" if self.draft_model_path is None else f" draft={self.draft_model_path!r}"
+        return f"<{name} {self.model_path!r}{head} n_ctx={self.n_ctx()} n_parallel={self.n_parallel}>"
+
     def __getstate__(self) -> dict[str, Any]:
-        draft = {f"draft_{name}": value for name, value in asdict(self._loading.draft).items()}
-        draft |= {"draft": draft.pop("draft_mode")}
-        draft |= {name: draft.pop(f"draft_{name}") for name in ("n_parallel", "kv_unified")}
-        return {
-            **super().__getstate__(),
-            **draft,
-            **{name: getattr(self, name) for name in DRAFT_SETTINGS},
-            "prefill_budget": self._prefill_budget,
-            "prefix_cache_bytes": self._prefix_cache_bytes,
-            "rpc_servers": self._loading.rpc_servers,
-            "devices": self._loading.model.devices,
-            "override_tensor": self._loading.model.override_tensor,
-            "lora": self._loading.model.lora,
-            "model_params": self._loading.model.params,
-            "cpu_kernels": self._loading.model.cpu_kernels,
-            "rng": self.rng,
-            "checked": self._checked,
-            "mmproj_path": self._mmproj_path,
-            "media_placeholder": self._media_placeholder,
-            "media_http": self._media_http,
-        }
+        given = {name: value for name, value in self._given.items() if name not in _NOT_PICKLED}
+        changed = {name: getattr(self, name) for name in (*DRAFT_SETTINGS, "rng")}
+        return {**super().__getstate__(), **given, **changed}
+
+    # what it is made of
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        if self._loaded_model is None:
+            raise closed_error(type(self).__name__)
+        return self._loaded_model
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that generates; add sequences of your own and call `step`."""
+        return self._loaded.engine
+
+    @property
+    def target(self) -> Target:
+        """The target's context with `decode`, `sample`, `argmax` and `truncate`, for a loop of one's own."""
+        return self.engine.target
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """The tap that reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The head with `process`, `propose` and `truncate`, for a loop of one's own; None without one."""
+        return self.engine.drafter
+
+    @property
+    def head(self) -> Head | None:
+        """The head and the type it is loaded in; None without one."""
+        return self._loaded.head
+
+    @property
+    def planner(self) -> Planner | None:
+        """The planner of `draft="auto"`; its `stats()` say what it chose. None before it was needed."""
+        return self.engine.planner
+
+    @property
+    def projector(self) -> Projector | None:
+        """The encoder of images and sounds; None without an mmproj_path."""
+        return self._projector
+
+    @property
+    def chat_handler(self) -> Any:
+        """The handler that answers conversations in place of a chat format; multimodal ones use the engine."""
+        return self._chat_handler
+
+    @chat_handler.setter
+    def chat_handler(self, handler: Any) -> None:
+        self._chat_handler = handler
+        if self._loaded_model is not None:
+            hook_handler(handler, self, int(self._ctx.ctx))
+
+    @property
+    def draft_model_path(self) -> str | None:
+        """The head's file; None without one."""
+        return self._loading.draft.model_path
+
+    @property
+    def draft_type_asked(self) -> int | None:
+        """The ggml type that was asked for the head's wider matrices; None = what is fastest."""
+        return self._loading.draft.type
+
+    @property
+    def draft_type(self) -> int | None:
+        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
+        return self.draft_type_asked if self.head is None else self.head.type
+
+    @property
+    def draft_settings(self) -> DraftSettings:
+        """What the attributes `draft`, `draft_n_max`, ... say now."""
+        return DraftSettings(
+            mode=self.draft,  # type: ignore[arg-type]
+            sources=tuple(self.draft_sources),
+            n_max_ngram=self.draft_ngram_n_max,
+            n_max=self.draft_n_max,
+            n_min=self.draft_n_min,
+            p_min=self.draft_p_min,
+            tree_depth=self.draft_tree_depth,
+            tree_topk=self.draft_tree_topk,
+            tree_tokens=self.draft_tree_tokens,
+        )
+
+    @property
+    def model_address(self) -> int:
+        """Address of the loaded llama_model, for functions of llama.h."""
+        return int(self._model.model)
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        return self._loaded.where
+
+    @property
+    def cpu_kernels_used(self) -> str:
+        """Which of our kernels multiply which weights on a CPU, or why none do."""
+        return self._loaded.cpu_kernels_used
+
+    @property
+    def n_state_bytes(self) -> int:
+        """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
+        return self._loaded.n_state_bytes
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head again with its matrices in another ggml type; its cache is empty then."""
+        with self._guard:
+            self._loaded.convert_draft(draft_type)
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that measured costs depend on, ready for JSON."""
+        return self._loaded.costs_key()
+
+    def calibrate(self, seconds: float = 2.0, log: Callable[[str], None] | None = None) -> None:
+        """Measure what passes cost now, unless that is known; else the first generation with `draft="auto"` does it.
+
+        Args:
+            seconds: to spend.
+            log: called with a line before it begins, and with what was found; None: as `verbose` says.
+
+        Raises:
+            Eagle3Error: they must be measured, and the context is not empty.
+        """
+        with self._guard:
+            self._context.stats.calibrate_ns += self._loaded.have_planner(seconds, must=True, log=log)
+
+    def _begin(self) -> DraftSettings:
+        """Check the settings, which may have changed, begin new figures, and have a planner if the mode needs it."""
+        settings = self.draft_settings
+        self.engine.check_draft(settings)
+        self._context.begin_stats()
+        if self.draft == "auto":
+            self._context.stats.calibrate_ns += self._loaded.have_planner()
+        return settings
+
+    def _explain(self) -> None:
+        if self._loaded_model is not None:  # a stream may outlive the model
+            self._loaded_model.explain(self._context.stats, self.draft_settings)
+
+    # what Llama's own methods read and set
+
+    def n_ctx(self) -> int:
+        """Positions of the context, or of each sequence's part of it."""
+        return int(super().n_ctx()) if self._loaded_model is None else self.engine.n_ctx
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens in the context. Set fewer to go back, or more after decoding them with llama.cpp itself."""
+        return self._context.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n: int) -> None:
+        self._context.set_n_tokens(n)
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.intc]:
+        """Tokens of the context, int32 (n_ctx,); the first n_tokens are valid."""
+        return self._context.input_ids
+
+    @input_ids.setter
+    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
+        self._context.input_ids = ids
+
+    @property
+    def scores(self) -> npt.NDArray[np.single]:
+        """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
+        return self._context.scores
+
+    @scores.setter
+    def scores(self, scores: npt.NDArray[np.single]) -> None:
+        self._context.scores = scores
+
+    @property
+    def context_params(self) -> Any:
+        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
+        return self._context_params
+
+    @context_params.setter
+    def context_params(self, params: Any) -> None:
+        self._loading.preset_model(self.model_params)
+        self._loading.preset_context(params)
+        self._context_params = params
+
+    @property
+    def _model(self) -> Any:
+        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
+        return self._llama_model
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        self._llama_model = model
+        guard_tokenizer(model)
+        self._loading.load_adapters(model.model)
+        self._loading.fit_context(self._context_params, model.model)
+
+    # generating
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        reset: bool = True,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        penalize_nl: bool = True,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        grammar: LlamaGrammar | None = None,
+        *,
+        ignore_eos: bool = False,
+        sampling: Sampling | None = None,
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
+
+        The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
+        token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
+        token was drawn from. ignore_eos: never draw a token that ends the text. sampling: everything about drawing that
+        llama.cpp knows, instead of all these options.
+
+        Raises:
+            ContextFullError: no room for the tokens, or for one more.
+        """
+        sampling = sampling or self._sampling(
+            temperature=temp,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            repeat_penalty=repeat_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            mirostat_mode=mirostat_mode,
+            mirostat_tau=mirostat_tau,
+            mirostat_eta=mirostat_eta,
+            logits_processor=logits_processor,
+            grammar=grammar,
+            ignore_eos=ignore_eos,
+        )
+        prompt = [int(t) for t in tokens]
+
+        def begin() -> Generation:
+            self._sampler = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
+            self._sampler.see(prompt)
+            return Generation(self._sampler, self._begin(), stopping_criteria)
+
+        yield from self._context.generate(self._guard, begin, prompt, reset, self._explain)
+
+    def _check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is not llama.cpp's."""
+        if type(self.tokenizer_) is LlamaTokenizer:
+            self.engine.vocab.check_length(text, self.engine.n_ctx)
+
+    def _create_completion(
+        self, prompt: str | list[int], suffix: str | None = None, *args: Any, **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
+        for text in (prompt, suffix):
+            if isinstance(text, str):
+                self._check_length(text)
+        try:
+            yield from super()._create_completion(prompt, suffix, *args, **options)
+        except ValueError as e:
+            if not str(e).startswith(_NO_ROOM):
+                raise
+            raise ContextFullError(f"{e}. Use a larger n_ctx.") from None
+
+    @overload
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[False] = False,
+        **common: Any,
+    ) -> list[BatchResult]: ...
+    @overload
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        stream: Literal[True],
+        **common: Any,
+    ) -> BatchStream: ...
+    def generate_batch(  # type: ignore[misc]  # the overloads leave out what both have in common
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        max_tokens: int | None = 16,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        rng: Rng | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        logits_processor: LogitsProcessorList | None = None,
+        grammar: LlamaGrammar | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        stream: bool = False,
+        progress: bool | None = None,
+    ) -> list[BatchResult] | BatchStream:
+        """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
+
+        Each prompt gets what `create_completion` would give it alone, and its own error, if that is what it ends with.
+        Finished ones make room for those that wait, and prompts that begin alike share what was evaluated. What the
+        context held before may be forgotten.
+
+        Args:
+            prompts: texts, or tokens.
+            options: what is different for single prompts, one mapping of the arguments below for each.
+            max_tokens: None = as many as the prompt's share of n_ctx holds.
+            stop: strings that end a text, and are cut off.
+            seed: of each prompt's sampler; None = the model's.
+            rng: what it draws with, see `Sampling.rng`; None = the model's.
+            temperature: 0 = greedy. This and the following: as `create_completion` takes them.
+            top_k: see there.
+            top_p: see there.
+            min_p: see there.
+            typical_p: see there.
+            repeat_penalty: see there.
+            frequency_penalty: see there.
+            presence_penalty: see there.
+            tfs_z: see there.
+            mirostat_mode: see there.
+            mirostat_tau: see there.
+            mirostat_eta: see there.
+            logits_processor: see there; a processor gets the tokens of its own prompt.
+            grammar: see there.
+            logit_bias: see there.
+            ignore_eos: never draw a token that ends the text.
+            logprobs: give the log-probability of each token too, and those of so many of the most probable ones.
+            stream: return a generator of (number of the prompt, token, text that is new) instead, as they come. The
+                token that ends a text comes too; None stands for an end without a token. Its return value, and that of
+                `yield from`, are the results. To leave it ends all.
+            progress: show a tqdm bar over the prompts; None = on a terminal.
+
+        Returns:
+            One result per prompt, in their order.
+
+        Raises:
+            TypeError: prompts is one text instead of a list of them.
+            ValueError: an argument cannot work; the message names the prompt.
+            ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
+        """
+        if isinstance(prompts, (str, bytes)):
+            raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
+        common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
+        for option in options or ():
+            unknown = set(option) - set(common)
+            if unknown:
+                raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
+        run = self._run_batch(prompts, options, common, progress)
+        if stream:
+            return run
+        while True:
+            try:
+                next(run)
+            except StopIteration as e:
+                results: list[BatchResult] = e.value
+                return results
+
+    def _run_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[Mapping[str, Any]] | None,
+        common: Mapping[str, Any],
+        progress: bool | None,
+    ) -> BatchStream:
+        """`generate_batch`, step by step."""
+        if options is not None and len(options) != len(prompts):
+            raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")
+        with self._guard:
+            start = perf_counter_ns()
+            requests = make_requests(prompts, options, common, self._prompt_tokens, self._sampling, self.engine)
+            total_ns = perf_counter_ns() - start
+            run, calibrate_ns = self._begin_run(requests)
+        bar = progress_bar(len(prompts), progress)
+        return (yield from run.stream(self._guard, bar, self._end_run, total_ns, calibrate_ns))
+
+    def _begin_run(self, requests: Sequence[Request]) -> tuple[BatchRun, int]:
+        """Add requests to the engine; also returns the nanoseconds that measuring took before."""
+        settings = self._begin()
+        return BatchRun(self.engine, requests, settings), self._context.stats.calibrate_ns
+
+    def _end_run(self, stats: Stats) -> None:
+        self._context.stats = stats
+        self._explain()
+
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """Tokens of a prompt as `create_completion` makes them."""
+        if not isinstance(prompt, str):
+            return [int(t) for t in prompt]
+        self._check_length(prompt)
+        tokens = self.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
+        bos = self.token_bos()
+        return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
+
+    # chat
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The model's chat templates, in llama.cpp's own code."""
+        return ChatTemplates(ctypes.cast(self._model.model, ctypes.c_void_p).value)
+
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *args: Any, **options: Any
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """Answer a conversation, as `Llama.create_chat_completion` does and with its arguments.
+
+        With `chat_format="auto"` llama.cpp's own chat code does it, with tools, reasoning and JSON schemas as
+        llama-server has them. Then there are more arguments: those of a request to llama-server that concern the
+        conversation (`parallel_tool_calls`, `chat_template_kwargs`, `reasoning_format`, ...), `enable_thinking`,
+        `reasoning_budget` (tokens) and `reasoning_budget_message`.
+
+        Raises:
+            ValueError: the request cannot work; or (from a stream while it runs) the model wrote what the template's
+                format does not allow.
+        """
+        if self.chat_format != "auto" or self.chat_handler is not None:
+            return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
+        arguments = chat_arguments((messages, *args), options)
+        chat = Chat(arguments, self._projector, self._given["media_http"])
+        with self._guard:
+            params = chat.apply(self.chat_templates)
+            self._check_length(params.prompt)
+            request = chat.request(params, self.engine, self.tokenize, self._sampling)
+        model = arguments["model"] or self.model_path
+        completion = ChatCompletion(params, model, self.engine.vocab, lambda: self._begin_chat(request))
+        return completion.stream() if arguments["stream"] else completion.whole()
+
+    def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
+        with self._guard:
+            run, calibrate_ns = self._begin_run([request])
+
+        def texts() -> Iterator[str]:
+            for _, _, text in run.stream(self._guard, progress_bar(1, False), self._end_run, 0, calibrate_ns):
+                yield text
+            if run.sequences[0].result.error is not None:
+                raise run.sequences[0].result.error
+
+        return run.sequences[0], texts()
+
+    # evaluating and drawing token by token
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens behind those of the context, in target and draft.
+
+        Raises:
+            ContextFullError: they do not fit; nothing is evaluated then.
+        """
+        with self._guard, self._context.timed():
+            self._context.eval([int(t) for t in tokens])
+
+    def eval_media(self, media: Media) -> None:
+        """Evaluate an image behind the tokens of the context, in target and draft.
+
+        Raises:
+            ContextFullError: it does not fit; nothing is evaluated then.
+            ValueError: its rows see each other, and n_batch or n_ubatch is smaller than it.
+        """
+        with self._guard, self._context.timed():
+            self._context.eval_media(media)
+
+    def sample(
+        self,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_eta: float = 0.1,
+        mirostat_tau: float = 5.0,
+        penalize_nl: bool = True,
+        logits_processor: LogitsProcessorList | None = None,
+        grammar: LlamaGrammar | None = None,
+        idx: int | None = None,
+    ) -> int:
+        """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""
+        with self._guard:
+            chain = self._sampler
+            if chain is None:
+                sampling = self._sampling(
+                    temperature=temp,
+                    top_k=top_k,
+                    top_p=top_p,
+                    min_p=min_p,
+                    typical_p=typical_p,
+                    repeat_penalty=repeat_penalty,
+                    frequency_penalty=frequency_penalty,
+                    presence_penalty=presence_penalty,
+                    mirostat_mode=mirostat_mode,
+                    mirostat_eta=mirostat_eta,
+                    mirostat_tau=mirostat_tau,
+                    logits_processor=logits_processor,
+                    grammar=grammar,
+                )
+                chain = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
+            return self._context.sample(chain, idx)
+
+    def _sampling(
+        self,
+        *,
+        logits_processor: Sequence[Any] | None,
+        grammar: LlamaGrammar | None,
+        seed: int | None = None,
+        rng: Rng | None = None,
+        **options: Any,
+    ) -> Sampling:
+        """Llama's sampling options as the engine's."""
+        if grammar is not None:
+            options["grammar"], options["grammar_root"] = grammar_text(grammar)
+        return Sampling(
+            seed=self._seed if seed is None else seed,
+            rng=rng or self.rng,
+            penalty_last_n=self.last_n_tokens_size,
+            logits_processors=list(logits_processor or ()),
+            **options,
+        )
+
+    # saved states
+
+    def reset(self) -> None:
+        """Clear the context."""
+        with self._guard:
+            self._context.forget()
+
+    def save_state(self) -> Eagle3State:
+        """Save the context of target and draft."""
+        with self._guard:
+            self._loading.check_servers()
+            engine = self._context.flush()
+            draft_state = b"" if engine.drafter is None else engine.drafter.state_get()
+            return Eagle3State(super().save_state(), draft_state, self._loading.pair_id, engine.target.spans())
+
+    def load_state(self, state: LlamaState) -> None:
+        """Go back to a saved state. One that a plain Llama saved works too; drafting then pauses until the next prompt.
+
+        Raises:
+            IncompatibleDraftError: the state belongs to another pair, or does not fit the context.
+            ValueError: the state is damaged, or was saved with another model or n_ctx.
+        """
+        with self._guard:
+            check_state(state, self._loading.pair_id, self._n_ctx)
+            self._loading.check_servers()
+            with self._context.filling(state):
+                super().load_state(state)
+
+    # figures and features
+
+    @property
+    def last_token_drafted(self) -> bool:
+        """Whether the token that `generate` yielded last had been drafted."""
+        return self._context.last_token_drafted
+
+    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+        """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
+        if type(self.tokenizer_) is not LlamaTokenizer:
+            return bytes(super().detokenize(tokens, prev_tokens, special))
+        text = b"".join([self.engine.vocab.piece(token, special) for token in tokens if token >= 0])
+        return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
+
+    @property
+    def features(self) -> Features:
+        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
+        with self._guard:
+            if self.tap is None:
+                raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
+            return Features(
+                self.tap.rows,
+                tokens=self.target.tokens,
+                positions=self.target.pos,
+                boundaries=self.tap.boundaries,
+            )
+
+    @property
+    def stats(self) -> Stats:
+        """Figures of everything since the model was loaded."""
+        return self._context.total_stats
+
+    @property
+    def last_stats(self) -> Stats:
+        """Figures of the last (or running) generation."""
+        return Stats() + self._context.stats

@@ -1,4 +1,4 @@
-"""What a target and its head are loaded with: checked and prepared before llama_cpp loads, used after it."""
+"""What a target and its head are loaded with: files, devices, servers and the tap, prepared before llama_cpp loads."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import llama_cpp.llama_cpp as lib
 
 from ._core import (
     CpuKernels,
-    Drafter,
     Eagle3Drafter,
     FeatureTap,
     MtpDrafter,
     NgramDrafter,
     NgramStore,
     Target,
-    local_accelerators,
     model_matrices,
 )
-from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .cpu_kernels import KernelChoice
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
@@ -28,10 +25,7 @@ from .model_options import ModelOptions
 from .mtp import boundary_of, make_drafter
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
-from .planning import machine
 from .rpc import RpcServers, find_device
-
-_N_ROWS = 64  # passes of more rows than this are not measured
 
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
@@ -97,11 +91,8 @@ class Loading:
         """Fingerprints of target and head ("mtp": the target's own block); empty without one."""
         if not self.has_head:
             return "", ""
-        return fingerprint(self.model_path), self._draft_id
-
-    @property
-    def _draft_id(self) -> str:
-        return "mtp" if self.draft.model_path is None else fingerprint(self.draft.model_path)
+        draft = self.draft.model_path
+        return fingerprint(self.model_path), "mtp" if draft is None else fingerprint(draft)
 
     def preset_model(self, params: Any) -> None:
         """Set what Llama has no argument for in a llama_model_params."""
@@ -239,98 +230,3 @@ class Loading:
         if store is True:
             store = _stores.setdefault(fingerprint(self.model_path), NgramStore())
         return NgramDrafter(self.draft.n_parallel, store if isinstance(store, NgramStore) else None)
-
-    def describe(self, drafter: Drafter, target: Target, n_state_bytes: int) -> str:
-        """One line on what was loaded, with a head."""
-        assert self.pair is not None
-        assert self.tap is not None
-        head = self.pair.head
-        if head is None:
-            name, why = "draft by the target's own block for multi-token prediction", ""
-        else:
-            name = f"draft '{self.draft.model_path}' ({head.dialect})"
-            why = "draft_target_layers" if self.draft.target_layers else head.boundaries_why
-        return (
-            f"{name} on {drafter.device}, "
-            f"reads {drafter.boundaries} of {self.pair.target.n_layer} layers by the {self.tap.kind} tap"
-            + (f" ({why})" if why else "")
-            + f"; rejected tokens go by {target.rollback_kind}"
-            + (f", {n_state_bytes} bytes of state per sequence" if n_state_bytes else "")
-        )
-
-    @property
-    def accelerators(self) -> list[str]:
-        """This machine's devices that are no CPUs."""
-        return [f"{device.name} ({device.description})" for device in local_accelerators()]
-
-    def leaves_gpu_idle(self, params: Any) -> bool:
-        """Whether nobody said that the model shall run on this machine's accelerators."""
-        return self.model.leaves_gpu_idle(params.n_gpu_layers)
-
-    def where(self, params: Any, model: Any, drafter: Drafter | None, n_threads: int, n_threads_batch: int) -> str:
-        """One line on what runs where."""
-        n_layer = int(lib.llama_model_n_layer(model))
-        devices = [device.name for device in local_accelerators()]
-        if self.model.devices is not None:
-            devices = [name for name in self.model.devices if name not in ("none", "CPU")]
-        n_on = min(params.n_gpu_layers, n_layer + 1) if devices or self.servers is not None else 0
-        if self.servers is not None and self.model.devices is None:
-            devices.append("rpc servers")
-        layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
-        threads = f"{n_threads} CPU threads"
-        if n_threads_batch != n_threads:
-            threads += f", {n_threads_batch} for batches"
-        head = "" if drafter is None else f"; head on {drafter.device}"
-        return f"target {layers}{head}; {threads}; {self.kernels_used(drafter)}"
-
-    def kernels_used(self, drafter: Drafter | None) -> str:
-        """Which of our kernels multiply which weights, or why none do."""
-        choice = self.kernel_choice
-        if self.kernels is None:
-            return "ggml's own kernels alone: cpu_kernels is off"
-        used = self.kernels.n_weights
-        parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in used.items()]
-        if drafter is not None:
-            parts += [f"{n} of the head by {name}" for name, n in drafter.cpu_kernels.items()]
-        parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
-        return "; ".join(parts) or f"ggml's own kernels alone: {self.kernels.why_not}"
-
-    def costs_key(
-        self, drafter: Drafter | None, model_params: Any, context_params: Any, lora_path: str | None, tensor_split: Any
-    ) -> dict[str, Any]:
-        """Everything that the costs of a loaded pair depend on, ready for JSON."""
-        draft = self.draft
-        return {
-            "target": fingerprint(self.model_path),
-            "draft": self._draft_id if self.has_head else None,
-            "lora_path": lora_path and fingerprint(lora_path),
-            "boundaries": None if self.tap is None else self.tap.boundaries,
-            "tap": None if self.tap is None else self.tap.kind,
-            "n_gpu_layers": model_params.n_gpu_layers if self.accelerators or self.servers is not None else 0,
-            "tensor_split": tensor_split,
-            "rpc_servers": self.rpc_servers,
-            "draft_device": None if drafter is None else drafter.device,
-            "machine": machine(),
-            "n_threads": [context_params.n_threads, context_params.n_threads_batch, *filter(None, [draft.n_threads])],
-            "n_ubatch": min(context_params.n_ubatch, _N_ROWS),
-            "offload_kqv": bool(context_params.offload_kqv),
-            "cpu_kernels": {} if self.kernels is None else self.kernels.n_weights,
-            "cpu_kernels_draft": {} if drafter is None else drafter.cpu_kernels,
-            "draft_type": draft.type,
-            "types": [context_params.type_k, context_params.type_v, draft.type_k, draft.type_v],
-            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
-            **self.model.costs_key(),
-        }
-
-
-def measure_state(target: Target, token: int) -> int:
-    """Bytes of recurrent state that an empty target keeps per sequence; 0 for targets that only attend.
-
-    token: to be evaluated for that, if it is not negative.
-    """
-    if target.rollback_kind == "trim":
-        return 0
-    target.decode([max(0, token)], 0, False)
-    n_bytes = target.n_state_bytes()
-    target.truncate(0)
-    return n_bytes

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
@@ -16,6 +16,9 @@ from .cpu_kernels import MODES
 from .errors import ModelFileError
 from .pair import fingerprint
 from .rpc import RpcServers, find_device
+
+if TYPE_CHECKING:
+    from .arguments import Eagle3LlamaOptions
 
 FIELDS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
 """Of llama.h's llama_model_params."""
@@ -36,34 +39,28 @@ class ModelOptions:
     cpu_kernels: str = "auto"
 
     @classmethod
-    def of(
-        cls,
-        devices: str | Sequence[str] | None,
-        override_tensor: Sequence[tuple[str, str]],
-        lora: Sequence[str | tuple[str, float]],
-        params: Mapping[str, Any] | None,
-        cpu_kernels: str = "auto",
-    ) -> ModelOptions:
+    def of(cls, arguments: Eagle3LlamaOptions) -> ModelOptions:
         """Check what can be checked before anything is loaded.
 
         Raises:
             ValueError: a field that is none, or not to be set here; an unknown value of cpu_kernels.
             ModelFileError: an adapter's file is missing.
         """
+        devices, params, cpu_kernels = arguments["devices"], arguments["model_params"], arguments["cpu_kernels"]
         for name in params or ():
             if name not in FIELDS:
                 raise ValueError(f"model_params: expected some of {', '.join(FIELDS)}, found {name!r}")
         if cpu_kernels not in MODES:
             raise ValueError(f"cpu_kernels: expected one of {', '.join(MODES)}, found {cpu_kernels!r}")
         names = devices.split(",") if isinstance(devices, str) else devices
-        adapters = [(item, 1.0) if isinstance(item, str) else item for item in lora]
+        adapters = [(item, 1.0) if isinstance(item, str) else item for item in arguments["lora"]]
         paths = [(os.path.expanduser(path), float(scale)) for path, scale in adapters]
         for path, _ in paths:
             if not os.path.isfile(path):
                 raise ModelFileError(f"'{path}' is missing: lora takes LoRA adapters in GGUF")
         return cls(
             None if names is None else tuple(name.strip() for name in names),
-            tuple((str(pattern), str(buffer)) for pattern, buffer in override_tensor),
+            tuple((str(pattern), str(buffer)) for pattern, buffer in arguments["override_tensor"]),
             tuple(paths),
             dict(params or {}),
             cpu_kernels,

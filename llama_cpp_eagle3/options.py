@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
 from .engine import DraftSource
 from .ggml_types import CACHE_TYPES, WEIGHT_TYPES, type_id
+
+if TYPE_CHECKING:
+    from .arguments import Eagle3LlamaOptions
 
 MODES = ("auto", "chain", "tree")
 SOURCES = ("head", "mtp", "ngram")
@@ -48,40 +51,21 @@ class DraftOptions:
     kv_unified: bool | None
 
     @classmethod
-    def of(
-        cls,
-        model_path: str | os.PathLike[str] | None,
-        *,
-        draft: str | None,
-        sources: Sequence[DraftSource] | None,
-        n_max: int | None,
-        ngram_n_max: int | None,
-        n_min: int,
-        p_min: float,
-        tree_depth: int | None,
-        tree_topk: int | None,
-        tree_tokens: int | None,
-        n_gpu_layers: int,
-        device: str | None,
-        type: int | str | None,
-        type_k: int | str | None,
-        type_v: int | str | None,
-        target_layers: Sequence[int] | None,
-        n_threads: int | None,
-        n_parallel: int,
-        kv_unified: bool | None,
-        has_block: bool = False,
-    ) -> DraftOptions:
-        """The arguments as they are given, and what they are if they are not.
+    def of(cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False) -> DraftOptions:
+        """The constructor's arguments, with the defaults of those that are None.
 
         has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
 
         Raises:
-            ValueError: what is no source, or no type.
+            ValueError: an unknown source or type.
         """
+        model_path, draft, n_max = arguments["draft_model_path"], arguments["draft"], arguments["draft_n_max"]
+        n_min, p_min, ngram_n_max = arguments["draft_n_min"], arguments["draft_p_min"], arguments["draft_ngram_n_max"]
+        tree_depth, tree_tokens = arguments["draft_tree_depth"], arguments["draft_tree_tokens"]
+        tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         own: DraftSource | None = "head" if model_path is not None else "mtp" if has_block else None
-        chosen = _sources(sources, own, is_auto=draft == "auto")
+        chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
             model_path=None if model_path is None else os.path.expanduser(os.fspath(model_path)),
@@ -94,15 +78,15 @@ class DraftOptions:
             tree_depth=4 if tree_depth is None else tree_depth,
             tree_topk=3 if tree_topk is None else tree_topk,
             tree_tokens=max(8, tree_depth or 0) if tree_tokens is None else tree_tokens,
-            n_gpu_layers=n_gpu_layers,
-            device=device,
-            type=type_id("draft_type", type, WEIGHT_TYPES),
-            type_k=type_id("draft_type_k", type_k, CACHE_TYPES),
-            type_v=type_id("draft_type_v", type_v, CACHE_TYPES),
+            n_gpu_layers=arguments["draft_n_gpu_layers"],
+            device=arguments["draft_device"],
+            type=type_id("draft_type", arguments["draft_type"], WEIGHT_TYPES),
+            type_k=type_id("draft_type_k", arguments["draft_type_k"], CACHE_TYPES),
+            type_v=type_id("draft_type_v", arguments["draft_type_v"], CACHE_TYPES),
             target_layers=None if target_layers is None else [int(b) for b in target_layers],
-            n_threads=n_threads,
-            n_parallel=n_parallel,
-            kv_unified=kv_unified,
+            n_threads=arguments["draft_n_threads"],
+            n_parallel=arguments["n_parallel"],
+            kv_unified=arguments["kv_unified"],
         )
 
     @property

@@ -65,6 +65,7 @@ struct level {
 };
 
 struct recording {
+    eagle3::draw_kind               draw;
     int32_t                         n_prompt;
     std::vector<int32_t>            tokens;
     std::vector<std::vector<level>> levels; // [token behind n_prompt + 1][depth - 1]
@@ -440,6 +441,7 @@ class run {
         std::vector<llama_seq_id>             ids;
         std::vector<llama_token>              ids_last(static_cast<size_t>(m.n_seqs));
         std::vector<int32_t>                  rooms(static_cast<size_t>(m.n_seqs), 1000);
+        std::vector<eagle3::draw_kind>        draws(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
         for (int32_t i = 0; i < m.n_seqs; ++i) {
@@ -450,12 +452,13 @@ class run {
             int32_t n_extra = 0, n_replay_max = 0, n_rows = 0;
             for (size_t i = 0; i < ids.size(); ++i) {
                 ids_last[i] = m.of[i]->tokens[static_cast<size_t>(m.at[i]) - 1];
+                draws[i]    = m.of[i]->draw;
                 n_extra += m.n_replay[i];
                 n_replay_max = std::max(n_replay_max, m.n_replay[i]);
             }
             if (is_planner) {
                 std::fill(rooms.begin(), rooms.end(), n_replay_max > 8 ? 0 : 1000);
-                drafts = plan->propose(ids, ids_last, rooms, n_extra);
+                drafts = plan->propose(ids, ids_last, rooms, n_extra, {}, {}, draws);
             } else if (is_oracle) {
                 draft_best(drafts, price);
             }
@@ -582,6 +585,9 @@ std::vector<recording> read_recordings(const char * path) {
     for (size_t i = 0; i < n_texts; ++i) {
         recording r;
         size_t    n_tokens = 0, n_positions = 0, n_astray = 0;
+        int32_t draw = 0;
+        in >> draw;
+        r.draw = static_cast<eagle3::draw_kind>(draw);
         in >> r.n_prompt >> n_tokens >> n_positions >> n_astray;
         r.tokens.resize(n_tokens);
         for (int32_t & t : r.tokens) {

@@ -4,8 +4,9 @@ A line is a text: its kind, its tokens, and for each token that was generated th
 and for those behind it, level by level along the text for as long as the text's token is among them: [tokens, their
 probabilities]. `astray` are the probabilities of the candidates behind a token that is not the text's.
 
-Kinds: own, what the target says behind the bundled prompts at temperature 1; edits, quotes and free, of the files
-beside this one; loops, a piece of such a text again and again, and a greedy continuation, which is one too.
+Kinds: own, what the target says behind the bundled prompts at temperature 1, without the noise that it was drawn
+with; greedy, and 0.6, 0.8 and 1.0, the temperatures of texts whose noise the head knows; edits, quotes and free, of the
+files beside this one; loops, a piece of such a text again and again, and a greedy continuation, which is one too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from contextlib import closing
 from pathlib import Path
 
 from llama_cpp_eagle3 import Eagle3Llama, models
+from llama_cpp_eagle3._core import GumbelNoise
+from llama_cpp_eagle3.engine import Sampling
 
 HERE = Path(__file__).parent
 TOP_K = 4
 N_LEVELS = 12
 N_TOKENS = 160
 N_TEXTS = {"own": 6, "edits": 4, "quotes": 3, "free": 3, "loops": 2}
+TEMPERATURES = {"greedy": 0.0, "0.6": 0.6, "0.8": 0.8, "1.0": 1.0}
+N_SAMPLED = 4
+"""Texts of each temperature."""
 
 
 def texts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int]]]:
@@ -47,7 +53,23 @@ def texts(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int]]]:
                 yield "loops", prompt[:20], (answer[:30] * N_TOKENS)[:N_TOKENS]
 
 
-def record(llm: Eagle3Llama, prompt: list[int], answer: list[int]) -> dict[str, object]:
+def sampled(llm: Eagle3Llama) -> Iterator[tuple[str, list[int], list[int], GumbelNoise | None]]:
+    """(kind, prompt, answer, its noise), with llama.cpp's default samplers."""
+    for kind, temperature in TEMPERATURES.items():
+        for seed, text in enumerate(models.heldout_prompts()[10 : 10 + N_SAMPLED]):
+            prompt = llm.tokenize(text.encode(), special=True)
+            options = {"temperature": temperature, "seed": seed, "ignore_eos": True}
+            (result,) = llm.generate_batch([prompt], max_tokens=N_TOKENS, **options)
+            cuts = Sampling(**options)
+            noise = GumbelNoise(
+                seed, temperature=temperature or 1.0, top_k=cuts.top_k, top_p=cuts.top_p, min_p=cuts.min_p
+            )
+            yield kind, prompt, result.tokens[:N_TOKENS], noise if temperature > 0.0 else None
+
+
+def record(
+    llm: Eagle3Llama, prompt: list[int], answer: list[int], noise: GumbelNoise | None = None
+) -> dict[str, object]:
     """What the head has for each token of the answer but the first, which the prompt's last row gives."""
     target, drafter, tap = llm.target, llm.drafter, llm.tap
     assert drafter is not None
@@ -59,6 +81,9 @@ def record(llm: Eagle3Llama, prompt: list[int], answer: list[int]) -> dict[str, 
     astray: list[list[float]] = []
     for i in range(len(prompt) + 1, len(tokens)):
         found: list[object] = []
+        if noise is not None:
+            noise.position = i - len(prompt)
+        drafter.set_noise(noise)
         drafter.begin([0], [tokens[i - 1]], TOP_K)
         first = 0
         for depth in range(N_LEVELS):
@@ -77,6 +102,7 @@ def record(llm: Eagle3Llama, prompt: list[int], answer: list[int]) -> dict[str, 
         target.decode([tokens[i - 1]], n_past)
         drafter.process(tap, [tokens[i - 1]], n_past)
         n_past += 1
+    drafter.set_noise(None)
     return {"n_prompt": len(prompt), "tokens": tokens, "levels": levels, "astray": astray[:: max(1, len(astray) // 32)]}
 
 
@@ -84,6 +110,8 @@ def main() -> None:
     target, draft = map(str, models.bundled_pair())
     with closing(Eagle3Llama(target, draft, n_ctx=2048, n_threads=1, draft="chain", verbose=False)) as llm:
         lines = [{"kind": kind} | record(llm, prompt, answer) for kind, prompt, answer in list(texts(llm))]
+        for kind, prompt, answer, noise in list(sampled(llm)):
+            lines.append({"kind": kind, "draw": int(noise is not None)} | record(llm, prompt, answer, noise))
     with gzip.GzipFile(HERE / "acceptance.jsonl.gz", "wb", mtime=0) as file:
         for line in lines:
             file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")

@@ -153,10 +153,11 @@ py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
                                       int32_t n_rows_extra, const std::vector<int32_t> & n_max,
-                                      const std::vector<int32_t> & n_max_ngram) {
+                                      const std::vector<int32_t> & n_max_ngram, const std::vector<draw_kind> & draws) {
     const busy_flag::scope  scope(self.busy);
     std::vector<py::object> drafts;
-    for (const draft_tree & plan : self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram)) {
+    for (const draft_tree & plan :
+         self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, draws)) {
         drafts.push_back(plan_to_draft(plan));
     }
     return drafts;
@@ -228,6 +229,11 @@ void register_planner(py::module_ & m) {
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
 
+    py::enum_<draw_kind>(m, "DrawKind", "How a text's tokens are chosen, as far as a draft knows it.")
+        .value("GREEDY", draw_kind::greedy, "the most probable one")
+        .value("KNOWN", draw_kind::known, "drawn with noise that the draft knows")
+        .value("UNKNOWN", draw_kind::unknown, "drawn with noise that it does not know");
+
     py::class_<py_planner>(m, "Planner", R"pbdoc(
         Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
 
@@ -259,9 +265,10 @@ void register_planner(py::module_ & m) {
         )pbdoc")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
-             py::arg("n_max_ngram") = std::vector<int32_t>(),
+             py::arg("n_max_ngram") = std::vector<int32_t>(), py::arg("draws") = std::vector<draw_kind>(),
              "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_ngram: tokens "
-             "of the head's and of the text's that may follow each other, for each; else the planner's own n_max.")
+             "of the head's and of the text's that may follow each other, for each; else the planner's own n_max. "
+             "draws: how the tokens of each are chosen, which is as it was if not given.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
             After each round, those without a draft too: what the target said, and how long its pass took.

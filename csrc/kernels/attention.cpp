@@ -16,9 +16,12 @@ namespace {
 
 using namespace avx2;
 
-constexpr int64_t N_CELLS    = 32; // that a thread multiplies by all rows at a time
-constexpr int     N_TOGETHER = 4;  // channels or cells of a tile
-constexpr int64_t N_ROWS_MAX = 64; // passes of more are prompts, which ggml computes faster
+constexpr int64_t N_CELLS           = 32; // that a thread multiplies by all rows at a time
+constexpr int     N_TOGETHER        = 4;  // channels or cells of a tile
+constexpr int     N_CHANNELS        = 16; // that a thread multiplies by all rows at a time, where sums go over cells
+constexpr int     N_ROWS            = 24; // of them at a time
+constexpr int64_t N_CELLS_CONVERTED = 128;
+constexpr int64_t N_ROWS_MAX        = 64; // passes of more are prompts, which ggml computes faster
 
 template <class T>
 T * at(const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
@@ -31,20 +34,32 @@ std::pair<int64_t, int64_t> share(const ggml_compute_params * params, int64_t n)
 }
 
 struct f16 {
+    static constexpr size_t SIZE = 2;
+
     AVX2_INLINE static __m256 load8(const char * p, int64_t i) { return _mm256_cvtph_ps(load128(p + 2 * i)); }
 
-    AVX2_INLINE static __m128 load4(const char * p, int64_t i) {
-        return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 2 * i)));
+    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
+        return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 2 * i))));
     }
 };
 
 struct f32 {
+    static constexpr size_t SIZE = 4;
+
     AVX2_INLINE static __m256 load8(const char * p, int64_t i) {
         return _mm256_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
     }
 
-    AVX2_INLINE static __m128 load4(const char * p, int64_t i) {
-        return _mm_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
+    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
+        return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float *>(p + 4 * i)));
+    }
+};
+
+struct f64 {
+    static constexpr size_t SIZE = 8;
+
+    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
+        return _mm256_loadu_pd(reinterpret_cast<const double *>(p + 8 * i));
     }
 };
 
@@ -56,6 +71,17 @@ struct tile {
     const char * x[3]; // of the matrix's type
     float *      out[3];
 };
+
+// the sums of four vectors, each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+AVX2_INLINE __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
+    const __m256 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+}
+
+// how many of the rows that are left make a tile: four are two and two
+int n_rows_together(int64_t left) {
+    return left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1;
+}
 
 template <class format, int n_w, int n_rows>
 AVX2 void multiply_in_order(const tile & t) {
@@ -75,9 +101,11 @@ AVX2 void multiply_in_order(const tile & t) {
             }
         }
     }
-    for (int c = 0; c < n_w; ++c) {
-        for (int r = 0; r < n_rows; ++r) {
-            t.out[r][c] = sum(sums[c][r]);
+    for (int r = 0; r < n_rows; ++r) {
+        if constexpr (n_w == N_TOGETHER) {
+            _mm_storeu_ps(t.out[r], sum4(sums[0][r], sums[1][r], sums[2][r], sums[3][r]));
+        } else {
+            *t.out[r] = _mm_cvtss_f32(sum4(sums[0][r], sums[0][r], sums[0][r], sums[0][r]));
         }
     }
 }
@@ -87,13 +115,17 @@ AVX2 void multiply_in_order(const tile & t) {
 // order. Greater sums are as good as any other, but depend on the order.
 constexpr double MIDDLE = 6144.0;
 
+// Sums of a block over cells, in four parts each.
+using block_sums = __m256d[N_CHANNELS][N_ROWS];
+
+// adds a tile's products from channel and row on; the processor rounds downwards
 template <class format, int n_w, int n_rows>
-AVX2 __attribute__((noinline)) void add_downwards(const tile & t, double (*results)[n_rows]) {
+AVX2_INLINE void add_downwards(const tile & t, block_sums & all, int channel, int row) {
     constexpr int n_parts =
         n_rows == 1 ? 2 : 1; // of a sum, so that there are enough to hide how long an addition takes
     __m256d sums[n_w][n_rows][n_parts];
-    for (auto & row : sums) {
-        for (auto & parts : row) {
+    for (auto & sums_of_channel : sums) {
+        for (auto & parts : sums_of_channel) {
             std::fill(parts, parts + n_parts, _mm256_set1_pd(MIDDLE));
         }
     }
@@ -101,10 +133,10 @@ AVX2 __attribute__((noinline)) void add_downwards(const tile & t, double (*resul
         for (int part = 0; part < n_parts; ++part) {
             __m256d x[n_rows];
             for (int r = 0; r < n_rows; ++r) {
-                x[r] = _mm256_cvtps_pd(format::load4(t.x[r], i + 4 * part));
+                x[r] = format::load4(t.x[r], i + 4 * part);
             }
             for (int c = 0; c < n_w; ++c) {
-                const __m256d w = _mm256_cvtps_pd(format::load4(t.w + c * t.stride, i + 4 * part));
+                const __m256d w = format::load4(t.w + c * t.stride, i + 4 * part);
                 for (int r = 0; r < n_rows; ++r) {
                     sums[c][r][part] = _mm256_fmadd_pd(w, x[r], sums[c][r][part]);
                 }
@@ -113,44 +145,101 @@ AVX2 __attribute__((noinline)) void add_downwards(const tile & t, double (*resul
     }
     for (int c = 0; c < n_w; ++c) {
         for (int r = 0; r < n_rows; ++r) {
-            double all = 0.0;
             for (const __m256d & part : sums[c][r]) {
-                double lanes[4];
-                _mm256_storeu_pd(lanes, part);
-                for (const double lane : lanes) {
-                    all += lane - MIDDLE;
-                }
+                __m256d & sum = all[channel + c][row + r];
+                sum           = _mm256_add_pd(sum, _mm256_sub_pd(part, _mm256_set1_pd(MIDDLE)));
             }
-            results[c][r] = all;
         }
     }
 }
 
-template <class format, int n_w, int n_rows>
-AVX2 void multiply_exactly(const tile & t) {
-    double             results[n_w][n_rows];
+// Channels of a matrix of values and rows of weights of the cells, both of one type.
+struct block {
+    const char * w;      // the first channel
+    size_t       stride; // bytes from one channel to the next
+    int          n_w;    // at most N_CHANNELS
+    int64_t      k;
+    const char * x[N_ROWS];
+    float *      out[N_ROWS]; // of the first channel
+    int          n_rows;
+};
+
+template <class format>
+AVX2_INLINE void add_block(const block & b, block_sums & sums) {
+    for (int c = 0; c < b.n_w;) {
+        const bool is_whole = b.n_w - c >= N_TOGETHER;
+        for (int r = 0; r < b.n_rows;) {
+            const int n = n_rows_together(b.n_rows - r);
+            tile      t = { b.w + c * b.stride, b.stride, b.k, {}, {} };
+            std::copy(b.x + r, b.x + r + n, t.x);
+            if (is_whole) {
+                n == 3   ? add_downwards<format, N_TOGETHER, 3>(t, sums, c, r)
+                : n == 2 ? add_downwards<format, N_TOGETHER, 2>(t, sums, c, r)
+                         : add_downwards<format, N_TOGETHER, 1>(t, sums, c, r);
+            } else {
+                n == 3   ? add_downwards<format, 1, 3>(t, sums, c, r)
+                : n == 2 ? add_downwards<format, 1, 2>(t, sums, c, r)
+                         : add_downwards<format, 1, 1>(t, sums, c, r);
+            }
+            r += n;
+        }
+        c += is_whole ? N_TOGETHER : 1;
+    }
+}
+
+template <class format>
+AVX2_INLINE void to_f64(const char * x, int64_t n, double * y) {
+    for (int64_t i = 0; i < n; i += 4) {
+        _mm256_storeu_pd(y + i, format::load4(x, i));
+    }
+}
+
+// Not inlined: it stays between the changes of the mode of rounding.
+template <class format>
+AVX2 __attribute__((noinline)) void add_all(const block & b, block_sums & sums) {
+    if (b.n_rows <= 3) { // each value is used once
+        return add_block<format>(b, sums);
+    }
+    double w[N_CHANNELS][N_CELLS_CONVERTED];
+    double x[N_ROWS][N_CELLS_CONVERTED];
+    block  part = { reinterpret_cast<const char *>(w), sizeof(w[0]), b.n_w, 0, {}, {}, b.n_rows };
+    for (int64_t i = 0; i < b.k; i += N_CELLS_CONVERTED) {
+        part.k = std::min<int64_t>(N_CELLS_CONVERTED, b.k - i);
+        for (int c = 0; c < b.n_w; ++c) {
+            to_f64<format>(b.w + c * b.stride + i * format::SIZE, part.k, w[c]);
+        }
+        for (int r = 0; r < b.n_rows; ++r) {
+            to_f64<format>(b.x[r] + i * format::SIZE, part.k, x[r]);
+            part.x[r] = reinterpret_cast<const char *>(x[r]);
+        }
+        add_block<f64>(part, sums);
+    }
+}
+
+template <class format>
+AVX2 void multiply_exactly(const block & b) {
+    block_sums         sums = {};
     const unsigned int mode = _mm_getcsr();
     _mm_setcsr((mode & ~static_cast<unsigned int>(_MM_ROUND_MASK)) | _MM_ROUND_DOWN);
-    add_downwards<format, n_w, n_rows>(t, results); // not inlined: it stays between the two
+    add_all<format>(b, sums);
     _mm_setcsr(mode);
-    for (int c = 0; c < n_w; ++c) {
-        for (int r = 0; r < n_rows; ++r) {
-            t.out[r][c] = static_cast<float>(results[c][r]);
+    for (int c = 0; c < b.n_w; ++c) {
+        for (int r = 0; r < b.n_rows; ++r) {
+            double lanes[4];
+            _mm256_storeu_pd(lanes, sums[c][r]);
+            b.out[r][c] = static_cast<float>(lanes[0] + lanes[1] + lanes[2] + lanes[3]);
         }
     }
 }
 
 using tile_function = void (*)(const tile &);
 
-// [exactly][rows of the matrix: 1 or N_TOGETHER][rows - 1]
+// [rows of the matrix: 1 or N_TOGETHER][rows - 1]
 template <class format>
-constexpr tile_function TILES[2][2][3] = {
-    { { multiply_in_order<format, 1, 1>, multiply_in_order<format, 1, 2>, multiply_in_order<format, 1, 3> },
-      { multiply_in_order<format, N_TOGETHER, 1>, multiply_in_order<format, N_TOGETHER, 2>,
-        multiply_in_order<format, N_TOGETHER, 3> } },
-    { { multiply_exactly<format, 1, 1>, multiply_exactly<format, 1, 2>, multiply_exactly<format, 1, 3> },
-      { multiply_exactly<format, N_TOGETHER, 1>, multiply_exactly<format, N_TOGETHER, 2>,
-        multiply_exactly<format, N_TOGETHER, 3> } },
+constexpr tile_function TILES[2][3] = {
+    { multiply_in_order<format, 1, 1>, multiply_in_order<format, 1, 2>, multiply_in_order<format, 1, 3> },
+    { multiply_in_order<format, N_TOGETHER, 1>, multiply_in_order<format, N_TOGETHER, 2>,
+      multiply_in_order<format, N_TOGETHER, 3> },
 };
 
 bool is_over_cells(const ggml_tensor * op) {
@@ -186,50 +275,82 @@ class product_of_attention : public op_traits {
             libggml().barrier(params->threadpool);
         }
         const bool    exactly    = is_over_cells(op);
-        const int64_t n_block    = exactly ? N_TOGETHER : N_CELLS;
+        const int64_t n_block    = exactly ? N_CHANNELS : N_CELLS;
         const int64_t n_blocks   = (w->ne[1] + n_block - 1) / n_block;
         const auto [first, last] = share(params, w->ne[2] * w->ne[3] * n_blocks);
-        for (int64_t i = first; i < last; ++i) {
-            const int64_t begin = i % n_blocks * n_block;
-            multiply(op, rows, exactly, i / n_blocks, begin, std::min(begin + n_block, w->ne[1]));
+        for (int64_t i = first; i < last; ++i) { // a cell's heads lie behind each other, and a head's channels
+            const int64_t slab  = exactly ? i / n_blocks : i / n_blocks / w->ne[2] * w->ne[2] + i % w->ne[2];
+            const int64_t begin = (exactly ? i % n_blocks : i / w->ne[2] % n_blocks) * n_block;
+            const int64_t end   = std::min(begin + n_block, w->ne[1]);
+            if (exactly) {
+                multiply_channels(op, rows, slab, begin, static_cast<int>(end - begin));
+            } else {
+                multiply_cells(op, rows, slab, begin, end);
+            }
         }
         return true;
     }
 
   private:
-    // rows [begin, end) of one of the matrices times all rows that are multiplied by it; rows: those in F16, if any
-    static void multiply(const ggml_tensor * op, const char * rows, bool exactly, int64_t slab, int64_t begin,
-                         int64_t end) {
-        const ggml_tensor * w      = op->src[0];
-        const ggml_tensor * x      = op->src[1];
-        const auto &        tiles  = w->type == GGML_TYPE_F16 ? TILES<f16>[exactly] : TILES<f32>[exactly];
-        const int64_t       w2     = slab % w->ne[2];
-        const int64_t       w3     = slab / w->ne[2];
-        const int64_t       n2     = x->ne[2] / w->ne[2]; // heads that share a matrix
-        const int64_t       n3     = x->ne[3] / w->ne[3];
-        const int64_t       n_rows = x->ne[1] * n2 * n3;
-        tile                t      = { nullptr, w->nb[1], w->ne[0], {}, {} };
-        for (int64_t row = 0; row < n_rows;) {
-            const int64_t left = n_rows - row;
-            const int     n    = left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1; // four are two and two
-            float *       out[3];
+    // one of the matrices and the rows that are multiplied by it; rows: those in F16, if any
+    struct slab_of {
+        slab_of(const ggml_tensor * op, const char * rows, int64_t slab) :
+            op(op), x(op->src[1]), rows(rows), w2(slab % op->src[0]->ne[2]), w3(slab / op->src[0]->ne[2]),
+            n2(x->ne[2] / op->src[0]->ne[2]), n_rows(x->ne[1] * n2 * (x->ne[3] / op->src[0]->ne[3])) {}
+
+        const char * matrix(int64_t i) const { return at<const char>(op->src[0], i, w2, w3); }
+
+        void row(int64_t i, const char *& in, float *& out) const {
+            const int64_t i1 = i % x->ne[1];
+            const int64_t i2 = w2 * n2 + i / x->ne[1] % n2;
+            const int64_t i3 = w3 * (x->ne[3] / op->src[0]->ne[3]) + i / x->ne[1] / n2;
+            in               = rows ? rows + ((i3 * x->ne[2] + i2) * x->ne[1] + i1) * x->ne[0] * sizeof(ggml_fp16_t)
+                                    : at<const char>(x, i1, i2, i3);
+            out              = at<float>(op, i1, i2, i3);
+        }
+
+        const ggml_tensor * op;
+        const ggml_tensor * x;
+        const char *        rows;
+        int64_t             w2, w3;
+        int64_t             n2; // heads that share the matrix
+        int64_t             n_rows;
+    };
+
+    static void multiply_cells(const ggml_tensor * op, const char * rows, int64_t slab, int64_t begin, int64_t end) {
+        const ggml_tensor * w     = op->src[0];
+        const auto &        tiles = w->type == GGML_TYPE_F16 ? TILES<f16> : TILES<f32>;
+        const slab_of       from(op, rows, slab);
+        tile                t = { nullptr, w->nb[1], w->ne[0], {}, {} };
+        for (int64_t row = 0; row < from.n_rows;) {
+            const int n = n_rows_together(from.n_rows - row);
+            float *   out[3];
             for (int r = 0; r < n; ++r, ++row) {
-                const int64_t i1 = row % x->ne[1];
-                const int64_t i2 = w2 * n2 + row / x->ne[1] % n2;
-                const int64_t i3 = w3 * n3 + row / x->ne[1] / n2;
-                t.x[r]           = rows ? rows + ((i3 * x->ne[2] + i2) * x->ne[1] + i1) * x->ne[0] * sizeof(ggml_fp16_t)
-                                        : at<const char>(x, i1, i2, i3);
-                out[r]           = at<float>(op, i1, i2, i3);
+                from.row(row, t.x[r], out[r]);
             }
             for (int64_t c = begin; c < end;) {
                 const bool is_whole = end - c >= N_TOGETHER;
-                t.w                 = at<const char>(w, c, w2, w3);
+                t.w                 = from.matrix(c);
                 for (int r = 0; r < n; ++r) {
                     t.out[r] = out[r] + c;
                 }
                 tiles[is_whole][n - 1](t);
                 c += is_whole ? N_TOGETHER : 1;
             }
+        }
+    }
+
+    static void multiply_channels(const ggml_tensor * op, const char * rows, int64_t slab, int64_t begin, int n) {
+        const ggml_tensor * w = op->src[0];
+        const slab_of       from(op, rows, slab);
+        block               b = { from.matrix(begin), w->nb[1], n, w->ne[0], {}, {}, 0 };
+        for (int64_t row = 0; row < from.n_rows; row += b.n_rows) {
+            b.n_rows = static_cast<int>(std::min<int64_t>(N_ROWS, from.n_rows - row));
+            for (int r = 0; r < b.n_rows; ++r) {
+                from.row(row + r, b.x[r], b.out[r]);
+                b.out[r] += begin;
+            }
+            w->type == GGML_TYPE_F16 ? multiply_exactly<f16>(b) : multiply_exactly<f32>(b);
         }
     }
 };

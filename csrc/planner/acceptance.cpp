@@ -34,18 +34,21 @@ float sigmoid(float x) {
 } // namespace
 
 acceptance::acceptance(int32_t n_seq_max) : sequence_(static_cast<size_t>(n_seq_max)) {
+    common_weights & common = common_.front();
     for (size_t i = 0; i < knots.size(); ++i) {
-        curve_[i] = { knots[i], prior_curve };
+        common.curve[i] = { knots[i], prior_curve };
     }
-    depth_.fill({ 0.0f, prior_depth });
-    bias_ = { { { 0.0f, prior_best }, { 0.0f, prior_other } } };
+    common.depth.fill({ 0.0f, prior_depth });
+    common.bias = { { { 0.0f, prior_best }, { 0.0f, prior_other } } };
+    common_.fill(common);
     for (size_t i = 0; i < sequence_.size(); ++i) {
         reset(static_cast<int32_t>(i));
     }
 }
 
 void acceptance::reset(int32_t seq_id) {
-    sequence_[static_cast<size_t>(seq_id)] = { { 0.0f, prior_sequence }, 0.0f, 0.0f };
+    sequence & seq = sequence_[static_cast<size_t>(seq_id)];
+    seq            = { { 0.0f, prior_sequence }, 0.0f, 0.0f, seq.draw };
 }
 
 float acceptance::place_of(float p) {
@@ -69,8 +72,12 @@ float acceptance::place_of(float p) {
 float acceptance::logit(float place, int32_t depth, int32_t seq_id, rank r) const {
     const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
     const float share = place - static_cast<float>(i);
-    return (1.0f - share) * curve_[i].mean + share * curve_[i + 1].mean + bias_[static_cast<size_t>(r)].mean +
-           depth_[static_cast<size_t>(std::min(depth, n_depth))].mean + sequence_[static_cast<size_t>(seq_id)].own.mean;
+
+    const sequence &       seq    = sequence_[static_cast<size_t>(seq_id)];
+    const common_weights & common = common_[static_cast<size_t>(seq.draw)];
+    return (1.0f - share) * common.curve[i].mean + share * common.curve[i + 1].mean +
+           common.bias[static_cast<size_t>(r)].mean + common.depth[static_cast<size_t>(std::min(depth, n_depth))].mean +
+           seq.own.mean;
 }
 
 float acceptance::at(float place, int32_t depth, int32_t seq_id, rank r) const {
@@ -82,7 +89,8 @@ void acceptance::observe(float p, int32_t depth, int32_t seq_id, rank r, bool ac
     const auto  i     = std::min(static_cast<size_t>(place), knots.size() - 2);
     const float share = place - static_cast<float>(i);
 
-    sequence & seq = sequence_[static_cast<size_t>(seq_id)];
+    sequence &       seq    = sequence_[static_cast<size_t>(seq_id)];
+    common_weights & common = common_[static_cast<size_t>(seq.draw)];
 
     struct term {
         weight & w;
@@ -91,10 +99,10 @@ void acceptance::observe(float p, int32_t depth, int32_t seq_id, rank r, bool ac
     };
 
     const std::array<term, 5> terms = { {
-        { curve_[i], 1.0f - share, step_curve },
-        { curve_[i + 1], share, step_curve },
-        { bias_[static_cast<size_t>(r)], 1.0f, r == rank::best ? step_best : step_other },
-        { depth_[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, step_depth },
+        { common.curve[i], 1.0f - share, step_curve },
+        { common.curve[i + 1], share, step_curve },
+        { common.bias[static_cast<size_t>(r)], 1.0f, r == rank::best ? step_best : step_other },
+        { common.depth[static_cast<size_t>(std::min(depth, n_depth))], 1.0f, step_depth },
         { seq.own, 1.0f, step_sequence },
     } };
 

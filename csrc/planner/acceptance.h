@@ -7,6 +7,10 @@
 
 namespace eagle3 {
 
+// How a sequence's tokens are chosen, as far as a draft knows it: the most probable one; drawn with noise that is
+// known, so that p is that of being drawn with it; drawn with noise that is not.
+enum class draw_kind : uint8_t { greedy, known, unknown };
+
 // How likely the target says what the head says.
 //
 // The head's own probability p, given that the node before it was accepted, is mapped to the frequency with which such
@@ -15,7 +19,8 @@ namespace eagle3 {
 // head may say nearly the same of all and have their order right. Every weight has a mean and a variance that
 // judgements update as a Kalman filter would (diagonal, linearized), so that few of them make no jumps, and the
 // variances grow again a little with each, so that old ones are forgotten, and at once when a text behaves as if it had
-// changed. A sequence starts from what all have in common.
+// changed. A sequence starts from what all of its kind of draw have in common: what the head gives 0.5 is accepted four
+// times of five in greedy text, and half the time if it is drawn.
 class acceptance {
   public:
     static constexpr int32_t n_depth = 16; // deeper nodes count as this deep
@@ -42,6 +47,9 @@ class acceptance {
     // a new text begins in this sequence
     void reset(int32_t seq_id);
 
+    // the sequence's tokens are chosen so from now on; at first they are greedy
+    void set_draw(int32_t seq_id, draw_kind draw) { sequence_[static_cast<size_t>(seq_id)].draw = draw; }
+
   private:
     struct weight {
         float mean     = 0.0f;
@@ -49,17 +57,23 @@ class acceptance {
     };
 
     struct sequence {
-        weight own;
-        float  surprise = 0.0f; // sum of the latest errors
-        float  expected = 0.0f; // its variance, if nothing has changed
+        weight    own;
+        float     surprise = 0.0f; // sum of the latest errors
+        float     expected = 0.0f; // its variance, if nothing has changed
+        draw_kind draw     = draw_kind::greedy;
+    };
+
+    // of all sequences of one kind of draw
+    struct common_weights {
+        std::array<weight, knots.size()> curve;
+        std::array<weight, n_depth + 1>  depth; // [0] is not used
+        std::array<weight, 2>            bias;  // by rank
     };
 
     float logit(float place, int32_t depth, int32_t seq_id, rank r) const;
 
-    std::array<weight, knots.size()> curve_;
-    std::array<weight, n_depth + 1>  depth_; // [0] is not used
-    std::array<weight, 2>            bias_;  // by rank
-    std::vector<sequence>            sequence_;
+    std::array<common_weights, 3> common_; // by draw_kind
+    std::vector<sequence>         sequence_;
 };
 
 // of a table with one value per knot

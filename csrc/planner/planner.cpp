@@ -125,11 +125,10 @@ float planner::levels_us(int32_t n_levels, int32_t n_seqs) const {
     return static_cast<float>(n_levels) * step_->at(n_seqs);
 }
 
-const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id> & seq_ids,
-                                                 const std::vector<llama_token> &  ids_last,
-                                                 const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
-                                                 const std::vector<int32_t> & n_max,
-                                                 const std::vector<int32_t> & n_max_ngram) {
+const std::vector<draft_tree> &
+planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                 const std::vector<int32_t> & n_rooms, int32_t n_rows_extra, const std::vector<int32_t> & n_max,
+                 const std::vector<int32_t> & n_max_ngram, const std::vector<draw_kind> & draws) {
     const double t_start = now_us();
     check(seq_ids, ids_last, n_rooms);
     for (const auto * limits : { &n_max, &n_max_ngram }) {
@@ -137,6 +136,14 @@ const std::vector<draft_tree> & planner::propose(const std::vector<llama_seq_id>
             throw std::invalid_argument(
                 format("planner: expected n_max for %zu sequences, found %zu", seq_ids.size(), limits->size()));
         }
+    }
+    if (!draws.empty() && draws.size() != seq_ids.size()) {
+        throw std::invalid_argument(
+            format("planner: expected draws for %zu sequences, found %zu", seq_ids.size(), draws.size()));
+    }
+    for (size_t i = 0; i < draws.size(); ++i) {
+        acceptance_.set_draw(seq_ids[i], draws[i]);
+        text_acceptance_.set_draw(seq_ids[i], draws[i]);
     }
     int32_t n_max_all = 0;
     n_emitted_ = n_best_ = 0;

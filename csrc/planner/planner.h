@@ -65,14 +65,14 @@ class planner {
 
     // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
     // n_max, n_max_ngram: tokens that may follow each other, of the head's and of the text's, for each; empty =
-    // params().n_max for all. The text must be up to date.
+    // params().n_max for all. draws: how the tokens of each are chosen; empty = as before, at first greedily. The text
+    // must be up to date.
     // n_rows_extra: rows of the pass besides one per sequence and the drafts, which are there
     // because of earlier drafts. The result is valid until the next call.
-    const std::vector<draft_tree> & propose(const std::vector<llama_seq_id> & seq_ids,
-                                            const std::vector<llama_token> &  ids_last,
-                                            const std::vector<int32_t> & n_rooms, int32_t n_rows_extra,
-                                            const std::vector<int32_t> & n_max       = {},
-                                            const std::vector<int32_t> & n_max_ngram = {});
+    const std::vector<draft_tree> &
+    propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+            const std::vector<int32_t> & n_rooms, int32_t n_rows_extra, const std::vector<int32_t> & n_max = {},
+            const std::vector<int32_t> & n_max_ngram = {}, const std::vector<draw_kind> & draws = {});
 
     // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);

@@ -6,6 +6,7 @@ import inspect
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,10 +14,12 @@ from llama_cpp import Llama
 
 from ..batch import make_request
 from ..engine import Engine, Media, Request, Sampling, Sequence, TokenLogprob, Vocab
+from ..media import TIMEOUT_S, AllowHttp, Projector, read_media, take_media
 from .grammar import grammar_text
 from .parser import Message
+from .request import apply_request
 from .structured_output import structured_output
-from .templates import ChatParams
+from .templates import ChatParams, ChatTemplates
 
 Json = dict[str, Any]
 
@@ -48,6 +51,100 @@ def chat_arguments(args: tuple[Any, ...], options: Mapping[str, Any]) -> Json:
     arguments = {**options, **bound.arguments}
     del arguments["self"]
     return arguments
+
+
+class Chat:
+    """A conversation to be answered: the arguments of `create_chat_completion`, and the files that messages name."""
+
+    def __init__(self, arguments: Json, projector: Projector | None, allow_http: AllowHttp):
+        """Read the files, if there is a projector.
+
+        Args:
+            arguments: as `chat_arguments` gives them.
+            projector: encodes the files; None: messages may not name any.
+            allow_http: see `Eagle3Llama`, media_http.
+
+        Raises:
+            MediaError: a file cannot be read.
+            ValueError: functions were given, which the templates do not know.
+        """
+        if arguments.get("functions") is not None or arguments.get("function_call") is not None:
+            raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
+        self.arguments, self._projector = arguments, projector
+        self._messages: Any = list(arguments["messages"])
+        self._files: list[Any] = []
+        if projector is not None:
+            deadline = time.monotonic() + TIMEOUT_S
+            self._messages, self._files = take_media(
+                self._messages,
+                projector.marker,
+                lambda source: read_media(source, allow_http=allow_http, deadline=deadline),
+            )
+
+    def apply(self, templates: ChatTemplates) -> ChatParams:
+        """Format the prompt by the model's template.
+
+        Raises:
+            ValueError: the template does not take the conversation.
+        """
+        arguments = self.arguments
+        body = {name: arguments[name] for name in REQUEST_OPTIONS if arguments.get(name) is not None}
+        grammar = arguments.get("grammar")
+        if grammar is not None:
+            body["grammar"] = grammar if isinstance(grammar, str) else grammar_text(grammar)[0]
+        return apply_request(
+            templates,
+            {"messages": self._messages, **body},
+            enable_thinking=arguments.get("enable_thinking"),
+            has_markers=bool(self._files),
+        )
+
+    def request(
+        self,
+        params: ChatParams,
+        engine: Engine,
+        tokenize: Callable[..., list[int]],
+        make_sampling: Callable[..., Sampling],
+    ) -> Request:
+        """The engine's request.
+
+        Args:
+            params: what `apply` returned.
+            engine: that will answer.
+            tokenize: `Llama.tokenize`.
+            make_sampling: Llama's sampling options as the engine's.
+
+        Raises:
+            ValueError, ContextFullError: it cannot be generated.
+        """
+        arguments = self.arguments
+        rules = structured_output(
+            params,
+            lambda text: tokenize(text.encode(), add_bos=False, special=True),
+            lambda token: engine.vocab.piece(token, special=True),
+            reasoning_budget=arguments.get("reasoning_budget", -1),
+            reasoning_message=arguments.get("reasoning_budget_message", ""),
+        )
+        media: SequenceOf[Media] = ()
+        if self._projector is not None and self._files:
+            prompt = self._projector.prompt(params.prompt, self._files)
+            tokens, media = prompt.tokens, prompt.media
+        else:
+            tokens = tokenize(params.prompt.encode(), add_bos=True, special=True)
+        options = {name: arguments[name] for name in _SAMPLING_OPTIONS}
+        sampling = make_sampling(**options, logit_bias=arguments["logit_bias"] or {}, grammar=None)
+        max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
+        request = make_request(
+            0,
+            tokens,
+            replace(sampling, **rules.options),
+            max_tokens=None if max_tokens is None else min(max_tokens, engine.n_ctx - len(tokens)),
+            stop=[*([stop] if isinstance(stop, str) else stop), *params.additional_stops],
+            logprobs=(arguments["top_logprobs"] or 0) if arguments["logprobs"] else None,
+            engine=engine,
+            media=media,
+        )
+        return replace(request, special=rules.special)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,66 +222,6 @@ class ChatCompletion:
     def _token(self, token: int, logprob: float) -> Json:
         piece = self.vocab.piece(token, special=True)
         return {"token": piece.decode("utf-8", errors="replace"), "bytes": list(piece), "logprob": logprob}
-
-
-def request_body(options: Mapping[str, Any]) -> Json:
-    """The arguments of `create_chat_completion` as a request for `apply_request`.
-
-    Raises:
-        ValueError: functions were given, which the templates do not know.
-    """
-    if options.get("functions") is not None or options.get("function_call") is not None:
-        raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
-    body = {name: options[name] for name in REQUEST_OPTIONS if options.get(name) is not None}
-    grammar = options.get("grammar")
-    if grammar is not None:
-        body["grammar"] = grammar if isinstance(grammar, str) else grammar_text(grammar)[0]
-    return {"messages": list(options["messages"]), **body}
-
-
-def chat_request(
-    params: ChatParams,
-    arguments: Mapping[str, Any],
-    engine: Engine,
-    tokenize: Callable[..., list[int]],
-    make_sampling: Callable[..., Sampling],
-    prompt: tuple[list[int], list[Media]] | None = None,
-) -> Request:
-    """The arguments of `create_chat_completion` for the engine.
-
-    Args:
-        params: what the template made of them.
-        arguments: all of them.
-        engine: that will answer.
-        tokenize: `Llama.tokenize`.
-        make_sampling: Llama's sampling options as the engine's.
-        prompt: the prompt's tokens and images, if it has any.
-
-    Raises:
-        ValueError, ContextFullError: it cannot be generated.
-    """
-    rules = structured_output(
-        params,
-        lambda text: tokenize(text.encode(), add_bos=False, special=True),
-        lambda token: engine.vocab.piece(token, special=True),
-        reasoning_budget=arguments.get("reasoning_budget", -1),
-        reasoning_message=arguments.get("reasoning_budget_message", ""),
-    )
-    tokens, media = prompt or (tokenize(params.prompt.encode(), add_bos=True, special=True), [])
-    options = {name: arguments[name] for name in _SAMPLING_OPTIONS}
-    sampling = make_sampling(**options, logit_bias=arguments["logit_bias"] or {}, grammar=None)
-    max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
-    request = make_request(
-        0,
-        tokens,
-        replace(sampling, **rules.options),
-        max_tokens=None if max_tokens is None else min(max_tokens, engine.n_ctx - len(tokens)),
-        stop=[*([stop] if isinstance(stop, str) else stop), *params.additional_stops],
-        logprobs=(arguments["top_logprobs"] or 0) if arguments["logprobs"] else None,
-        engine=engine,
-        media=media,
-    )
-    return replace(request, special=rules.special)
 
 
 def _finish_reason(sequence: Sequence, message: Message) -> Literal["stop", "length", "tool_calls"]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._core import Drafter, NgramDrafter, Planner
+from .._core import Drafter, DrawKind, NgramDrafter, Planner
 from ..draft import Draft
 from .memory import Memory
 from .request import DraftSettings
@@ -120,8 +120,13 @@ class AutoProposer:
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
         n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
         return self.planner.propose_batch(
-            seq_ids, ids_last, n_rooms, n_max=n_max, n_max_ngram=n_max_ngram, n_rows_extra=n_rows_extra
+            seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, [self._draw_kind(s) for s in sequences]
         )
+
+    @staticmethod
+    def _draw_kind(s: Sequence) -> DrawKind:
+        assert s.chain is not None  # it decodes
+        return s.chain.draw_kind
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter

@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from .._core import GumbelNoise, Target, grammar_sampler, sampler_accept
+from .._core import DrawKind, GumbelNoise, Target, grammar_sampler, sampler_accept
 from ..errors import Eagle3Error
 from .sampling import Sampling
 from .vocab import Vocab
@@ -74,14 +74,25 @@ class SamplerChain:
         s = self._sampling
         if s.looks_back:
             return False
-        if s.samplers is None:
-            return s.temperature == 0.0
         # these may take the greatest away
         others = {"dry", "typ_p", "xtc", "infill", "adaptive_p"}
-        active = {name for name in s.samplers if self._is_active(name)}
-        # a range of temperatures ends above 0
-        takes_one = s.temperature <= 0.0 and s.dynatemp_range <= 0.0 and "temperature" in s.samplers
-        return s.mirostat_mode == 0 and takes_one and not active & others
+        active = {name for name in s.samplers or () if self._is_active(name)}
+        return self._leaves_one and not active & others
+
+    @property
+    def draw_kind(self) -> DrawKind:
+        """How tokens are chosen from what the samplers leave."""
+        if self.noise is not None:
+            return DrawKind.KNOWN
+        return DrawKind.GREEDY if self._leaves_one else DrawKind.UNKNOWN
+
+    @property
+    def _leaves_one(self) -> bool:
+        """Whether the temperature leaves one candidate; a range of temperatures ends above 0."""
+        s = self._sampling
+        if s.samplers is None:
+            return s.temperature == 0.0
+        return s.mirostat_mode == 0 and s.temperature <= 0.0 and s.dynatemp_range <= 0.0 and "temperature" in s.samplers
 
     def _is_active(self, sampler: str) -> bool:
         """Whether one of llama-server's samplers does anything."""

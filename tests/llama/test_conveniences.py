@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llama_cpp_eagle3 import Eagle3Llama, ModelFileError, loading, model_options
+from llama_cpp_eagle3 import Eagle3Llama, ModelFileError, loaded_model, model_options
 from llama_cpp_eagle3.options import default_threads
 from loading import load, take
 
@@ -56,7 +56,7 @@ def test_what_runs_where(
         load(tiny_target, tiny_head).close()
         assert "target on CPU; head on CPU; 1 CPU threads" in caplog.text
         assert "n_gpu_layers=-1" not in caplog.text
-        for module in (loading, model_options):
+        for module in (loaded_model, model_options):
             monkeypatch.setattr(module, "local_accelerators", lambda: [Gpu()])
         load(tiny_target).close()
         assert "runs on the CPU although this machine has GPU7 (a card): say n_gpu_layers=-1" in caplog.text

@@ -37,7 +37,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(path: Path, options: dict) -> No
     plain = load_plain(path)
     with load(path, **options) as llm:
         assert llm.draft_sources == ("mtp", "ngram")
-        assert "block for multi-token prediction" in llm._loading.describe(llm.drafter, llm.target, 0)
+        assert "block for multi-token prediction" in llm._loaded.description
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
         if llm.draft == "auto":  # what it does depends on the machine

@@ -142,24 +142,77 @@ def multiply(
     else:
         chosen = context.new(I32, ids.shape[::-1])
         result = _call(_base, "ggml_mul_mat_id", context.address, _P(weights.address), _P(view), _P(chosen))
-    graph = _P(_call(_base, "ggml_new_graph", context.address))
-    _call(_base, "ggml_build_forward_expand", graph, _P(result), result=None)
-    backend = _P(_call(_ggml, "ggml_backend_init_by_type", ctypes.c_int(0), None))
-    _call(_cpu, "ggml_backend_cpu_set_n_threads", backend, ctypes.c_int(n_threads), result=None)
-    context.allocate(_call(_base, "ggml_backend_cpu_buffer_type"))
+    compute = _Graph(context, result, n_threads)
     values = np.full(whole_ne[::-1], np.nan, np.float32)
     values[: ne[3], : ne[2], : ne[1], : ne[0]] = x.reshape(ne[::-1])
     set_data(whole, values.tobytes())
     if ids is not None:
         set_data(chosen, np.ascontiguousarray(ids, np.int32).tobytes())
-    status = _call(_base, "ggml_backend_graph_compute", backend, graph, result=ctypes.c_int)
-    assert status == 0
-    found = tensor(result)
-    out_ne = list(found.ne)
-    out = np.frombuffer(ctypes.string_at(found.data, 4 * int(np.prod(out_ne))), np.float32).reshape(out_ne[::-1]).copy()
-    _call(_base, "ggml_backend_free", backend, result=None)
+    compute()
+    out = values_of(result)
     context.close()
     return out
+
+
+class _Graph:
+    """What computes a tensor on ggml's CPU backend."""
+
+    def __init__(self, context: Context, result: int, n_threads: int) -> None:
+        """All tensors of the context get memory."""
+        self._graph = _P(_call(_base, "ggml_new_graph", context.address))
+        _call(_base, "ggml_build_forward_expand", self._graph, _P(result), result=None)
+        self._n_threads = ctypes.c_int(n_threads)
+        context.allocate(_call(_base, "ggml_backend_cpu_buffer_type"))
+
+    def __call__(self) -> None:
+        backend = _P(_call(_ggml, "ggml_backend_init_by_type", ctypes.c_int(0), None))
+        _call(_cpu, "ggml_backend_cpu_set_n_threads", backend, self._n_threads, result=None)
+        status = _call(_base, "ggml_backend_graph_compute", backend, self._graph, result=ctypes.c_int)
+        _call(_base, "ggml_backend_free", backend, result=None)
+        assert status == 0
+
+
+def values_of(address: int) -> np.ndarray:
+    """A dense tensor of float32, (ne3, ne2, ne1, ne0)."""
+    found = tensor(address)
+    ne = list(found.ne)
+    return np.frombuffer(ctypes.string_at(found.data, 4 * int(np.prod(ne))), np.float32).reshape(ne[::-1]).copy()
+
+
+def attend(
+    weights: Weights, x: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray, n_threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Attention without flash attention, as llama.cpp's graphs have it: queries and what they read of the values.
+
+    x: (rows, n_embd). k: (heads of keys, cells, n_dims) and v: (the same, n_dims, cells) of F16 or F32, mask: (rows,
+    cells) of F32. Both results: (heads, rows, n_dims); queries are weights times x, of all heads one after another.
+    """
+    n_rows, n_dims = len(x), k.shape[2]
+    n_heads = weights.shape[1] // n_dims
+    context = Context()
+    inputs = context.new(F32, x.shape[::-1])
+    cache = gguf.GGMLQuantizationType.F16 if k.dtype == np.float16 else F32
+    keys, values, seen = (
+        context.new(cache, k.shape[::-1]),
+        context.new(cache, v.shape[::-1]),
+        context.new(F32, mask.shape[::-1]),
+    )
+    flat = _call(_base, "ggml_mul_mat", context.address, _P(weights.address), _P(inputs))
+    sizes = [ctypes.c_int64(n) for n in (n_dims, n_heads, n_rows)]
+    by_head = _call(_base, "ggml_reshape_3d", context.address, _P(flat), *sizes)
+    query = _call(_base, "ggml_permute", context.address, _P(by_head), *(ctypes.c_int(i) for i in (0, 2, 1, 3)))
+    scores = _call(_base, "ggml_mul_mat", context.address, _P(keys), _P(query))
+    scale = ctypes.c_float(n_dims**-0.5)
+    p = _call(_base, "ggml_soft_max_ext", context.address, _P(scores), _P(seen), scale, ctypes.c_float(0))
+    result = _call(_base, "ggml_mul_mat", context.address, _P(values), _P(p))
+    compute = _Graph(context, result, n_threads)
+    for address, data in ((inputs, x), (keys, k), (values, v), (seen, mask)):
+        set_data(address, np.ascontiguousarray(data).tobytes())
+    compute()
+    queries = values_of(flat)[0, 0].reshape(n_rows, n_heads, n_dims).transpose(1, 0, 2)
+    found = values_of(result)[0]
+    context.close()
+    return queries, found
 
 
 def kernels_for(weights: Weights, n_rows_max: Mapping[str, int]) -> Any:

@@ -1,0 +1,271 @@
+"""A loaded model: target and head on an engine, and what passes over both cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+from llama_cpp import Llama
+
+from ._core import FeatureTap, NgramStore, Target, local_accelerators
+from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .engine import DraftSettings, Engine, Vocab
+from .errors import IncompatibleDraftError, ModelFileError
+from .head import Head
+from .loading import Loading
+from .log import without_details
+from .model_file import file_errors
+from .pair import fingerprint
+from .planning import have_planner, keep_corrections, load_costs, machine, why_not
+from .stats import Stats
+
+_N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
+_N_ROWS = 64  # passes of more rows than this are not measured
+
+_log = logging.getLogger("llama_cpp_eagle3")
+
+
+class LoadedModel:
+    """The engine on a target and its head. It does not keep the `Llama` that has loaded the target."""
+
+    def __init__(
+        self,
+        llm: Llama,
+        loading: Loading,
+        *,
+        block_required: bool,
+        ngram_store: NgramStore | bool,
+        prefill_budget: int | None,
+        prefix_cache_bytes: int,
+        log: Callable[[str], None],
+    ):
+        """Load the head, and make the engine.
+
+        Args:
+            llm: has loaded the target.
+            loading: what it was loaded with.
+            block_required: raise the error if the target's own block cannot draft; else go on without it.
+            ngram_store: see `Eagle3Llama`, as the following two.
+            prefill_budget: see there.
+            prefix_cache_bytes: see there.
+            log: told what users should know.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
+        """
+        self._loading, self._log = loading, log
+        self._model, self._model_params, self._context_params = llm.model, llm.model_params, llm.context_params
+        self._n_threads, self._n_threads_batch = llm.n_threads, llm.n_threads_batch
+        self._lora_path, self._tensor_split = llm.lora_path, llm.tensor_split
+        self._has_explained = False
+        with file_errors(llm.model_path):
+            target = loading.make_target(llm.ctx, llm.model, log)
+        self.head = self._load_head(target, llm.n_batch, block_required) if loading.has_head else None
+        """The head; None without one."""
+        self.engine = Engine(
+            target,
+            Vocab(llm.model),
+            n_batch=llm.n_batch,
+            drafter=None if self.head is None else self.head.drafter,
+            tap=loading.tap,
+            draft_model=llm.draft_model,
+            ngram=loading.make_ngram_drafter(ngram_store),
+            n_rs_seq=self._context_params.n_rs_seq,
+            before_step=loading.check_servers,
+            log=log,
+            prefill_budget=prefill_budget,
+            prefix_cache_bytes=prefix_cache_bytes,
+        )
+        self.n_state_bytes = 0
+        """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
+        try:
+            if self.head is not None:
+                self.n_state_bytes = _measure_state(target, llm.token_bos())
+            self._tell()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load_head(self, target: Target, n_batch: int, block_required: bool) -> Head | None:
+        # the functions below must not hold self, which would keep itself alive
+        loading, log, model, params = self._loading, self._log, self._model, self._context_params
+        n_ctx, n_threads = target.n_ctx, self._n_threads
+        if not loading.uses_block:
+            return Head(
+                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
+                loading.draft.type,
+            )
+        try:
+            return Head(lambda _: loading.make_block_drafter(model, params, target), None)
+        except (IncompatibleDraftError, ModelFileError) as e:
+            if block_required:
+                raise
+            loading.drop_block()
+            log(f"the target's own block for multi-token prediction does not draft: {e}")
+            return None
+
+    def _tell(self) -> None:
+        """Log what runs where, and with which head."""
+        self._log(self.where)
+        if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
+            _log.warning(
+                "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
+                " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
+            )
+        if self.head is not None:
+            self._log(self.description)
+
+    # what it is
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """The tap that reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def description(self) -> str:
+        """One line on the head that was loaded."""
+        draft, pair, tap, target = self._loading.draft, self._loading.pair, self._loading.tap, self.engine.target
+        assert self.head is not None
+        assert pair is not None
+        assert tap is not None
+        drafter = self.head.drafter
+        if pair.head is None:
+            name, why = "draft by the target's own block for multi-token prediction", ""
+        else:
+            name = f"draft '{draft.model_path}' ({pair.head.dialect})"
+            why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
+        return (
+            f"{name} on {drafter.device}, "
+            f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+            + (f" ({why})" if why else "")
+            + f"; rejected tokens go by {target.rollback_kind}"
+            + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
+        )
+
+    @property
+    def where(self) -> str:
+        """One line on what runs where."""
+        n_layer, servers, chosen = int(lib.llama_model_n_layer(self._model)), self._loading.servers, self._devices
+        devices = [device.name for device in local_accelerators()]
+        if chosen is not None:
+            devices = [name for name in chosen if name not in ("none", "CPU")]
+        n_on = min(self._model_params.n_gpu_layers, n_layer + 1) if devices or servers is not None else 0
+        if servers is not None and chosen is None:
+            devices.append("rpc servers")
+        layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
+        threads = f"{self._n_threads} CPU threads"
+        if self._n_threads_batch != self._n_threads:
+            threads += f", {self._n_threads_batch} for batches"
+        head = "" if self.head is None else f"; head on {self.head.drafter.device}"
+        return f"target {layers}{head}; {threads}; {self.cpu_kernels_used}"
+
+    @property
+    def _devices(self) -> tuple[str, ...] | None:
+        return self._loading.model.devices
+
+    @property
+    def cpu_kernels_used(self) -> str:
+        """Which of our kernels multiply which weights on a CPU, or why none do."""
+        choice, kernels = self._loading.kernel_choice, self._loading.kernels
+        if kernels is None:
+            return "ggml's own kernels alone: cpu_kernels is off"
+        used = kernels.n_weights
+        parts = [f"{n} matrices by {name}{choice.describe(name)}" for name, n in used.items()]
+        if self.head is not None:
+            parts += [f"{n} of the head by {name}" for name, n in self.head.drafter.cpu_kernels.items()]
+        parts += [f"ggml's own instead of {name}{choice.describe(name)}" for name in choice.refused]
+        return "; ".join(parts) or f"ggml's own kernels alone: {kernels.why_not}"
+
+    # what passes cost
+
+    def costs_key(self) -> dict[str, Any]:
+        """Everything that measured costs depend on, ready for JSON."""
+        loading, params = self._loading, self._context_params
+        draft, tap = loading.draft, loading.tap
+        drafter = None if self.head is None else self.head.drafter
+        has_accelerator = bool(local_accelerators()) or loading.servers is not None
+        return {
+            "target": fingerprint(loading.model_path),
+            "draft": loading.pair_id[1] if loading.has_head else None,
+            "lora_path": self._lora_path and fingerprint(self._lora_path),
+            "boundaries": None if tap is None else tap.boundaries,
+            "tap": None if tap is None else tap.kind,
+            "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
+            "tensor_split": self._tensor_split,
+            "rpc_servers": loading.rpc_servers,
+            "draft_device": None if drafter is None else drafter.device,
+            "machine": machine(),
+            "n_threads": [params.n_threads, params.n_threads_batch, *filter(None, [draft.n_threads])],
+            "n_ubatch": min(params.n_ubatch, _N_ROWS),
+            "offload_kqv": bool(params.offload_kqv),
+            "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
+            "cpu_kernels_draft": {} if drafter is None else drafter.cpu_kernels,
+            "draft_type": draft.type,
+            "types": [params.type_k, params.type_v, draft.type_k, draft.type_v],
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+            **loading.model.costs_key(),
+        }
+
+    def convert_draft(self, draft_type: int | None) -> None:
+        """Load the head again with its matrices in another ggml type; its cache is empty then."""
+        if self.head is not None:
+            self.head.convert(draft_type, self.engine.set_drafter)
+
+    def use_stored_type(self) -> None:
+        """Convert the head to the type that was measured to be the fastest, if it was measured before."""
+        costs = None if self.head is None else load_costs(self.costs_key())
+        if costs is not None:
+            self.convert_draft(costs.draft_type)
+
+    def have_planner(
+        self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None
+    ) -> int:
+        """Give the engine a planner if it can use one and has none: from stored costs, or by measuring now.
+
+        Returns:
+            The nanoseconds that this took.
+
+        Raises:
+            Eagle3Error: `must` is given, and the context is not empty.
+        """
+        engine, start = self.engine, perf_counter_ns()
+        drafts = self.head is not None or engine.ngram is not None
+        if engine.planner is not None or not (drafts or engine.target.n_seq > 1):
+            return 0
+        with without_details():
+            have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+        return perf_counter_ns() - start
+
+    def explain(self, stats: Stats, settings: DraftSettings) -> None:
+        """Say why nothing was drafted in what was generated: in its figures, and once in the log."""
+        if stats.drafts or stats.rounds < _N_STEPS_EXPLAINED or self.head is None:
+            return
+        stats.why_not_drafted = why_not(self.engine.planner, settings)
+        if not self._has_explained:
+            self._has_explained = True
+            _log.warning("nothing is drafted: %s", stats.why_not_drafted)
+
+    def close(self) -> None:
+        """Free engine and head, while the target's model and context still exist."""
+        keep_corrections(self.engine, self.head, self.costs_key)
+        # the head borrows the model's tables, the context calls the tap: this order
+        self.engine.close()
+        if self.head is not None:
+            self.head.drafter.close()
+
+
+def _measure_state(target: Target, token: int) -> int:
+    """Bytes of recurrent state that an empty target keeps per sequence; 0 for targets that only attend.
+
+    token: to be evaluated for that, if it is not negative.
+    """
+    if target.rollback_kind == "trim":
+        return 0
+    target.decode([max(0, token)], 0, False)
+    n_bytes = target.n_state_bytes()
+    target.truncate(0)
+    return n_bytes

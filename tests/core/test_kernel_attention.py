@@ -1,0 +1,116 @@
+"""Attention by our kernels inside ggml's graphs: against float64, and bit for bit whatever else is in the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import _core
+from tests.support.ggml_products import Weights, attend, kernels_for
+
+KERNEL = "f16/avx2"
+N_EMBD = 64
+pytestmark = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
+
+
+@dataclass
+class Case:
+    """Rows, and a cache that they read."""
+
+    weights: Weights
+    x: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    mask: np.ndarray
+
+    def attend(self, rows: Any = slice(None), cells: Any = slice(None), n_threads: int = 2) -> tuple[np.ndarray, Any]:
+        """Some of the rows, and cells of the cache in another order."""
+        k, v, mask = self.k[:, cells], self.v[:, :, cells], self.mask[rows][:, cells]
+        with closing(kernels_for(self.weights, {KERNEL: 16})):
+            return attend(self.weights, self.x[rows], k, v, mask, n_threads)
+
+
+def make(rng: np.random.Generator, n_rows: int, n_heads: int, n_kv: int, n_dims: int, n_cells: int, type: Any) -> Case:
+    weights = Weights(rng, gguf.GGMLQuantizationType.F16, (N_EMBD, n_heads * n_dims), repacked=False)
+    x = rng.standard_normal((n_rows, N_EMBD), dtype=np.float32) / 4
+    k = rng.standard_normal((n_kv, n_cells, n_dims)).astype(type)
+    v = rng.standard_normal((n_kv, n_dims, n_cells)).astype(type)
+    is_seen = rng.random((n_rows, n_cells)) < 0.8
+    is_seen[:, 0] = True
+    return Case(weights, x, k, v, np.where(is_seen, 0, -np.inf).astype(np.float32))
+
+
+SHAPES = [  # rows, heads, heads of keys, dimensions, cells
+    (1, 4, 4, 64, 8),
+    (1, 9, 3, 64, 264),
+    (2, 6, 3, 32, 128),
+    (4, 4, 1, 24, 136),
+    (5, 8, 2, 40, 120),
+    (8, 9, 3, 64, 392),
+    (16, 6, 2, 8, 256),
+    (13, 8, 1, 72, 640),
+]
+
+
+@pytest.fixture(params=[np.float16, np.float32], ids=["F16", "F32"])
+def cache_type(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=SHAPES, ids=["-".join(map(str, shape)) for shape in SHAPES])
+def case(request: Any, cache_type: Any) -> Iterator[Case]:
+    case = make(np.random.default_rng(1), *request.param, cache_type)
+    yield case
+    case.weights.close()
+
+
+def test_float64(case: Case) -> None:
+    queries, found = case.attend()
+    half = case.k.dtype == np.float16
+    q = queries.astype(np.float16 if half else np.float32).astype(np.float64)
+    n_shared = len(q) // len(case.k)
+    k, v = (np.repeat(part.astype(np.float64), n_shared, axis=0) for part in (case.k, case.v))
+    scores = q @ k.transpose(0, 2, 1) * q.shape[-1] ** -0.5 + case.mask
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    expected = p @ v.transpose(0, 2, 1)
+    # weights of cells are rounded to 16 bits like the values: 2^-12 of what they add, each on its own
+    error = np.sqrt(p**2 @ v.transpose(0, 2, 1) ** 2) * 2.0**-12 if half else 0.0
+    assert (np.abs(found - expected) <= 6 * error + 2e-6).all()
+    assert not np.array_equal(found, np.zeros_like(found))
+
+
+def test_rows_alone(case: Case) -> None:
+    together = case.attend()[1]
+    for row in range(len(case.x)):
+        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], together[:, row])
+
+
+def test_order_of_cells(case: Case) -> None:
+    expected = case.attend()[1]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(case.k.shape[1])
+        np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
+
+
+def test_threads(case: Case) -> None:
+    expected = case.attend()[1]
+    for n_threads in (1, 3, 5):
+        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
+
+
+def test_ggml_alone_depends_on_the_order(cache_type: Any) -> None:
+    """What is compared can differ."""
+    case = make(np.random.default_rng(2), 5, 8, 2, 40, 120, cache_type)
+    order = np.random.default_rng(0).permutation(120)
+    by_ggml = [
+        attend(case.weights, case.x, case.k[:, o], case.v[:, :, o], case.mask[:, o], 1)[1] for o in (slice(None), order)
+    ]
+    case.weights.close()
+    assert not np.array_equal(*by_ggml)
