@@ -66,6 +66,6 @@ def write(tokenizer: Any, path: Path) -> list[dict[str, str]]:
     return prompts
 
 
-def write_beginnings(tokenizer: Any, path: Path) -> None:
+def write_beginnings(tokenizer: Any, path: Path, n: int = N_BEGINNINGS) -> None:
     """Write the beginnings as JSON Lines, for ``train -f``."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in beginnings(tokenizer)), encoding="utf-8")
+    path.write_text("".join(json.dumps(line) + "\n" for line in beginnings(tokenizer, n)), encoding="utf-8")
