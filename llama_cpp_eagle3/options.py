@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from .arguments import Eagle3LlamaOptions
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "mtp", "dflash", "ngram")
-KINDS: dict[DraftSource, str] = {"head": "a head", "dflash": "a block drafter"}
-"""Sources that are files of their own, for messages."""
+SOURCES = ("head", "mtp", "simple", "dflash", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_MAX_AUTO: dict[DraftSource | None, int] = {"dflash": 16}  # a block is one pass, however long
@@ -54,10 +52,13 @@ class DraftOptions:
     kv_unified: bool | None
 
     @classmethod
-    def of(cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False) -> DraftOptions:
+    def of(
+        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, is_small_model: bool = False
+    ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
         has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
+        is_small_model: model_path is one, and no head.
 
         Raises:
             ValueError: an unknown source or type.
@@ -68,7 +69,9 @@ class DraftOptions:
         tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
-        own: DraftSource | None = source_of(path) if path is not None else "mtp" if has_block else None
+        own: DraftSource | None = "mtp" if has_block else None
+        if path is not None:
+            own = "dflash" if is_block_drafter(path) else "simple" if is_small_model else "head"
         chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
@@ -95,7 +98,7 @@ class DraftOptions:
 
     @property
     def has_model(self) -> bool:
-        """Whether a head or a block of the target is loaded to draft."""
+        """Whether a head, a block of the target, or a small model is loaded to draft."""
         return self.model_path is not None or "mtp" in self.sources
 
     @property
@@ -142,19 +145,16 @@ def _sources(
         return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    if "mtp" in sources and own in KINDS:
-        raise ValueError(f"draft_sources names 'mtp', but {KINDS[own]} is given as draft_model_path: drop one of them")
-    for source, kind in KINDS.items():
-        if source in sources and own in KINDS and source != own:
-            raise ValueError(f"draft_sources names '{source}', but draft_model_path is {KINDS[own]}, not {kind}")
-    if "dflash" in sources and own != "dflash":
-        raise ValueError("draft_sources names 'dflash', but there is no draft_model_path with a block drafter")
+    given = {"head": "a head", "simple": "a small model", "dflash": "a block drafter"}
+    for name in given.keys() | {"mtp"}:
+        if name in sources and own in given and own != name:
+            raise ValueError(
+                f"draft_sources names {name!r}, but {given[own]} is given as draft_model_path: drop one of them"
+            )
+    for name in ("simple", "dflash"):
+        if name in sources and own != name:
+            raise ValueError(f"draft_sources names {name!r}, but no {given[name][2:]} is given as draft_model_path")
     return tuple(source for source in sources if source != "head" or own == "head")
-
-
-def source_of(path: str) -> DraftSource:
-    """What drafts with a file that is given as draft_model_path, by its general.architecture."""
-    return "dflash" if is_block_drafter(path) else "head"
 
 
 def default_threads() -> int:
@@ -235,6 +235,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
+    if "simple" in draft.sources and (draft.type is not None or draft.target_layers is not None):
+        raise ValueError(
+            "draft_type and draft_target_layers are for heads: a small model has the types of its file and reads "
+            "nothing of the target"
+        )
     for_heads = (draft.type, draft.target_layers, draft.device)
     if draft.model_path is None and any(value is not None for value in for_heads):
         raise ValueError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ._core import DflashFile, Head, TargetInfo, compare_tokens, read_dflash, read_head, read_target
 from .dflash import is_block_drafter
 from .errors import IncompatibleDraftError, ModelFileError
+from .simple import check_model, is_model
 
 _SAMPLE_BYTES = 1 << 16
 
@@ -21,6 +22,8 @@ class Pair:
     target: TargetInfo
     head: Head | None
     boundaries: tuple[int, ...]
+    small: TargetInfo | None = None
+    """A small model that drafts in place of a head."""
     block_drafter: DflashFile | None = None
 
 
@@ -38,6 +41,14 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
         raise ModelFileError(f"'{model_path}' is a block drafter, not a target: give it as draft_model_path")
     if draft_model_path is not None and is_block_drafter(draft_model_path):
         return _check_block_drafter(model_path, target, read_dflash(draft_model_path))
+    small = None
+    if draft_model_path is not None and is_model(draft_model_path):
+        if target.why_no_text:
+            raise IncompatibleDraftError(
+                f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_text}. "
+                "Load it without a draft, or use a model that generates text."
+            )
+        small, draft_model_path = check_model(model_path, draft_model_path), None
     head = None if draft_model_path is None else read_head(draft_model_path)
     if draft_target_layers is not None:
         boundaries = tuple(int(b) for b in draft_target_layers)
@@ -51,7 +62,7 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
     if head is not None:
         _check_fit(model_path, target, head, boundaries)
     _check_boundaries(model_path, target, None if head is None else head.path, boundaries)
-    return Pair(target, head, boundaries)
+    return Pair(target, head, boundaries, small)
 
 
 def _check_block_drafter(model_path: str, target: TargetInfo, drafter: DflashFile) -> Pair:
@@ -59,7 +70,7 @@ def _check_block_drafter(model_path: str, target: TargetInfo, drafter: DflashFil
     _check_made_for(model_path, target, drafter.path, drafter.n_embd, drafter.n_vocab)
     boundaries = tuple(drafter.boundaries)
     _check_boundaries(model_path, target, drafter.path, boundaries)
-    return Pair(target, None, boundaries, drafter)
+    return Pair(target, None, boundaries, block_drafter=drafter)
 
 
 def _check_target(model_path: str, target: TargetInfo) -> None:

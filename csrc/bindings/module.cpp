@@ -75,6 +75,7 @@ PYBIND11_MODULE(_core, m) {
     register_drafter(m);
     register_eagle3_drafter(m);
     register_mtp_drafter(m); // Drafters
+    register_simple_drafter(m);
     register_dflash(m);
     register_text(m);
     register_planner(m);

@@ -25,7 +25,7 @@ draft_sequences make_sequences(const llama_context * ctx, const dflash_hparams &
         throw std::invalid_argument(format("expected n_seq_max in 1..%d and n_ctx in 1..%d, found %d and %d", n_ids,
                                            n_pos, params.n_seq_max, params.n_ctx));
     }
-    return { hparams.n_embd_feat(), hparams.n_vocab, params.n_ctx, params.n_seq_max };
+    return { hparams.n_embd_feat(), { hparams.n_vocab, params.n_ctx, params.n_seq_max } };
 }
 
 // what rows are looked up in, or what is added, instead of being multiplied by
@@ -147,7 +147,7 @@ void dflash_drafter::take_in_all() {
 }
 
 void dflash_drafter::flush(llama_seq_id seq_id) {
-    guesses_.flush(sequences_[seq_id], n_batch_, n_batch_, [&](int32_t n_rows, bool guesses) {
+    guesses_.flush(sequences_[seq_id].n_rows() - 1, n_batch_, n_batch_, [&](int32_t n_rows, bool guesses) {
         for (int32_t i = 0; guesses && i < n_rows; ++i) {
             take_in(seq_id, 1);
             guess(seq_id);

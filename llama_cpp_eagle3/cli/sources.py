@@ -8,19 +8,19 @@ from typing import Any
 from ..mtp import has_block
 from .flags.draft import TEXT_TYPES
 
-_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash", "draft-dspark": "dflash"}
+_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash", "draft-dspark": "dflash", "draft-simple": "simple"}
 """llama.cpp's names for what drafts with a file of its own, and ours."""
 _MODELS = {**_FILES, "draft-mtp": "mtp"}
 
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether a head or a block drafter is to draft, if there is one."""
+    """Whether a head, a block drafter or a small model is to draft, if there is one."""
     types = getattr(args, "spec_type", None)  # not every command has it
     return types is None or not _FILES.keys().isdisjoint(types)
 
 
 def head_of(args: argparse.Namespace) -> str | None:
-    """The file of a head or a block drafter, if it is to draft."""
+    """The file of a head, a block drafter or a small model, if it is to draft."""
     return args.model_draft if uses_head(args) else None
 
 

@@ -10,6 +10,7 @@ from .. import _core
 from ..dflash import is_block_drafter
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
+from ..simple import is_model
 from .boundaries import IDS_KEY
 from .checkpoint import read_checkpoint
 from .gguf_file import key_values, open_gguf
@@ -23,7 +24,7 @@ _OUTPUTS = ("output.weight", "token_embd.weight")  # the second is both, where t
 
 @dataclass(frozen=True)
 class Report:
-    """Facts about a head as (name, value), and whether it fits the target that it was held against."""
+    """Facts about a head or a small model as (name, value), and whether it fits the target that it was held against."""
 
     path: Path
     facts: tuple[tuple[str, str], ...]
@@ -35,10 +36,10 @@ class Report:
 
 
 def inspect(path: str | Path, target: str | Path | None = None) -> Report:
-    """Say what a head is.
+    """Say what a head, or a small model that drafts by itself, is.
 
     Args:
-        path: a GGUF head or block drafter, or a checkpoint folder.
+        path: a GGUF head, block drafter or small model, or a checkpoint folder.
         target: the target's GGUF or Hugging Face folder, to say whether they fit.
 
     Raises:
@@ -154,9 +155,32 @@ def _inspect_block_drafter(path: Path, target_path: Path | None) -> Report:
     return Report(path, tuple(facts), misfit)
 
 
+def _inspect_model(path: Path, target_path: Path | None) -> Report:
+    """A small model that may draft by itself."""
+    info = _core.read_target(str(path))
+    facts = [
+        ("file", f"{path} (GGUF, {path.stat().st_size / 1e6:.1f} MB)"),
+        ("family", f"a small model ({info.arch}) of the target's vocabulary: it drafts by itself"),
+        ("layers", f"{info.n_layer} of width {info.n_embd}"),
+        ("vocabulary", f"{info.n_vocab} tokens"),
+        ("shared with target", "nothing"),
+        ("llama.cpp", "can run it (draft-simple)"),
+    ]
+    misfit = None
+    if target_path:
+        try:
+            check_pair(str(target_path), str(path))
+        except IncompatibleDraftError as e:
+            misfit = e
+        facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     if is_block_drafter(str(path)):
         return _inspect_block_drafter(path, target_path)
+    if is_model(str(path)):
+        return _inspect_model(path, target_path)
     head = _core.read_head(str(path))
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}

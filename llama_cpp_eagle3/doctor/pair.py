@@ -41,8 +41,8 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     try:
         pair = check_pair(target, head)
         check_file(target, {}, True)
-        if pair.block_drafter is not None:
-            check_file(pair.block_drafter.path, {}, True)
+        if head is not None and (pair.small is not None or pair.block_drafter is not None):
+            check_file(head, {}, True)
         sizes = [size_of(path) for path in (target, head) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
@@ -58,20 +58,22 @@ def check_files(target: str, head: str | None) -> list[Finding]:
         advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
         why = f": {info.why_no_target}" if info.why_no_target else ""
         return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
-    text = f"{describe_draft(pair)}, {sizes[1] / 2**20:.0f} MiB"
+    text = f"{describe_draft(head, pair)}, {sizes[1] / 2**20:.0f} MiB"
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
     return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
 
 
-def describe_draft(pair: Pair) -> str:
+def describe_draft(path: str, pair: Pair) -> str:
     """What is given to draft."""
-    head, drafter, reads = pair.head, pair.block_drafter, f"reads {list(pair.boundaries)}"
+    head, small, drafter, reads = pair.head, pair.small, pair.block_drafter, f"reads {list(pair.boundaries)}"
+    if small is not None:
+        return f"small model '{path}': {small.arch}, {small.n_layer} layers of width {small.n_embd}"
     if drafter is not None:
-        return f"block drafter '{drafter.path}': {drafter.kind}, {drafter.n_draft_max} tokens in one pass, {reads}"
+        return f"block drafter '{path}': {drafter.kind}, {drafter.n_draft_max} tokens in one pass, {reads}"
     assert head is not None
     why = f" ({head.boundaries_why})" if head.boundaries_why else ""
-    return f"head '{head.path}': {head.dialect} dialect, {reads}{why}"
+    return f"head '{path}': {head.dialect} dialect, {reads}{why}"
 
 
 def size_of(path: str) -> int:

@@ -111,11 +111,11 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
-    if draft.mode == "off":
-        return "none"
-    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "dflash": "draft-dflash", "ngram": "ngram-simple"}
+    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "simple": "draft-simple", "dflash": "draft-dflash"}
+    names["ngram"] = "ngram-simple"
     if draft.mode != "auto":
-        return next((names[source] for source in draft.sources if source != "ngram"), names["head"])
+        models = [names[source] for source in draft.sources if source != "ngram"]
+        return "none" if draft.mode == "off" else ",".join(models) or "draft-eagle3"
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

@@ -36,6 +36,7 @@ from loading import load
 from mtp import write_able
 from oracle import Draw, Reference
 from recurrent_pairs import write_pair
+from small import write_small_pair
 from tiny import write_head, write_perfect_pair, write_target
 
 N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
@@ -43,8 +44,8 @@ SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
 KINDS = (
-    *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2"),
-    *("mimo2-mtp", "qwen35-mtp", "llama-dflash", "gemma3-dflash", "qwen35-dflash"),
+    *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp"),
+    *("small-llama", "small-gemma3", "small-lfm2", "llama-dflash", "gemma3-dflash", "qwen35-dflash"),
 )
 N_TEXTS, N_TOKENS = 3, 250
 
@@ -78,6 +79,8 @@ def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
         target, head = pair.target, pair.drafter
     elif name.endswith("-mtp"):
         target, head = write_able(folder, name), None
+    elif name.startswith("small-"):
+        target, head = write_small_pair(folder, "llama", name.removeprefix("small-"))
     else:
         target, head = write_pair(folder, name)
     reference = Reference(target)

@@ -6,11 +6,12 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
 from dflash import SHAPES, Able, Shape, random_tensors, shape_of, write_able, write_dflash
-from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError, _core
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import inspect
 from loading import cheap_rows, is_tie, load, load_plain, prompts, take
@@ -140,14 +141,28 @@ def test_options(folder: Path) -> None:
             load(pair.target, pair.drafter, **CHAIN, **options)
 
 
+def test_cpu_kernels(folder: Path, tiny_target: Target) -> None:
+    """Ours multiply the drafter's own weights, and it drafts what it drafts with ggml's."""
+    path = write_dflash(folder / "q8_0.gguf", SHAPES["dflash2"], matrices=gguf.GGMLQuantizationType.Q8_0)
+    (text,) = prompts(1, length=(30, 31))
+    drafts = []
+    for mode in ("on", "off"):
+        with load(tiny_target, path, cpu_kernels=mode, **CHAIN) as llm:
+            n_used = sum(llm.drafter.cpu_kernels.values())
+            assert (n_used > 0) == (mode == "on" and bool(_core.cpu_kernel_names()))
+            llm.eval(text)
+            drafts.append(llm.drafter.propose(5, 6))
+    assert drafts[0] == drafts[1]
+
+
 def test_names_of_sources(folder: Path, tiny_target: Target) -> None:
     pair = write_able(folder)
     head = write_head(folder / "head.gguf", tiny_target)
     for drafter, sources, message in (
         (pair.drafter, ["mtp"], "'mtp', but a block drafter is given"),
-        (pair.drafter, ["head"], "'head', but draft_model_path is a block drafter, not a head"),
-        (head, ["dflash"], "'dflash', but draft_model_path is a head, not a block drafter"),
-        (None, ["dflash"], "'dflash', but there is no draft_model_path with a block drafter"),
+        (pair.drafter, ["head"], "'head', but a block drafter is given"),
+        (head, ["dflash"], "'dflash', but a head is given"),
+        (None, ["dflash"], "'dflash', but no block drafter is given"),
     ):
         with pytest.raises(ValueError, match=message):
             load(pair.target, drafter, draft_sources=sources)
@@ -253,7 +268,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["speculative-simple", *model, "--spec-type", "none", *common]) == 0
     assert json.loads(capsys.readouterr().out)["drafted"] == 0
     assert main(["speculative-simple", *model, "--spec-type", "draft-eagle3", *common]) != 0
-    assert "draft_model_path is a block drafter, not a head" in capsys.readouterr().err
+    assert "'head', but a block drafter is given" in capsys.readouterr().err
     main(["doctor", *model, "-t", "1"])
     assert "dflash, 6 tokens in one pass, reads [1, 2]" in capsys.readouterr().out
 

@@ -162,8 +162,10 @@ def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write_dflash(path: Path, shape: Shape, tensors: dict[str, np.ndarray] | None = None, **other: Any) -> Path:
-    """Write a drafter. other: keys in place of the shape's; None leaves one out."""
+def write_dflash(
+    path: Path, shape: Shape, tensors: dict[str, np.ndarray] | None = None, *, matrices: Any = None, **other: Any
+) -> Path:
+    """Write a drafter. matrices: their type. other: keys in place of the shape's; None leaves one out."""
     writer = gguf.GGUFWriter(path, "dflash")
     for name, value in (shape.all_keys | other).items():
         key = f"dflash.{name}"
@@ -183,7 +185,10 @@ def write_dflash(path: Path, shape: Shape, tensors: dict[str, np.ndarray] | None
     if shape.mask_token is not None:
         writer.add_mask_token_id(shape.mask_token)
     for name, data in (random_tensors(shape) if tensors is None else tensors).items():
-        writer.add_tensor(name, data)
+        if matrices is None or data.ndim < 2:
+            writer.add_tensor(name, data)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(data, matrices), raw_dtype=matrices)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import llama_cpp
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, MtpDrafter
+from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 
 
@@ -123,10 +124,10 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         return
     fresh.reset()
     fresh.eval(tokens[:n])
-    rows = np.asarray(fresh.features).reshape(n, -1)
     if not isinstance(llm.drafter, Eagle3Drafter):
         _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
         return
+    rows = np.asarray(fresh.features).reshape(n, -1)
     fresh.drafter.propose(0, 1)  # writes all rows that wait
     mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
     for i in range(min(len(mine.rows), n - mine.first)):
@@ -137,11 +138,13 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.slots[:, i - mine.start], other.slots[:, i], f"cell {i} of {slot}")
 
 
-def _check_next_drafts(drafter: Drafter, fresh: Drafter, seq_id: int) -> None:
+def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
     """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
     state = drafter.state_get(seq_id)
     if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
         return
+    if isinstance(drafter, SimpleDrafter) and drafter.n_past(seq_id) == drafter.n_ctx:
+        return  # it has no place for one more token
     drafter.propose(0, 1, seq_id=seq_id)
     found = _logits_of(drafter)
     drafter.state_set(state, seq_id)
@@ -149,12 +152,9 @@ def _check_next_drafts(drafter: Drafter, fresh: Drafter, seq_id: int) -> None:
     _check_close(found, _logits_of(fresh), f"what is drafted behind sequence {seq_id}")
 
 
-def _logits_of(drafter: Drafter) -> np.ndarray:
+def _logits_of(drafter: Any) -> np.ndarray:
     """What the last draft was taken from."""
-    if isinstance(drafter, MtpDrafter):
-        return drafter.draft_logits
-    assert isinstance(drafter, DflashDrafter)
-    return drafter.block_logits[1:]
+    return drafter.block_logits[1:] if isinstance(drafter, DflashDrafter) else drafter.draft_logits
 
 
 def _check_close(a: np.ndarray, b: np.ndarray, what: str) -> None:

@@ -14,7 +14,7 @@ TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 def _spec_types(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
-    known = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark", *TEXT_TYPES)
+    known = ("draft-eagle3", "draft-mtp", "draft-simple", "draft-dflash", "draft-dspark", *TEXT_TYPES)
     for kind in kinds:
         if kind not in known:
             raise argparse.ArgumentTypeError(
@@ -27,7 +27,7 @@ HEAD = (
     flag(
         "-md --model-draft --spec-draft-model",
         "FNAME",
-        "EAGLE-3 head or block drafter (dflash), a GGUF file (default: none)",
+        "EAGLE-3 head, block drafter (dflash), or a small model of the same vocabulary, a GGUF file (default: none)",
         env="LLAMA_ARG_SPEC_DRAFT_MODEL",
         dest="model_draft",
     ),
@@ -91,15 +91,18 @@ SPECULATIVE = (
         "--spec-type",
         "TYPE,...",
         "what drafts; draft-eagle3: the head; draft-dflash, draft-dspark: the block drafter, of any kind; "
-        "draft-mtp: the block for multi-token prediction in the model's own file; "
+        "draft-simple: the small model that -md names; draft-mtp: the block for multi-token prediction in the "
+        "model's own file; "
         "ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
         "text; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
-        "with a block drafter draft-dflash,ngram-simple, with such a block draft-mtp,ngram-simple, else none)",
+        "with a block drafter draft-dflash,ngram-simple, with a small model draft-simple,ngram-simple, with such a "
+        "block draft-mtp,ngram-simple, else none)",
         _spec_types,
-        lacks="draft-simple and ngram-cache; the kinds of ngram search alike",
+        lacks="ngram-cache; the kinds of ngram search alike",
         env="LLAMA_ARG_SPEC_TYPE",
         differs="draft-eagle3,ngram-simple with a head, draft-dflash,ngram-simple with a block drafter, "
-        "draft-mtp,ngram-simple with a block in the model's file, llama.cpp none: what there is is used",
+        "draft-simple,ngram-simple with a small model, draft-mtp,ngram-simple with a block in the model's file, "
+        "llama.cpp none: what there is is used",
     ),
     flag(
         "--spec-draft-n-max",
