@@ -61,8 +61,8 @@ def test_mixed_with_ngrams(folder: Path, no_clock: None) -> None:
         cheap_rows(llm)
         for prompt in (start * 3, [*start, *take(plain, start, 20), *start]):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
-        assert llm.stats.ngram_drafted > 0
-        assert llm.stats.drafted > llm.stats.ngram_drafted
+        assert llm.stats.of("ngram").drafted > 0
+        assert llm.stats.of("simple").drafted > 0
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
@@ -164,7 +164,7 @@ def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None
     head = write_head(folder / "head.gguf", tiny_target)
     for sources, draft, found in (
         (["mtp"], small, "'mtp', but a small model is given"),
-        (["head"], small, "'head', but a small model is given"),
+        (["eagle3"], small, "'eagle3', but a small model is given"),
         (["simple"], head, "'simple', but a head is given"),
         (["simple"], None, "'simple', but no small model is given"),
     ):
