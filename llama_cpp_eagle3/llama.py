@@ -145,8 +145,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
-            draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in the
-                target's own file; "simple", the small model that draft_model_path names; and "ngram", which drafts what
+            draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in
+                the target's file; "simple", the small model that draft_model_path names; "ngram", which drafts what
                 followed before where the text ended as it ends now, and costs nothing. Default: all that there is,
                 "mtp" without a draft_model_path; without both "ngram" if draft="auto" is given, else nothing.
             draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
@@ -287,6 +287,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 placeholder=given["media_placeholder"],
             )
             self._log(self._projector.describe())
+            if self._loading.uses_small_model:
+                self._log(
+                    "the small model that drafts sees placeholder tokens in place of images and sounds: it knows "
+                    "nothing of what they show"
+                )
         if self.draft == "auto":
             loaded.use_stored_type()
 
