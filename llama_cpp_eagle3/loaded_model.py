@@ -51,7 +51,7 @@ class LoadedModel:
             ngram_store: see `Eagle3Llama`, as the following two.
             prefill_budget: see there.
             prefix_cache_bytes: see there.
-            log: told what users should know.
+            log: called with lines for the user.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
@@ -247,7 +247,7 @@ class LoadedModel:
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Say why nothing was drafted in what was generated: in its figures, and once in the log."""
-        if stats.drafts or stats.rounds < _N_STEPS_EXPLAINED or self.head is None:
+        if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
         stats.why_not_drafted = why_not(self.engine.planner, settings)
         if not self._has_explained:
