@@ -73,7 +73,7 @@ def main() -> None:
 
     rows = []
     for n, found in runs.items():
-        drafter, first = Spread.of(run.t_draft_round for run in found), found[0]
+        drafter, first = Spread.of(run.t_draft_step for run in found), found[0]
         speed = Spread.of(run.tokens_per_second for run in found)
         before = Spread.of(run.tokens_per_second for run in runs[n_all])
         rows.append(
@@ -82,7 +82,7 @@ def main() -> None:
                 *(percent(first.acceptance), speed.text(2), f"{speed.median / before.median:.3f}"),
             ]
         )
-    head = ["draft tokens", "MB", "drafter µs per round", "mean acceptance length", "accepted", "tokens/s", "of all"]
+    head = ["draft tokens", "MB", "drafter µs per step", "mean acceptance length", "accepted", "tokens/s", "of all"]
     text = "\n".join(
         [
             table(head, rows),

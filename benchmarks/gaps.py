@@ -1,9 +1,9 @@
 """How long sequences that generate wait while somebody's long prompt is read.
 
 Seven sequences generate; then a prompt of 4,000 tokens comes in. Told is the longest time between two tokens of a
-running sequence until that prompt's first token, relative to the median round before, and gaps relative to the nearest
-rounds in between that had nothing of the prompt: while it is read texts and drafts grow, and so does the cache that all
-attend to, so that a round takes longer than before without anybody's prompt. `--prefill-budget` takes as many rows of
+running sequence until that prompt's first token, relative to the median step before, and gaps relative to the nearest
+steps in between that had nothing of the prompt: while it is read texts and drafts grow, and so does the cache that all
+attend to, so that a step takes longer than before without anybody's prompt. `--prefill-budget` takes as many rows of
 the prompt into a pass instead of what the engine measures; as many as the batch holds is what reading it in one go
 would do.
 """
@@ -25,7 +25,7 @@ from llama_cpp_eagle3.bench.runs import load
 from llama_cpp_eagle3.engine import Sampling
 
 _N_RUNNING = 7
-_N_USUAL = 12  # rounds before the prompt comes
+_N_USUAL = 12  # steps before the prompt comes
 
 
 @dataclass
@@ -77,12 +77,12 @@ def main() -> None:
         rows.append(gaps.row("measured" if prefill_budget == 0 else str(prefill_budget)))
         data.append({"prefill_budget": prefill_budget, **asdict(gaps)})
     titles = [
-        "prompt rows in a pass", "round before, ms", "longest gap, ms", "ratio", "gap / rounds in between, median",
+        "prompt rows in a pass", "step before, ms", "longest gap, ms", "ratio", "gap / steps in between, median",
         "longest", "prompt read in, s",
     ]  # fmt: skip
     text = (
         f"{table(titles, rows)}\n\n{_N_RUNNING} sequences generate, a prompt of {args.n_prompt} tokens comes in. "
-        f"The round before is a median.{' Times are of the processor, not of the wall.' if args.cpu_time else ''}"
+        f"The step before is a median.{' Times are of the processor, not of the wall.' if args.cpu_time else ''}"
     )
     common.finish(args, common.Section("gaps", "Beside a long prompt", text, {"runs": data}), [model, head])
 

@@ -36,7 +36,7 @@ class Bench:
         self.drafter.process_rows(rows, [1] * n, self.drafter.n_past())
 
     def draft(self, n: int) -> float:
-        """Milliseconds of drafting n tokens after a round in which some were accepted."""
+        """Milliseconds of drafting n tokens after a step in which some were accepted."""
         self.process(self.n_past - self.drafter.truncate(self.n_past))
         self.drafter.propose(2, 1)
         self.process(N_ACCEPTED + 1)

@@ -1,4 +1,4 @@
-"""What a round takes outside ggml and llama_decode: Python, bindings, bookkeeping, greedy sampling."""
+"""What a step takes outside ggml and llama_decode: Python, bindings, bookkeeping, greedy sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llama_cpp_eagle3.bench.runs import Run, load, run_own, total
 from llama_cpp_eagle3.engine import DraftSettings, Sampling
 
 PARTS = {
-    "together": lambda run: run.t_overhead_round * run.rounds,
+    "together": lambda run: run.t_overhead_step * run.steps,
     "drafter in C++, outside its graphs": lambda run: run.t_propose + run.t_process - run.t_graph,
     "around the drafter (Python, trimming)": lambda run: run.t_draft - run.t_propose - run.t_process,
     "sampling": lambda run: run.t_sample,
@@ -26,10 +26,8 @@ PARTS = {
 _N_PARALLEL = 8
 
 
-def _round_of_many(
-    args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool
-) -> Spread:
-    """Seconds per sequence and round outside ggml and llama_decode, while all places are taken."""
+def _step_of_many(args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool) -> Spread:
+    """Seconds per sequence and step outside ggml and llama_decode, while all places are taken."""
     llm = load(
         model, draft, args.threads, args.gpu_layers, _N_PARALLEL * args.ctx_size, draft="chain", n_parallel=_N_PARALLEL
     )
@@ -41,13 +39,13 @@ def _round_of_many(
         while not all(s.generated for s in sequences):
             engine.step()
         assert llm.drafter is not None
-        n_rounds, start = 0, perf_counter()
+        n_steps, start = 0, perf_counter()
         t_us = engine.target.t_decode_us + llm.drafter.t_graph_us
         while not any(s.is_done for s in sequences):
             engine.step()
-            n_rounds += len(sequences)
+            n_steps += len(sequences)
         t_us = engine.target.t_decode_us + llm.drafter.t_graph_us - t_us
-        times.append((perf_counter() - start - 1e-6 * t_us) / n_rounds)
+        times.append((perf_counter() - start - 1e-6 * t_us) / n_steps)
         engine.drop(sequences)
     llm.close()
     return Spread.of(times[1:])
@@ -66,16 +64,16 @@ def main() -> None:
     for i in range(args.runs):
         common.progress(f"run {i + 1} of {args.runs}")
         runs.append(total(run_own(llm, prompt, args.n_predict)[0] for prompt in prompts))
-    many = [_round_of_many(args, model, draft, prompts, draft_on) for draft_on in (False, True)]
-    rows = [[name, Spread.of(part(run) / run.rounds for run in runs).text(1, 1e-6)] for name, part in PARTS.items()]
+    many = [_step_of_many(args, model, draft, prompts, draft_on) for draft_on in (False, True)]
+    rows = [[name, Spread.of(part(run) / run.steps for run in runs).text(1, 1e-6)] for name, part in PARTS.items()]
     text = (
-        f"{table(['', 'µs per round'], rows)}\n\n{len(prompts)} prompts, {args.n_predict} tokens each, greedy, "
+        f"{table(['', 'µs per step'], rows)}\n\n{len(prompts)} prompts, {args.n_predict} tokens each, greedy, "
         f"draft_n_max {args.draft_n_max}; medians of {args.runs} runs (lowest - highest).\n\n"
-        f"With {_N_PARALLEL} sequences, per sequence and round: {many[0].text(1, 1e-6)} µs without drafts, "
+        f"With {_N_PARALLEL} sequences, per sequence and step: {many[0].text(1, 1e-6)} µs without drafts, "
         f"{many[1].text(1, 1e-6)} µs with chains."
     )
     data = {"runs": [asdict(run) for run in runs], f"seconds_with_{_N_PARALLEL}": [asdict(m) for m in many]}
-    common.finish(args, common.Section("overhead", "Our own time per round", text, data), [model, draft])
+    common.finish(args, common.Section("overhead", "Our own time per step", text, data), [model, draft])
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def main() -> None:
     rows = [["plain", "1.00", "", plain.text(0), "1.00", "", f"{verify_us(runs[0]):.0f}"]]
     for n_max in args.draft_n_max:
         first, speed = runs[n_max][0], Spread.of(run.tokens_per_second for run in runs[n_max])
-        drafter = Spread.of(run.t_draft_round for run in runs[n_max])
+        drafter = Spread.of(run.t_draft_step for run in runs[n_max])
         rows.append(
             [
                 str(n_max),
@@ -65,13 +65,13 @@ def main() -> None:
         )
     head = [
         *("draft_n_max", "mean acceptance length", "accepted", "tokens/s", "of plain"),
-        *("drafter µs per round", "verify µs per round"),
+        *("drafter µs per step", "verify µs per step"),
     ]
     text = [table(head, rows), ""]
     if 4 in runs:
         run = runs[4][0]
         rates = ", ".join(percent(rate) for rate in run.rates)
-        text.append(f"At draft_n_max 4 the 1st to 4th drafted token was accepted in {rates} of {run.rounds} rounds.")
+        text.append(f"At draft_n_max 4 the 1st to 4th drafted token was accepted in {rates} of {run.steps} steps.")
     n_prompts = len(common.prompts(args))
     text.append(
         f"{n_prompts} prompts, {args.n_predict} tokens each, greedy; medians of {args.runs} interleaved runs (lowest - "
@@ -82,8 +82,8 @@ def main() -> None:
 
 
 def verify_us(runs: list[Run]) -> float:
-    """Median time inside llama_decode per round."""
-    return Spread.of(run.t_verify / run.rounds for run in runs).median * 1e6
+    """Median time inside llama_decode per step."""
+    return Spread.of(run.t_verify / run.steps for run in runs).median * 1e6
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ def compare(ours: list[Run], theirs: list[Run]) -> str:
         ],
         ["accepted per position, %", rates(a), rates(b), ""],
         ["mean acceptance length", f"{a.acceptance_length:.3f}", f"{b.acceptance_length:.3f}", ""],
-        times("drafter, µs per round", lambda run: run.t_draft_round, 1e-6, 0),
-        times("of it drafting", lambda run: run.t_propose / run.rounds, 1e-6, 0),
-        times("of it taking rows in", lambda run: run.t_process / run.rounds, 1e-6, 0),
+        times("drafter, µs per step", lambda run: run.t_draft_step, 1e-6, 0),
+        times("of it drafting", lambda run: run.t_propose / run.steps, 1e-6, 0),
+        times("of it taking rows in", lambda run: run.t_process / run.steps, 1e-6, 0),
         times("tokens/s", lambda run: run.tokens_per_second, 1.0, 1),
     ]
     return table(["", "ours", "llama.cpp", "ours / llama.cpp"], rows)

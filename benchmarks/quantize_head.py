@@ -52,7 +52,7 @@ def main() -> None:
 
     rows = []
     for kind, found in runs.items():
-        drafter = Spread.of(run.t_draft_round for run in found)
+        drafter = Spread.of(run.t_draft_step for run in found)
         first = found[0]
         rows.append(
             [
@@ -65,7 +65,7 @@ def main() -> None:
                 Spread.of(run.tokens_per_second for run in found).text(0),
             ]
         )
-    head = ["type", "MB", "drafter µs per round", "mean acceptance length", "accepted", "1st token", "tokens/s"]
+    head = ["type", "MB", "drafter µs per step", "mean acceptance length", "accepted", "1st token", "tokens/s"]
     text = "\n".join(
         [
             table(head, rows),

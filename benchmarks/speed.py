@@ -90,7 +90,7 @@ PARTS = {
     "simple": Part("llama.cpp's two programs, Q4_0 target", "Q4_0", ("auto", BEST, f"simple {BEST}"), 3, 32, 2),
 }
 PASSES, ALONE, SAMPLING = "passes", "alone", "sampling"
-_N_VOCAB, _N_ROWS, _N_ROUNDS = 128_000, 4, 200
+_N_VOCAB, _N_ROWS, _N_STEPS = 128_000, 4, 200
 _N_PASS_ROWS, _N_PAST, _N_TIMES = 9, 200, 7
 _N_MAX_ALONE = 3
 TYPES = ("Q4_0", "F16", "Q8_0")
@@ -182,7 +182,7 @@ def run_alone(args: argparse.Namespace) -> dict[str, list[float]]:
                 runs.append(run_own(llm, prompt, n_predict)[0])
                 times += [_pass(llm, n_max + 1, llm.n_tokens) for _ in range(_N_TIMES)]
             run = total(runs)
-            ideal = run.acceptance_length / (Spread.of(times).median + run.t_graph / run.rounds)
+            ideal = run.acceptance_length / (Spread.of(times).median + run.t_graph / run.steps)
             if i > 0:  # the first one warms up
                 found[ftype].append(run.tokens_per_second / ideal)
         llm.close()
@@ -200,9 +200,9 @@ def _pass(llm: Eagle3Llama, n: int, n_past: int) -> float:
 
 
 def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds that sampling a round's rows takes, greedily and by llama.cpp's default chain."""
+    """Milliseconds that sampling a step's rows takes, greedily and by llama.cpp's default chain."""
     path = args.results / f"{SAMPLING}.json"
-    wanted = {"n_vocab": _N_VOCAB, "n_rows": _N_ROWS, "n_rounds": _N_ROUNDS, "threads": args.threads}
+    wanted = {"n_vocab": _N_VOCAB, "n_rows": _N_ROWS, "n_steps": _N_STEPS, "threads": args.threads}
     kept = _read(path, wanted)
     if kept is not None and not args.again:
         return kept
@@ -213,19 +213,19 @@ def run_sampling(args: argparse.Namespace) -> dict[str, Any]:
     llm = Eagle3Llama(str(model), n_ctx=64, n_threads=args.threads, verbose=False)
     found: dict[str, Any] = {}
     for name, options in (("greedy", {"temperature": 0.0}), ("default chain", {})):
-        found[name] = asdict(Spread.of(_sample_rounds(llm, options)))
+        found[name] = asdict(Spread.of(_sample_steps(llm, options)))
     llm.close()
     _write(path, wanted, args, found)
     return found
 
 
-def _sample_rounds(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
-    """Seconds of each round's sampling, in the way that `generate` does it."""
+def _sample_steps(llm: Eagle3Llama, options: dict[str, float]) -> list[float]:
+    """Seconds of each step's sampling, in the way that `generate` does it."""
     chain = SamplerChain(Sampling(**options), llm.engine.vocab, llm.engine.n_ctx)
     llm.target.truncate(0)
     llm.target.decode(list(range(_N_ROWS)), 0)
     times = []
-    for _ in range(_N_ROUNDS):
+    for _ in range(_N_STEPS):
         start = time.perf_counter()
         for row in range(_N_ROWS):
             chain.draw(llm.target, row, ())

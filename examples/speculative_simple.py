@@ -19,7 +19,7 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
     *context, id_last = prompt
     target.decode(context, 0, logits_all=False)
     drafter.process(tap, context, 0)
-    n_past, tokens, n_rounds = len(context), [], 0
+    n_past, tokens, n_steps = len(context), [], 0
 
     while len(tokens) < n_predict:
         # propose: what may follow the last token?
@@ -42,9 +42,9 @@ def speculate(llm: Eagle3Llama, prompt: list[int], n_predict: int, n_max: int = 
         target.truncate(n_past + n)
         drafter.process(tap, batch[:n], n_past)
         n_past += n
-        n_rounds += 1
+        n_steps += 1
 
-    print(f"{len(tokens)} tokens in {n_rounds} rounds, {len(tokens) / n_rounds:.2f} a round", file=sys.stderr)
+    print(f"{len(tokens)} tokens in {n_steps} steps, {len(tokens) / n_steps:.2f} a step", file=sys.stderr)
     return tokens[:n_predict]
 
 

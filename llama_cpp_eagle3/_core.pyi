@@ -445,6 +445,9 @@ class TargetInfo:
     def boundaries(self) -> list[int]:
         """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
     @property
+    def why_no_text(self) -> str:
+        """Why it does not generate text, so that nothing can draft for it, nor it for others; empty if it does."""
+    @property
     def why_no_target(self) -> str:
         """Why no head can stand behind this model; empty if one can."""
 
@@ -537,6 +540,13 @@ class Head:
     @property
     def rope_scaling(self) -> str: ...
 
+def find_vocab_difference(path_tgt: str, path_dft: str) -> bytes:
+    """Why the tokens of one file are not those of another: the first difference; empty if they are.
+
+    It may be in the tokenizer's kind, the number of tokens, their texts (the first five may differ) or special tokens.
+    Up to 128 tokens more at the end of one vocabulary are padding.
+    """
+
 def read_head(path: str) -> Head:
     """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
 
@@ -551,7 +561,7 @@ class Drafter:
         """[name of a kernel]: own weights that it computes."""
     def process(
         self,
-        tap: FeatureTap,
+        tap: FeatureTap | None,
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
@@ -561,9 +571,12 @@ class Drafter:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
         `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait:
-        `begin` is not expected soon, so that a prompt's K/V is not computed before.
+        `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
+        no rows.
         """
-    def process_batch(self, tap: FeatureTap, parts: Sequence[tuple[int, int, list[int], list[int], bool]]) -> None:
+    def process_batch(
+        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
+    ) -> None:
         """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
 
         Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
@@ -639,6 +652,9 @@ class Drafter:
     @property
     def n_pos_per_row(self) -> int:
         """Positions of a row: 4 for a head with sections (M-RoPE), else 1."""
+    @property
+    def n_embd_feat(self) -> int:
+        """Values of a row that it reads; 0: it reads none."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
@@ -750,6 +766,31 @@ class MtpDrafter(Drafter):
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
+
+class SimpleDrafter(Drafter):
+    """A small model of the target's vocabulary, which reads tokens alone.
+
+    `ctx` and `model` are the addresses of its context and of the model, which are freed with the drafter, also if this
+    raises. Each of the `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches
+    of trees, or for drafts behind a recurrent state. `n_outputs_max` is the context's.
+    """
+
+    def __init__(
+        self,
+        ctx: int,
+        model: int,
+        path: str,
+        *,
+        n_vocab_tgt: int,
+        n_ctx: int,
+        n_seq_max: int = 1,
+        n_outputs_max: int = 1,
+    ) -> None: ...
+    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most."""
+    @property
+    def draft_logits(self) -> npt.NDArray[np.float32]:
+        """float32, of the last row that was computed to draft behind it: those of tokens that both models have."""
 
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.

@@ -1,4 +1,4 @@
-"""Many prompts through the engine: what goes in, what comes out."""
+"""Prompts of `generate_batch` as requests of the engine, run to their end; their results."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from .stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What came out of one prompt of `generate_batch`."""
+    """The completion of one prompt of `generate_batch`."""
 
     prompt_tokens: list[int]
     tokens: list[int]
     """Generated tokens, without the one that ended the text."""
     text: str
-    """Their text, up to a stop string."""
+    """Text of the tokens, up to a stop string."""
     finish_reason: str
     """ "stop": the model ended the text, or a stop string came up; "length": max_tokens was reached, or the context is
     full; "error": see there."""
     stats: Stats
-    """Figures of this prompt; of passes that it shared, its share by rows."""
+    """Figures of this prompt; the time of shared passes is divided by rows."""
     error: BaseException | None = None
-    """What ended this text alone, such as a logits processor that raised."""
+    """The error that ended this prompt, such as one that a logits processor raised."""
     logprobs: list[TokenLogprob] | None = None
     """Of each token, if they were asked for."""
 
@@ -155,8 +155,8 @@ class BatchRun:
 
         Args:
             guard: held while the engine works.
-            bar: told of each that is done.
-            on_end: told the figures of all in the end.
+            bar: a progress bar; `update` is called with the number of sequences that ended.
+            on_end: called with the figures of all sequences at the end.
             total_ns: that was spent on them before.
             calibrate_ns: the same on measuring.
         """
@@ -186,7 +186,7 @@ class BatchRun:
         return len(self._waiting) + len(self._running)
 
     def drop(self) -> None:
-        """End what is still on its way."""
+        """End the sequences that are still running or waiting."""
         left = [sequence for sequence in self.sequences if not sequence.is_done]
         if left:
             self.engine.drop(left)

@@ -14,8 +14,8 @@ class Draft:
     """Drafted tokens, parents before their children.
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
-    text. `probs[i]` is the head's own probability of token i behind its parent; empty if nobody asked for them.
-    `sources[i]` says who suggested token i: BY_HEAD, BY_NGRAM or both; empty: the head.
+    text. `probs[i]` is the head's own probability of token i behind its parent; empty if they were not requested.
+    `sources[i]` is the drafter of token i: BY_HEAD, BY_NGRAM or both; empty: the head.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -33,11 +33,11 @@ class Draft:
         return Draft(self.tokens[:n], self.parents[:n], self.probs[:n], self.sources[:n])
 
     def n_of(self, source: int) -> int:
-        """How many tokens somebody suggested."""
+        """Number of tokens that a source drafted."""
         return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_HEAD)
 
     def source(self, i: int) -> int:
-        """Who suggested token i."""
+        """The drafters of token i."""
         return self.sources[i] if self.sources else BY_HEAD
 
     @property

@@ -45,6 +45,7 @@ from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
 from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
+from .simple import is_model
 from .state import Eagle3State, check_state
 from .stats import Stats
 
@@ -68,9 +69,9 @@ _NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer tha
 
 
 class Eagle3Llama(Llama):  # type: ignore[misc]
-    """A `llama_cpp.Llama` whose generation is sped up by an EAGLE-3 head, without changing what comes out.
+    """A `llama_cpp.Llama` that generates faster by speculative decoding with an EAGLE-3 head. The output is the same.
 
-    Everything that Llama offers is there. Without a `draft_model_path` it is a plain Llama on the same engine.
+    It has all methods of `llama_cpp.Llama`. Without a `draft_model_path` it is a plain Llama on the same engine.
 
     Examples:
         >>> llm = Eagle3Llama("target.gguf", draft_model_path="eagle3.gguf", n_ctx=4096)
@@ -86,7 +87,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # how to draft, see the constructor
     draft: str
-    draft_sources: Sequence[Literal["head", "mtp", "ngram"]]
+    draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]]
     draft_n_max: int
     draft_ngram_n_max: int
     draft_n_min: int
@@ -101,7 +102,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "mtp", "ngram"]] | None = None,
+        draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -139,68 +140,67 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
-            draft: "auto" drafts in every round what pays best on this machine, which may be nothing; "chain" drafts
+            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; or a small model of the
+                target's vocabulary, which drafts by itself.
+            draft: "auto" drafts in each step what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
-                own file; and "ngram", which drafts what followed before where the text ended as it ends now, and costs
-                nothing. Default: all that there is, "mtp" without a head; without both "ngram" if draft="auto" is
-                given, else nothing.
-            draft_n_max: how many tokens that follow each other to draft per round, at most (default 3, in auto 8).
-            draft_ngram_n_max: the same of the n-gram drafter (default: draft_n_max if given, else 32).
-            draft_ngram_store: look for the end of the text in what others wrote too: an NgramStore, or True for one
-                that all objects of this process on the same model file share.
-            draft_n_min: shorter chains are dropped.
-            draft_p_min: a chain ends before a token that is less likely than this.
+                own file; "simple", the small model that draft_model_path names; and "ngram", which drafts what followed
+                earlier where the text ended as it ends now. Default: all that there is, "mtp" without a
+                draft_model_path; if there is only "ngram", then only with draft="auto".
+            draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8).
+            draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
+            draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
+                objects of this process on the same model file share.
+            draft_n_min: drop shorter chains.
+            draft_p_min: end a chain before a token that the head thinks less likely than this, 0 to 1.
             draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
-            draft_tree_topk: successors that are looked at behind each of the best nodes of a level (default 3).
+            draft_tree_topk: candidates behind each of the best nodes of a level (default 3).
             draft_tree_tokens: nodes of a tree that are verified (default 8).
             draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
                 target's lm_head is, or on this machine's first accelerator if that is on an rpc server.
             draft_device: where the head runs instead: a ggml device (CPU, CUDA0, ...) or one of `rpc_servers`.
-            draft_type: ggml type, such as "q4_0", to which the head's matrices are converted while loading, those that
-                are wider: less is read then, and a few drafts fewer are accepted. "f32" leaves all as they are.
-                Default: as they are, or with draft="auto" Q4_0, if that was measured to draft so much faster that it
-                pays.
+            draft_type: ggml type, such as "q4_0", to which the head's wider matrices are converted while loading: it
+                drafts faster, and slightly fewer tokens are accepted. "f32" leaves all as they are. Default: as they
+                are, or with draft="auto" Q4_0, if that was measured to be faster.
             draft_type_k: ggml type of the head's K cache (default "f16").
             draft_type_v: ggml type of the head's V cache (default "f16").
-            draft_target_layers: which hidden states to read, as numbers of layers they have passed, instead of what
-                the head's file says. Without a head: which ones `features` gives.
+            draft_target_layers: the hidden states that the head reads, as numbers of layers before them, instead of
+                what its file says. Without a head: those that `features` gives.
             draft_n_threads: CPU threads of the head (default: n_threads).
-            n_parallel: how many sequences the engine advances together.
-            kv_unified: whether they share n_ctx, each with as much of it as it comes to need; then they can draft
-                trees, share prefixes without a copy, and wait for each other when it is full. Else each has n_ctx /
-                n_parallel: passes over many sequences are faster, since none looks at the others' cells. Default:
-                False, or True for draft="tree".
-            prefill_budget: tokens of a prompt that join a pass in which other sequences generate. Default: as many as
-                take as long again as their rows alone.
-            prefix_cache_bytes: host memory for what finished sequences leave behind, once others need their place.
+            n_parallel: number of slots: sequences that run at the same time.
+            kv_unified: True: the slots share n_ctx positions. Then they can draft trees, share prefixes without a copy,
+                and are preempted when it is full. False: each has n_ctx / n_parallel, and passes over many sequences
+                are faster, since none reads the others' cells. Default: False, or True for draft="tree".
+            prefill_budget: rows of prompts in a step in which other sequences decode. Default: as many as double the
+                step's time.
+            prefix_cache_bytes: host memory for cached prefixes that are evicted from their slots.
             rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
                 ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
             devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
                 "none": the CPU.
-            override_tensor: (regular expression, buffer type) pairs: tensors whose name matches go there, such as
-                (r"\\.ffn_(up|down|gate)_exps", "CPU").
+            override_tensor: (regular expression, buffer type) pairs: tensors with a matching name go to that buffer
+                type, for example (r"\\.ffn_(up|down|gate)_exps", "CPU").
             lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
-            cpu_kernels: "on": on a CPU our kernels compute passes of up to 16 rows where one serves; "off": ggml's
-                alone; "auto": for each format of weights whichever is measured to be faster, once, when a model of it
-                is loaded. Other models of the process are computed as before.
-            rng: what tokens are drawn with: "gumbel", dice that drafts know, so that more of them are accepted, or
-                "llama", llama.cpp's generator, for the texts that it gives for a seed. The probabilities are the same.
-            progress: told how far loading the target is, 0 to 1.
+            cpu_kernels: what multiplies passes of up to 16 rows on a CPU: "on": our kernels, for formats that have one;
+                "off": ggml's; "auto": for each format the faster ones, measured once. Other models of the process are
+                not affected.
+            rng: the generator that samples: "gumbel" (seeded noise that drafters know, so that more drafts are
+                accepted) or "llama" (llama.cpp's, for its texts for a seed). Both sample the same distribution.
+            progress: called with the share of the target that is loaded, 0 to 1.
             mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
                 messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
-            media_placeholder: token, or its text, that the head sees in place of each row of an image. Default: what
-                the projector's type and the vocabulary say.
-            media_http: fetch public http addresses that messages name; "private": those of this machine and of
-                private networks too.
-            checked: load the header of a target that this machine has not seen yet in a process of its own first (a few
-                tenths of a second, once), so that no damaged file can end this one.
-            **llama_options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` is the number
-                of physical cores that the process may use, if it is not given, and `n_threads_batch` the same.
+            media_placeholder: token, or its text, that the head reads in place of each row of an image. Default: by the
+                projector's type and the vocabulary.
+            media_http: fetch public http addresses in messages; "private": also those of this machine and of private
+                networks.
+            checked: load the header of a target that is new to this machine in a child process first (a few tenths of a
+                second, once), so that a damaged file cannot end this process.
+            **llama_options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` and
+                `n_threads_batch` default to the number of physical cores that the process may use.
 
         Raises:
             ModelFileError: a file is missing or is not what it should be.
@@ -212,7 +212,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         no_block = draft_target_layers is not None or any(
             llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
         )
-        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path))
+        is_small = draft_model_path is not None and is_model(os.path.expanduser(os.fspath(draft_model_path)))
+        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), is_small_model=is_small)
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
@@ -241,6 +242,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             more = ModelOptions.of(given)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
+            if self._loading.uses_small_model:
+                assert draft_options.model_path is not None
+                check_file(draft_options.model_path, {}, checked)
             with file_errors(path):
                 super().__init__(path, **options)
             self.draft_model = draft_model
@@ -308,19 +312,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 it is the Q4_K_M one, else Q8_0, else the first. Shards come all.
             additional_files: more files of the target's repository, or patterns.
             local_dir: where to put GGUF files, instead of the hub's cache.
-            local_dir_use_symlinks: taken for Llama's sake; huggingface_hub decides that itself now.
+            local_dir_use_symlinks: ignored, as by Llama: huggingface_hub decides that itself.
             cache_dir: the hub's cache.
             draft_repo_id: the head's repository, USER/REPO or USER/REPO:QUANT (default: the target's, if
                 `draft_filename` is given). A Hugging Face checkpoint without a GGUF file is converted for the target,
                 once per revision.
             draft_filename: the head's file, or a pattern.
             token: for what is gated or private; default: HF_TOKEN, or what `hf auth login` left.
-            offline: take what is on this machine already, and ask nobody. HF_HUB_OFFLINE=1 says so too.
+            offline: use the files that are on this machine already. HF_HUB_OFFLINE=1 does the same.
             **kwargs: what the constructor takes.
 
         Raises:
-            HubError: the hub has no such thing, does not give it, or does not answer.
-            ImportError: something of the extra is missing.
+            HubError: the hub has no such file, refuses it, or does not answer.
+            ImportError: a package of the extra `hub` is missing.
         """
         from .hub import Access, fetch_pair
 
@@ -413,8 +417,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     @property
     def head(self) -> Head | None:
-        """The head and the type it is loaded in; None without one."""
-        return self._loaded.head
+        """The head and the type it is loaded in; None without one, and after `close`."""
+        return None if self._loaded_model is None else self._loaded_model.head
 
     @property
     def planner(self) -> Planner | None:
@@ -611,10 +615,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
-        The consumer may `send` tokens, which then stand behind the last one. The generator can be closed or left at any
-        token; the context then holds everything before it, as Llama's does. Stopping criteria get the logits that the
-        token was drawn from. ignore_eos: never draw a token that ends the text. sampling: everything about drawing that
-        llama.cpp knows, instead of all these options.
+        The consumer may `send` tokens, which are appended behind the last one. The generator can be closed at any
+        token; the context then holds all tokens before it, as Llama's does. Stopping criteria get the logits that the
+        token was sampled from.
+
+        Args beside those of `Llama.generate`:
+            ignore_eos: never sample a token that ends the text.
+            sampling: all of llama.cpp's sampling options, instead of the arguments above.
 
         Raises:
             ContextFullError: no room for the tokens, or for one more.
@@ -710,15 +717,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         stream: bool = False,
         progress: bool | None = None,
     ) -> list[BatchResult] | BatchStream:
-        """Complete prompts, `n_parallel` at a time, with one draft graph and one pass of the target per round for all.
+        """Complete prompts, `n_parallel` at a time; all of them share each step's draft graph and pass of the target.
 
-        Each prompt gets what `create_completion` would give it alone, and its own error, if that is what it ends with.
-        Finished ones make room for those that wait, and prompts that begin alike share what was evaluated. What the
-        context held before may be forgotten.
+        A prompt gets what `create_completion` would give it alone; an error ends only its own prompt. When one ends,
+        the next takes its slot, and prompts with a common prefix share what was evaluated. The context may be cleared.
 
         Args:
             prompts: texts, or tokens.
-            options: what is different for single prompts, one mapping of the arguments below for each.
+            options: for each prompt the arguments below that differ from those given here.
             max_tokens: None = as many as the prompt's share of n_ctx holds.
             stop: strings that end a text, and are cut off.
             seed: of each prompt's sampler; None = the model's.
@@ -739,10 +745,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             grammar: see there.
             logit_bias: see there.
             ignore_eos: never draw a token that ends the text.
-            logprobs: give the log-probability of each token too, and those of so many of the most probable ones.
-            stream: return a generator of (number of the prompt, token, text that is new) instead, as they come. The
-                token that ends a text comes too; None stands for an end without a token. Its return value, and that of
-                `yield from`, are the results. To leave it ends all.
+            logprobs: return the log-probability of each token too, and those of so many of the most probable ones.
+            stream: return a generator of (number of the prompt, token, new text) instead. The token that ends a text is
+                included; None stands for an end without a token. The generator's return value is the results. Closing
+                it ends all prompts.
             progress: show a tqdm bar over the prompts; None = on a terminal.
 
         Returns:

@@ -51,7 +51,7 @@ class LoadedModel:
             ngram_store: see `Eagle3Llama`, as the following two.
             prefill_budget: see there.
             prefix_cache_bytes: see there.
-            log: told what users should know.
+            log: called with lines for the user.
 
         Raises:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
@@ -93,6 +93,8 @@ class LoadedModel:
         # the functions below must not hold self, which would keep itself alive
         loading, log, model, params = self._loading, self._log, self._model, self._context_params
         n_ctx, n_threads = target.n_ctx, self._n_threads
+        if loading.uses_small_model:
+            return Head(lambda _: loading.make_small_drafter(model, params, target, log), None)
         if not loading.uses_block:
             return Head(
                 lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
@@ -131,16 +133,19 @@ class LoadedModel:
         draft, pair, tap, target = self._loading.draft, self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
-        assert tap is not None
         drafter = self.head.drafter
-        if pair.head is None:
+        if pair.small is not None:
+            name, why = f"draft by the small model '{draft.model_path}' ({pair.small.arch})", ""
+        elif pair.head is None:
             name, why = "draft by the target's own block for multi-token prediction", ""
         else:
             name = f"draft '{draft.model_path}' ({pair.head.dialect})"
             why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
+        reads = "reads tokens alone"
+        if tap is not None and drafter.n_embd_feat:
+            reads = f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
         return (
-            f"{name} on {drafter.device}, "
-            f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+            f"{name} on {drafter.device}, {reads}"
             + (f" ({why})" if why else "")
             + f"; rejected tokens go by {target.rollback_kind}"
             + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
@@ -242,7 +247,7 @@ class LoadedModel:
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Say why nothing was drafted in what was generated: in its figures, and once in the log."""
-        if stats.drafts or stats.rounds < _N_STEPS_EXPLAINED or self.head is None:
+        if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
         stats.why_not_drafted = why_not(self.engine.planner, settings)
         if not self._has_explained:

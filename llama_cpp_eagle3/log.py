@@ -1,4 +1,4 @@
-"""What is good to know, told to users."""
+"""Log lines for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of speculative decoding: how much was drafted, how much was accepted, where the time went."""
+"""Figures of speculative decoding: tokens drafted and accepted, and the time of each part of a step."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _NS = 1e-9
 class Stats:
     """Counters of one or several generations.
 
-    A round is one pass of the target over the last token and its draft. The names follow llama.cpp and vLLM:
+    A step is one pass of the target over the last token and its draft. The names follow llama.cpp and vLLM:
     `mean_acceptance_length`, `draft_acceptance_rate`, `metrics()`.
     """
 
     prompt_tokens: int = 0
-    """Prompt tokens evaluated; those found in the cache are not counted."""
+    """Prompt tokens evaluated; those of a cached prefix are not counted."""
     tokens: int = 0
     """Tokens generated."""
-    rounds: int = 0
+    steps: int = 0
     """Passes of the target after the prompt."""
     drafts: int = 0
-    """Rounds that had something drafted."""
+    """Steps that verified a draft."""
     drafted: int = 0
-    """Drafted tokens that were judged. If the consumer stops asking half-way, the rest of the draft is not counted."""
+    """Drafted tokens that were accepted or rejected. If the consumer stops within a draft, its rest is not counted."""
     accepted: int = 0
     """Drafted tokens that the target's own sampler chose too."""
     accepted_per_position: list[int] = field(default_factory=list)
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
-    # by source: in whole drafts; what both suggested counts for both
+    # by source, of whole drafts; a token that both drafted counts for both
     head_drafted: int = 0
     """Tokens that the head drafted and the target verified."""
     head_accepted: int = 0
     ngram_drafted: int = 0
-    """Tokens that followed the same words before, in the text or in others, and that the target verified."""
+    """Tokens that the n-gram drafter drafted and the target verified."""
     ngram_accepted: int = 0
 
     why_not_drafted: str = ""
-    """Why there was no draft, if there was none."""
+    """Why nothing was drafted, if nothing was."""
 
     # nanoseconds on the wall
     calibrate_ns: int = 0
@@ -53,8 +53,8 @@ class Stats:
     total_ns: int = 0
 
     def without_prompt(self) -> Stats:
-        """The counters of what was generated alone, but for the rounds, which sequences may share."""
-        return replace(self, prompt_tokens=0, rounds=0)
+        """The counters without those of the prompt, and without the steps, which sequences may share."""
+        return replace(self, prompt_tokens=0, steps=0)
 
     def begin_draft(self, draft: Draft) -> None:
         """A draft is verified."""
@@ -66,7 +66,7 @@ class Stats:
             self.accepted_per_position += [0] * (draft.depth - n)
 
     def judge(self, draft: Draft, i: int, node: int) -> None:
-        """Count the i-th token of a round: it is token `node` of the draft; -1: it is none, which refuses the rest."""
+        """Count the i-th token of a step: it is token `node` of the draft; -1: it is none, which refuses the rest."""
         self.tokens += 1
         if node < 0:
             self.drafted += len(draft.tokens) - i
@@ -80,8 +80,8 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per round: 1 + accepted / rounds."""
-        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+        """Tokens per step: 1 + accepted / steps."""
+        return 1.0 + self.accepted / self.steps if self.steps else 1.0
 
     @property
     def draft_acceptance_rate(self) -> float:
@@ -90,42 +90,42 @@ class Stats:
 
     @property
     def acceptance_rate_per_position(self) -> list[float]:
-        """Part of all rounds in which the 1st, 2nd, ... drafted token was accepted."""
-        return [n / self.rounds if self.rounds else 0.0 for n in self.accepted_per_position]
+        """Part of all steps in which the 1st, 2nd, ... drafted token was accepted."""
+        return [n / self.steps if self.steps else 0.0 for n in self.accepted_per_position]
 
     @property
     def calibrate_seconds(self) -> float:
-        """Time to measure what passes cost, before the first generation; not in the total."""
+        """Seconds of measuring what passes cost, before the first generation; not in the total."""
         return self.calibrate_ns * _NS
 
     @property
     def prefill_seconds(self) -> float:
-        """Time for the prompt, the drafter's part included."""
+        """Seconds of prefill, in target and drafter."""
         return self.prefill_ns * _NS
 
     @property
     def draft_seconds(self) -> float:
-        """Time in the drafter: proposals, and taking in the rows of accepted tokens."""
+        """Seconds in the drafter: drafting, and evaluating the rows of accepted tokens."""
         return self.draft_ns * _NS
 
     @property
     def verify_seconds(self) -> float:
-        """Time in the target's passes."""
+        """Seconds in the target's passes."""
         return self.verify_ns * _NS
 
     @property
     def sample_seconds(self) -> float:
-        """Time in the sampler chain, logits processors and stopping criteria included."""
+        """Seconds in the sampler chain, logits processors and stopping criteria included."""
         return self.sample_ns * _NS
 
     @property
     def other_seconds(self) -> float:
-        """What is left: our own bookkeeping."""
+        """Seconds that are left: our own bookkeeping."""
         return max(0, self.total_ns - self.prefill_ns - self.draft_ns - self.verify_ns - self.sample_ns) * _NS
 
     @property
     def total_seconds(self) -> float:
-        """Time inside `generate` and `eval`; the time that the consumer takes between two tokens is not counted."""
+        """Seconds inside `generate` and `eval`, without those of the consumer between two tokens."""
         return self.total_ns * _NS
 
     @property
@@ -185,7 +185,7 @@ class Stats:
         if self.drafted:
             per_position = " ".join(f"{100 * rate:.0f}" for rate in self.acceptance_rate_per_position)
             parts += [
-                f"{self.rounds} rounds",
+                f"{self.steps} steps",
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]

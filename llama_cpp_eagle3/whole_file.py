@@ -43,8 +43,8 @@ def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
 def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[Path]:
     """A new file that becomes the one that `path` stands for if the block ends well, and vanishes if not.
 
-    It lies beside that one, and its name is its own: whoever else writes `path` at the same time, in this process or
-    another, has another one, and who reads sees one of both.
+    Writes a unique temporary file beside `path` and renames it; readers see the old or the new file. Processes that
+    write `path` at the same time write to files of their own.
 
     Args:
         path: the name of a regular file or a new one; links are followed.

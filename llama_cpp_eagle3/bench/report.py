@@ -46,7 +46,7 @@ def markdown(result: Result, bandwidth: float = 0.0) -> str:
     """
     plain = result.plain
     head = ["", "tokens/s", "of plain", "mean acceptance length", "accepted per position, %", "first token, ms"]
-    head += ["drafter, ms a round", "verify, ms a round", "GB/s", "of ideal"]
+    head += ["drafter, ms a step", "verify, ms a step", "GB/s", "of ideal"]
     rows = [_row(side, plain, bandwidth) for side in result.sides]
     n_runs = len(result.sides[0].runs)
     text = [
@@ -79,8 +79,8 @@ def _row(side: Side, plain: Side | None, bandwidth: float) -> list[str]:
         f"{runs.acceptance_length:.2f}",
         " ".join(f"{100 * rate:.0f}" for rate in runs.rates),
         Spread.of(side.t_first).text(0, 1e-3) if side.t_first else "",
-        f"{1e3 * side.median(lambda run: run.t_draft_round):.2f}" if runs.drafted and runs.t_draft else "",
-        f"{1e3 * side.median(lambda run: run.t_verify / max(run.rounds, 1)):.1f}" if ours else "",
+        f"{1e3 * side.median(lambda run: run.t_draft_step):.2f}" if runs.drafted and runs.t_draft else "",
+        f"{1e3 * side.median(lambda run: run.t_verify / max(run.steps, 1)):.1f}" if ours else "",
         (f"{gb:.1f}" + (f" ({percent(gb * 1e9 / bandwidth, 0)})" if bandwidth else "")) if ours else "",
         f"{side.median(lambda run: run.ideal_share):.3f}" if ours else "",
     ]
@@ -170,7 +170,7 @@ def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]
 
     Args:
         path: the file; its ending says which format.
-        log: evaluations, with rows, loss, length (None: no text to play rounds on) and right, a share for each step.
+        log: evaluations, with rows, loss, length (None: no text to play steps on) and right, a share for each step.
 
     Raises:
         Eagle3Error: no matplotlib.

@@ -23,15 +23,15 @@ N_CTX = 512
 
 @dataclass
 class Run:
-    """Figures of one or several prompts. Times are seconds; those of rounds are without the prompt's."""
+    """Figures of one or several prompts. Times are seconds; those of steps are without the prompt's."""
 
     tokens: int = 0
-    rounds: int = 0
+    steps: int = 0
     drafted: int = 0
     accepted: int = 0
     per_position: list[int] = field(default_factory=list)
     t_decode: float = 0.0
-    """All rounds, on the wall."""
+    """All steps, on the wall."""
     t_draft: float = 0.0
     """The drafter's part: taking rows in, drafting, and whatever surrounds that."""
     t_prompt: float = 0.0
@@ -46,7 +46,7 @@ class Run:
     t_sample: float = 0.0
     """Sampling, Python included. Ours only."""
     n_bytes: float = 0.0
-    """Weights read in all rounds. Ours only."""
+    """Weights read in all steps. Ours only."""
 
     def __add__(self, other: Run) -> Run:
         n = max(len(self.per_position), len(other.per_position))
@@ -61,13 +61,13 @@ class Run:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per round."""
-        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+        """Tokens per step."""
+        return 1.0 + self.accepted / self.steps if self.steps else 1.0
 
     @property
     def rates(self) -> list[float]:
-        """Part of all rounds in which the 1st, 2nd, ... drafted token was accepted."""
-        return [n / self.rounds for n in self.per_position] if self.rounds else []
+        """Part of all steps in which the 1st, 2nd, ... drafted token was accepted."""
+        return [n / self.steps for n in self.per_position] if self.steps else []
 
     @property
     def tokens_per_second(self) -> float:
@@ -75,9 +75,9 @@ class Run:
         return self.tokens / self.t_decode if self.t_decode else 0.0
 
     @property
-    def t_overhead_round(self) -> float:
-        """What a round takes outside ggml and llama_decode. Ours only."""
-        return (self.t_decode - self.t_verify - self.t_graph) / self.rounds if self.rounds else 0.0
+    def t_overhead_step(self) -> float:
+        """What a step takes outside ggml and llama_decode. Ours only."""
+        return (self.t_decode - self.t_verify - self.t_graph) / self.steps if self.steps else 0.0
 
     @property
     def ideal_share(self) -> float:
@@ -93,9 +93,9 @@ class Run:
         return self.n_bytes / self.t_decode * 1e-9 if self.t_decode else 0.0
 
     @property
-    def t_draft_round(self) -> float:
-        """The drafter's time in a round."""
-        return self.t_draft / self.rounds if self.rounds else 0.0
+    def t_draft_step(self) -> float:
+        """The drafter's time in a step."""
+        return self.t_draft / self.steps if self.steps else 0.0
 
 
 def total(runs: Iterable[Run]) -> Run:
@@ -178,7 +178,7 @@ def run_own(
     run = Run(
         # the first token came with the prompt
         tokens=stats.tokens - 1,
-        rounds=stats.rounds,
+        steps=stats.steps,
         drafted=stats.drafted,
         accepted=stats.accepted,
         per_position=list(stats.accepted_per_position),
@@ -190,7 +190,7 @@ def run_own(
         t_propose=t_propose,
         t_process=t_process,
         t_sample=stats.sample_seconds,
-        n_bytes=n_target * stats.rounds + n_head * (_n_steps(llm) - steps_before),
+        n_bytes=n_target * stats.steps + n_head * (_n_steps(llm) - steps_before),
     )
     return run, tokens
 
@@ -267,15 +267,15 @@ def parse_peer(log: str, process: dict[str, int]) -> Run:
     (t_encode,) = find(r"encoded\s+\d+ tokens in\s+([\d.]+) seconds")
     (n_calls,) = find(r"#calls\(b,g,a\) =\s+\d+\s+(\d+)\s+\d+")
     t_begin, t_generate, t_accept = (float(t) for t in find(r"dur\(b,g,a\) = ([\d.]+), ([\d.]+), ([\d.]+) ms"))
-    rounds = int(n_calls)
+    steps = int(n_calls)
     rates = re.search(r"#acc rate/pos = \(([\d., ]*)\)", log)
     t_process = process["t_rounds_us"] * 1e-6
     return Run(
         tokens=int(find(r"n_predict = (\d+)")[0]),
-        rounds=rounds,
+        steps=steps,
         drafted=int(find(r"n_drafted = (\d+)")[0]),
         accepted=int(find(r"n_accept  = (\d+)")[0]),
-        per_position=[round(float(r) * rounds) for r in re.findall(r"[\d.]+", rates[1])] if rates else [],
+        per_position=[round(float(r) * steps) for r in re.findall(r"[\d.]+", rates[1])] if rates else [],
         t_decode=float(t_decode),
         t_draft=(t_begin + t_generate + t_accept) * 1e-3 + t_process,
         t_prompt=float(t_encode),

@@ -108,7 +108,7 @@ class Server:
         return Run(
             # the first token came with the prompt
             tokens=n_tokens,
-            rounds=n_tokens - n_accepted,
+            steps=n_tokens - n_accepted,
             drafted=counted.get(("draft_tokens", ""), 0),
             accepted=n_accepted,
             per_position=[n for _, n in per_position],

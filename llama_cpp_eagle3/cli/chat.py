@@ -187,7 +187,7 @@ class _Chat:
         if stats.drafted:
             lines.append(
                 f"drafted: {stats.accepted} of {stats.drafted} tokens accepted, mean acceptance length "
-                f"{stats.mean_acceptance_length:.2f} tokens a round, {stats.rounds} rounds"
+                f"{stats.mean_acceptance_length:.2f} tokens a step, {stats.steps} steps"
             )
         elif self._llm.drafter is None:
             lines.append("drafted: nothing, there is no head (-md)")

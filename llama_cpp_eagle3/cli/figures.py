@@ -54,7 +54,7 @@ class Figures:
 
 def bytes_read(llm: Eagle3Llama, stats: Stats, n_draft_steps: int) -> int:
     """Weights that one generation read."""
-    n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.rounds
+    n_target = int(llama_cpp.llama_model_size(llm.model)) * stats.steps
     drafter = llm.drafter
     return n_target if drafter is None else n_target + drafter.n_bytes_read * n_draft_steps
 
@@ -82,7 +82,7 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
     line(f"n_accept  = {stats.accepted}")
     line(f"accept    = {100 * stats.draft_acceptance_rate:.3f}%")
     line()
-    line(f"mean acceptance length = {stats.mean_acceptance_length:.3f} tokens a round, {stats.rounds} rounds")
+    line(f"mean acceptance length = {stats.mean_acceptance_length:.3f} tokens a step, {stats.steps} steps")
     if stats.accepted_per_position:
         rates = "  ".join(f"{100 * rate:.1f}%" for rate in stats.acceptance_rate_per_position)
         line(f"accepted per position  = {rates}")
@@ -94,8 +94,8 @@ def show(figures: Figures, draft: str, baseline: Figures | None = None, file: Te
         ("other", stats.other_seconds),
     ):
         share = 100 * seconds / figures.decode_seconds if figures.decode_seconds > 0 else 0.0
-        per_round = 1e3 * seconds / stats.rounds if stats.rounds else 0.0
-        line(f"{what:6} = {seconds:8.3f} s {share:5.1f}%  {per_round:8.3f} ms a round")
+        per_step = 1e3 * seconds / stats.steps if stats.steps else 0.0
+        line(f"{what:6} = {seconds:8.3f} s {share:5.1f}%  {per_step:8.3f} ms a step")
     line(f"weights read at {figures.bandwidth:.1f} GB/s")
     if baseline is not None:
         line()

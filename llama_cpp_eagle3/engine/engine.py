@@ -68,7 +68,7 @@ class Engine:
             prefix_cache_bytes: host memory for prefixes that fall out of the cache.
             n_rs_seq: snapshots that a recurrent target keeps of each sequence.
             before_step: called before each step; it may raise.
-            log: told what users should know.
+            log: called with lines for the user.
         """
         self.vocab = vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch

@@ -20,6 +20,8 @@ from .slots import Slots
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
+_MODELS = {"head", "mtp", "simple"}
+"""Sources that are a drafter."""
 
 
 class Proposer(Protocol):
@@ -130,7 +132,7 @@ class AutoProposer:
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter
-        if drafter is None or not {"head", "mtp"} & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
+        if drafter is None or not _MODELS & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
             return 0
         return s.draft.n_max
 

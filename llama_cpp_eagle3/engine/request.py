@@ -1,4 +1,4 @@
-"""What is asked of an engine."""
+"""Requests to an engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._core import Target
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "mtp", "ngram"]
+DraftSource = Literal["head", "mtp", "simple", "ngram"]
 
 
 _DEFAULT = Sampling()
@@ -28,13 +28,13 @@ class DraftSettings:
     mode: DraftMode = "auto"
     """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
     n_max: int = 8
-    """Drafted tokens that follow each other, at most."""
+    """Maximum length of a chain of drafted tokens."""
     n_max_ngram: int = 32
-    """The same of the n-gram drafter."""
+    """The same for the n-gram drafter."""
     sources: tuple[DraftSource, ...] = ("head", "ngram")
     """What may draft in mode "auto"; the other modes are the head's."""
     n_min: int = 0
-    """Shorter chains are dropped."""
+    """Shorter chains are not verified."""
     p_min: float = 0.0
     """A chain ends before a token that is less likely than this."""
     tree_depth: int = 4
@@ -59,16 +59,16 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt and how it is to be continued."""
+    """A prompt, and how to continue it. Immutable."""
 
     tokens: SequenceOf[int]
     """The prompt."""
     sampling: Sampling = _DEFAULT
     """How tokens are drawn."""
     max_tokens: int | None = None
-    """At most; None = what the context holds."""
+    """Maximum number of generated tokens; None = until the context is full."""
     stop: SequenceOf[str] = ()
-    """Strings that end the text, and are cut off."""
+    """Strings that end the text; they are cut off."""
     draft: DraftSettings | None = None
     """What is drafted; None = the engine's settings."""
     logprobs: int | None = None

@@ -245,7 +245,7 @@ def _count(step: Step, commit_ns: int) -> None:
             stats.prompt_tokens += n
             stats.prefill_ns += (verify_ns + commit_ns) * n // n_all
         else:
-            stats.rounds += 1
+            stats.steps += 1
             stats.verify_ns += verify_ns * n // n_all
             stats.draft_ns += draft_ns * n // n_all
         stats.sample_ns += scheduled.sample_ns

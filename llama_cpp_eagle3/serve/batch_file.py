@@ -34,7 +34,7 @@ class Total:
     n: int = 0
     n_errors: int = 0
     n_tokens: int = 0
-    n_rounds: int = 0
+    n_steps: int = 0
     n_accepted: int = 0
 
     def add(self, bodies: list[dict[str, Any]]) -> None:
@@ -42,13 +42,13 @@ class Total:
         for body in bodies:
             figures = body["metrics"]["speculative_decoding"]
             self.n_tokens += body["usage"]["completion_tokens"]
-            self.n_rounds += figures["num_rounds"]
+            self.n_steps += figures["num_steps"]
             self.n_accepted += figures["num_accepted_draft_tokens"]
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Over all rounds."""
-        return 1.0 + self.n_accepted / self.n_rounds if self.n_rounds else 1.0
+        """Over all steps."""
+        return 1.0 + self.n_accepted / self.n_steps if self.n_steps else 1.0
 
 
 def read_requests(path: Path) -> list[BatchRequest]:

@@ -1,42 +1,31 @@
-"""The endpoints that render, tokenize or generate: each is a function of a request's JSON, called in a thread."""
+"""The endpoints that generate, render or count: each calls a function of a request's JSON in a thread."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from . import anthropic, chat, completions, responses
-from .http import Json, compute, generate
+from .http import Json, Prepare, compute, generate
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-async def completion(request: Request) -> Response:
-    """POST /completion, /completions."""
-    return await generate(request, completions.prepare_llama)
+def _generates(prepare: Prepare) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return await generate(request, prepare)
+
+    return endpoint
 
 
-async def completion_openai(request: Request) -> Response:
-    """POST /v1/completions."""
-    return await generate(request, completions.prepare_openai)
-
-
-async def infill(request: Request) -> Response:
-    """POST /infill."""
-    return await generate(request, completions.prepare_infill)
-
-
-async def chat_completion(request: Request) -> Response:
-    """POST /v1/chat/completions."""
-    return await generate(request, chat.prepare_chat)
-
-
-async def response(request: Request) -> Response:
-    """POST /v1/responses."""
-    return await generate(request, responses.prepare_response)
-
-
-async def message(request: Request) -> Response:
-    """POST /v1/messages."""
-    return await generate(request, anthropic.prepare_messages)
+completion = _generates(completions.prepare_llama)
+completion_openai = _generates(completions.prepare_openai)
+infill = _generates(completions.prepare_infill)
+chat_completion = _generates(chat.prepare_chat)
+response = _generates(responses.prepare_response)
+message = _generates(anthropic.prepare_messages)
 
 
 async def apply_template(request: Request) -> Response:

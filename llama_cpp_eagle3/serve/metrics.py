@@ -159,7 +159,7 @@ class Metrics:
             "n_tokens_max": ("Largest observed sequence length", self._n_tokens_max),
             "spec_decode_num_draft_tokens_total": ("Drafted tokens", self._n_drafted),
             "spec_decode_num_accepted_tokens_total": ("Drafted tokens that the target accepted", self._n_accepted),
-            "spec_decode_num_drafts_total": ("Rounds that had a draft", self._n_drafts),
+            "spec_decode_num_drafts_total": ("Steps that had a draft", self._n_drafts),
         }
         gauges: dict[str, tuple[str, float]] = {
             "prompt_tokens_seconds": ("Prompt throughput in tokens/s", _rate(bucket.n_read, bucket.read_seconds)),

@@ -60,7 +60,7 @@ class RequestMetrics:
         return timings
 
     def speculative_decoding(self, n_max: int) -> dict[str, Any]:
-        """Under vLLM's names, whose mean is over the rounds that had a draft; ours is over all rounds.
+        """Under vLLM's names, whose mean is over the steps that had a draft; ours is over all steps.
 
         n_max: drafted tokens that could follow each other.
         """
@@ -71,10 +71,10 @@ class RequestMetrics:
             histogram.pop()
         return {
             "mean_acceptance_length": 1.0 + stats.accepted / stats.drafts if stats.drafts else 1.0,
-            "mean_acceptance_length_all_rounds": stats.mean_acceptance_length,
+            "mean_acceptance_length_all_steps": stats.mean_acceptance_length,
             "draft_acceptance_rate": stats.draft_acceptance_rate,
             "acceptance_histogram": histogram,
-            "num_rounds": stats.rounds,
+            "num_steps": stats.steps,
             "num_spec_steps": stats.drafts,
             "num_accepted_draft_tokens": stats.accepted,
             "num_draft_tokens": stats.drafted,

@@ -54,7 +54,7 @@ def test_random_pair_is_made_once(tmp_path):
 
 def test_parse_peer():
     run = runs.parse_peer(LOG, {"t_rounds_us": 4000})
-    assert (run.tokens, run.rounds, run.drafted, run.accepted) == (25, 10, 38, 15)
+    assert (run.tokens, run.steps, run.drafted, run.accepted) == (25, 10, 38, 15)
     assert run.per_position == [6, 5, 3, 1]
     assert run.acceptance_length == 2.5
     assert run.t_decode == 0.561
@@ -67,10 +67,10 @@ def test_parse_peer_without_figures():
 
 
 def test_runs_add_up():
-    a = runs.Run(tokens=3, rounds=2, drafted=4, accepted=1, per_position=[1], t_decode=1.0)
-    b = runs.Run(tokens=5, rounds=2, drafted=4, accepted=3, per_position=[2, 1], t_decode=1.0)
+    a = runs.Run(tokens=3, steps=2, drafted=4, accepted=1, per_position=[1], t_decode=1.0)
+    b = runs.Run(tokens=5, steps=2, drafted=4, accepted=3, per_position=[2, 1], t_decode=1.0)
     both = runs.total([a, b])
-    assert (both.tokens, both.rounds, both.acceptance, both.per_position) == (8, 4, 0.5, [3, 1])
+    assert (both.tokens, both.steps, both.acceptance, both.per_position) == (8, 4, 0.5, [3, 1])
     assert both.tokens_per_second == 4.0
     assert both.rates == [0.75, 0.25]
 

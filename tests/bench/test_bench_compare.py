@@ -117,12 +117,12 @@ def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
         assert [run.tokens for run in side.runs] == [22, 22]
         assert len(side.t_first) == 1
         assert all(0 < run.ideal_share < 1 for run in side.runs)
-        assert all(run.n_bytes >= run.rounds * weights.weights_read(tiny_pair[0]) for run in side.runs)
+        assert all(run.n_bytes >= run.steps * weights.weights_read(tiny_pair[0]) for run in side.runs)
     assert result.side("plain").runs[0].drafted == 0
     assert result.side("chain 2").runs[0].drafted > 0
     # a tree has more tokens than levels
     tree = result.side("tree 3x2:5").runs[0]
-    assert tree.drafted > 3 * tree.rounds
+    assert tree.drafted > 3 * tree.steps
     assert Result.from_dict(json.loads(json.dumps(result.as_dict()))) == result
 
 
@@ -150,7 +150,7 @@ def test_synthetic_acceptance_follows_its_odds(name: str) -> None:
     result = measure(config(pair, [name], n_predict=350, n_runs=1, n_ctx=512, synthetic=[0.7, 0.5]))
     (run,) = result.side(name).runs
     first, second, third = run.rates
-    assert run.rounds > 250
+    assert run.steps > 250
     assert first == pytest.approx(0.7, abs=0.06)
     assert second == pytest.approx(0.5, abs=0.06)
     assert third == 0.0
@@ -188,7 +188,7 @@ def test_speculative_simple_has_no_synthetic_acceptance(tiny_pair: tuple[str, st
 
 
 def test_table() -> None:
-    fast, slow = runs.Run(tokens=30, rounds=10, t_decode=1.0), runs.Run(tokens=20, rounds=20, t_decode=1.0)
+    fast, slow = runs.Run(tokens=30, steps=10, t_decode=1.0), runs.Run(tokens=20, steps=20, t_decode=1.0)
     fast.drafted, fast.accepted, fast.per_position, fast.t_draft, fast.t_verify = 40, 20, [10, 8, 2], 0.2, 0.7
     fast.n_bytes = 3e9
     sides = [Side(Setting("plain"), [slow], [0.5]), Side(Setting("chain", 3), [fast], []), server_side()]
@@ -204,7 +204,7 @@ def test_table() -> None:
 
 
 def server_side() -> Side:
-    return Side(Setting("server", 3), [runs.Run(tokens=25, rounds=10, accepted=15, t_decode=1.0)], [0.4])
+    return Side(Setting("server", 3), [runs.Run(tokens=25, steps=10, accepted=15, t_decode=1.0)], [0.4])
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_server(server: Server) -> None:
     for fresh in (True, False):
         run = server.run([1, 2, 3], 12, fresh=fresh)
-        assert (run.tokens, run.rounds, run.drafted, run.accepted) == (11, 6, 12, 5)
+        assert (run.tokens, run.steps, run.drafted, run.accepted) == (11, 6, 12, 5)
         assert run.per_position == [4, 1]
         assert run.t_decode == 0.5
         assert run.t_prompt == (0.04 if fresh else 0.02)

@@ -63,7 +63,7 @@ def test_greedy(pair: Any, llm: Eagle3Llama) -> None:
     assert llm.n_tokens == 0
     assert llm.last_stats.tokens == sum(r.stats.tokens for r in results)
     assert llm.last_stats.prompt_tokens == sum(len(p) for p in texts)
-    assert llm.last_stats.rounds == sum(r.stats.rounds for r in results)
+    assert llm.last_stats.steps == sum(r.stats.steps for r in results)
     assert llm.last_stats.drafted > 0
     with closing(llm.generate(texts[0], temp=0.0)) as stream:  # and alone again
         assert [next(stream) for _ in range(len(results[0].tokens))] == results[0].tokens
@@ -120,7 +120,7 @@ def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
 
         llm.engine.memory.target = Counting()  # type: ignore[assignment]
         llm.generate_batch(["long"] + ["short"] * 5, [{"max_tokens": 50}] + [{"max_tokens": 6}] * 5, temperature=0.0)
-        # 49 rounds of the long one, beside which the short ones run, and the reading of prompts
+        # 49 steps of the long one, beside which the short ones run, and the reading of prompts
         assert sum(n == 2 for n in passes) >= 25
         assert len(passes) <= 52 + 6
 

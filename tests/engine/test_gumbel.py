@@ -335,10 +335,10 @@ def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
 
 
 def test_known_dice_are_worth_more() -> None:
-    """The bundled pair with llama.cpp's default samplers: fewer rounds for the same text."""
+    """The bundled pair with llama.cpp's default samplers: fewer steps for the same text."""
     target, head = bundled_pair()
     options = OPTIONS | {"n_ctx": 512, "draft_model_path": str(head), "draft": "chain", "draft_n_max": 4}
-    rounds: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
     with closing(Eagle3Llama(str(target), **options)) as llm:
         for i, text in enumerate(heldout_prompts()[:4]):
             for rng in ("llama", "gumbel"):
@@ -346,5 +346,5 @@ def test_known_dice_are_worth_more() -> None:
                 result = llm.generate_batch([prompt], max_tokens=48, temperature=0.8, seed=i, rng=rng, ignore_eos=True)[
                     0
                 ]
-                rounds[rng] += result.stats.rounds
-    assert rounds["gumbel"] < 0.9 * rounds["llama"]
+                steps[rng] += result.stats.steps
+    assert steps["gumbel"] < 0.9 * steps["llama"]

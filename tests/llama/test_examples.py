@@ -34,7 +34,7 @@ def perfect(tiny_dir: Path) -> Any:
 def test_speculative_simple(perfect: Any) -> None:
     target, head = perfect
     done = run("speculative_simple.py", path_of(target), path_of(head), "the self")
-    assert float(done.stderr.split()[-3]) > 3.5  # of 4 tokens a round
+    assert float(done.stderr.split()[-3]) > 3.5  # of 4 tokens a step
     with closing(load_plain(target)) as plain:
         expected = plain.detokenize(take(plain, plain.tokenize(b"the self"), 64)).decode(errors="replace")
     assert done.stdout == f"the self{expected}\n"

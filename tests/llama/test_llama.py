@@ -259,7 +259,7 @@ def test_sample_at_a_position(both: Any) -> None:
         llm.sample(temp=0.0, idx=6)
 
 
-def test_sample_after_an_abandoned_round(tiny_target: Any, tiny_head: Any) -> None:
+def test_sample_after_an_abandoned_step(tiny_target: Any, tiny_head: Any) -> None:
     """Not the last row of the batch, which a rejected token left, but the one of the last accepted token."""
     llm = load(tiny_target, tiny_head)
     for n in range(1, 6):

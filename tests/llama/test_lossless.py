@@ -116,7 +116,7 @@ def compare_trees(reference: Reference, shape: tuple[int, int, int], n_prompts: 
 @pytest.mark.parametrize("shape", TREES, ids=str)
 def test_trees_of_a_random_head(random_reference: Reference, shape: tuple[int, int, int]) -> None:
     llm = compare_trees(random_reference, shape)
-    assert llm.stats.drafted > 0.9 * shape[2] * llm.stats.rounds
+    assert llm.stats.drafted > 0.9 * shape[2] * llm.stats.steps
 
 
 @pytest.mark.parametrize("shape", TREES, ids=str)
@@ -273,7 +273,7 @@ def test_n_min_drops_short_drafts(tiny_target: Any, tiny_head: Any) -> None:
     n_always = load(tiny_target, tiny_head, draft_n_max=4)
     take(n_always, [1, 2, 3], 64)
     assert llm.stats.drafted < n_always.stats.drafted
-    assert llm.stats.rounds == n_always.stats.rounds
+    assert llm.stats.steps == n_always.stats.steps
     llm.close()
     n_always.close()
 

@@ -119,7 +119,7 @@ def test_same_and_longer_prompts_are_reused(models: Any) -> None:
 
 @pytest.mark.parametrize("n_open", [1, 2, 3, 5])
 def test_states(models: Any, n_open: int) -> None:
-    """Saved in the middle of a round, replay included."""
+    """Saved in the middle of a step, replay included."""
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=4)[0]
     expected = take(plain, prompt, 40)
@@ -141,7 +141,7 @@ def test_states(models: Any, n_open: int) -> None:
 
 
 def test_interrupted_decode_is_mended(models: Any) -> None:
-    """A batch in the memory that no round knows of: what cannot be taken back is evaluated again."""
+    """A batch in the memory that no step knows of: what cannot be taken back is evaluated again."""
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=5)[0]
     expected = take(plain, prompt, 30)

@@ -18,9 +18,9 @@ def test_perfect_and_useless(perfect_pair: Any, tiny_target: Any, tiny_head: Any
     with closing(load(*perfect_pair, draft_n_max=4)) as llm:
         tokens = take(llm, [40, 41, 42], 41)
         stats = llm.last_stats
-        # one token from the prompt's row, then eight rounds of five
+        # one token from the prompt's row, then eight steps of five
         assert len(tokens) == stats.tokens == 41
-        assert (stats.rounds, stats.drafts, stats.drafted, stats.accepted) == (8, 8, 32, 32)
+        assert (stats.steps, stats.drafts, stats.drafted, stats.accepted) == (8, 8, 32, 32)
         assert stats.accepted_per_position == [8] * 4
         assert stats.mean_acceptance_length == 5.0
         assert stats.draft_acceptance_rate == 1.0
@@ -28,8 +28,8 @@ def test_perfect_and_useless(perfect_pair: Any, tiny_target: Any, tiny_head: Any
     with closing(load(tiny_target, tiny_head)) as llm:
         take(llm, [40, 41, 42], 41)
         stats = llm.last_stats
-        assert stats.rounds + stats.accepted + 1 == 41
-        assert stats.drafted == 3 * stats.rounds
+        assert stats.steps + stats.accepted + 1 == 41
+        assert stats.drafted == 3 * stats.steps
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -37,9 +37,9 @@ def test_an_unfinished_round_counts_as_far_as_it_was_judged(perfect_pair: Any, n
     with closing(load(*perfect_pair, draft_n_max=4)) as llm:
         take(llm, [40, 41, 42], n)
         stats = llm.last_stats
-        n_rounds = (n + 3) // 5
-        assert (stats.tokens, stats.rounds) == (n, n_rounds)
-        # all tokens but the prompt's and each full round's last were drafted
+        n_steps = (n + 3) // 5
+        assert (stats.tokens, stats.steps) == (n, n_steps)
+        # all tokens but the prompt's and each full step's last were drafted
         assert stats.drafted == stats.accepted == n - 1 - (n - 1) // 5
         assert sum(stats.accepted_per_position) == stats.accepted
 
@@ -54,7 +54,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         )
         take(llm, [1, 2, 3], 31)
         stats = llm.last_stats
-        assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (31, 10, 40, 20)
+        assert (stats.tokens, stats.steps, stats.drafted, stats.accepted) == (31, 10, 40, 20)
         assert stats.accepted_per_position == [10, 10, 0, 0]
         assert stats.acceptance_rate_per_position == [1.0, 1.0, 0.0, 0.0]
         assert stats.mean_acceptance_length == 3.0
@@ -103,7 +103,7 @@ def test_repr_and_dicts(perfect_pair: Any) -> None:
         take(llm, [40, 41, 42], 21)
         stats = llm.last_stats
         text = repr(stats)
-        for part in ("21 tokens", "5 rounds", "mean acceptance length 4.00", "15/15 = 100.0 % [100 100 100]", "verify"):
+        for part in ("21 tokens", "5 steps", "mean acceptance length 4.00", "15/15 = 100.0 % [100 100 100]", "verify"):
             assert part in text
         assert "accepted" not in repr(Stats(tokens=3, total_ns=10**9))
         assert json.loads(json.dumps(stats.as_dict()))["mean_acceptance_length"] == 4.0

@@ -146,7 +146,7 @@ def test_lines_end_with_newlines_alone(pair: Any, tmp_path: Path) -> None:
 
 
 def result(custom_id: str, error: Any = None) -> bytes:
-    metrics = {"speculative_decoding": {"num_rounds": 1, "num_accepted_draft_tokens": 1}}
+    metrics = {"speculative_decoding": {"num_steps": 1, "num_accepted_draft_tokens": 1}}
     body = {"usage": {"completion_tokens": 3}, "metrics": metrics}
     line = {"id": "batch_req_1", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": error}
     return json.dumps(line, separators=(",", ":")).encode()

@@ -19,7 +19,7 @@ def test_off(running: Running) -> None:
         assert "draft_n" not in answer["timings"]
         figures = answer["metrics"]["speculative_decoding"]
         assert (figures["num_spec_steps"], figures["num_draft_tokens"]) == (0, 0)
-        assert figures["mean_acceptance_length"] == figures["mean_acceptance_length_all_rounds"] == 1.0
+        assert figures["mean_acceptance_length"] == figures["mean_acceptance_length_all_steps"] == 1.0
         assert answer["generation_settings"]["speculative.types"] == "none"
     assert running.ask("/completion", {**BODY, "speculative.n_max": 0})["timings"].get("draft_n") is None
 

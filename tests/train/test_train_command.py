@@ -283,7 +283,7 @@ def test_simulated_acceptance_is_real(
             stats = result.stats
             assert result.tokens[: len(text.tokens) - text.n_prompt] == text.tokens[text.n_prompt :]
             # the simulation ends where its text has no room for a whole draft any more
-            assert abs(stats.rounds - rounds.n_rounds) <= 2, (stats, rounds)
+            assert abs(stats.steps - rounds.n_rounds) <= 2, (stats, rounds)
             assert abs(stats.accepted - rounds.n_accepted) <= 2
             n_accepted += rounds.n_accepted
     source.extractor.close()

@@ -1,0 +1,82 @@
+"""Show that one wheel of this package serves several builds of llama-cpp-python.
+
+    python tools/wheel_builds.py dist/llama_cpp_eagle3-*.whl CPU.whl BLAS.whl ...
+
+Each wheel of llama-cpp-python (`pip wheel`, with CMAKE_ARGS of its own) is installed with ours in a new virtual
+environment. There the bundled pair generates: the text must be the one that plain
+llama_cpp generates on the same build, tokens must have been drafted, and one libllama must be loaded, that build's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+
+CHECK = """
+import json, os, sys
+import llama_cpp
+from llama_cpp_eagle3 import Eagle3Llama, _core
+from llama_cpp_eagle3.models import bundled_pair
+
+target, head = map(str, bundled_pair())
+prompt = "import os\\n\\n\\ndef "
+options = {"max_tokens": 64, "temperature": 0.0}
+plain = llama_cpp.Llama(target, n_ctx=512, verbose=False)
+expected = plain(prompt, **options)["choices"][0]["text"]
+plain.close()
+with Eagle3Llama(target, head, n_ctx=512, draft="chain", cpu_kernels="off", verbose=False) as llm:
+    text = llm(prompt, **options)["choices"][0]["text"]
+    stats = llm.last_stats
+maps = {line.split()[-1] for line in open("/proc/self/maps")} if sys.platform == "linux" else set()
+libraries = sorted(path for path in maps if os.path.basename(path).startswith(("libllama", "libggml")))
+print(json.dumps({
+    "same": text == expected,
+    "drafted": stats.drafted,
+    "accepted": stats.accepted,
+    "system": llama_cpp.llama_print_system_info().decode(),
+    "libraries": libraries,
+    "core": _core.__file__,
+}))
+"""
+
+
+def check(wheel: Path, llama: Path, folder: Path) -> dict[str, Any]:
+    """Install both in a new environment, and generate there."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", llama, wheel], check=True)
+    done = subprocess.run([python, "-c", CHECK], check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path, help="of this package")
+    parser.add_argument("llama", type=Path, nargs="+", help="wheels of llama-cpp-python")
+    args = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as scratch:
+        for i, llama in enumerate(args.llama):
+            folder = (Path(scratch) / f"build{i}").resolve()
+            found = check(args.wheel.resolve(), llama.resolve(), folder)
+            is_own = all(path.startswith(str(folder)) for path in (*found["libraries"], found["core"]))
+            n_libllama = sum(Path(path).name.startswith("libllama.") for path in found["libraries"])
+            is_right = found["same"] and found["drafted"] > 0 and is_own and n_libllama in (0, 1)  # 0: not read
+            failed |= not is_right
+            print(f"{llama}: {'ok' if is_right else 'FAILED'}")
+            print(f"  text as plain llama_cpp's: {found['same']}; accepted {found['accepted']}/{found['drafted']}")
+            print(f"  libraries: {', '.join(Path(path).name for path in found['libraries'])}")
+            print(f"  {found['system'].strip()}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
