@@ -91,14 +91,3 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
     with Eagle3Llama(target.path, two, draft="chain", verbose=False) as llm:
         llm("what is", max_tokens=20, temperature=0)
         assert llm.last_stats.drafts > 0
-
-
-def test_an_error_of_one_ends_all(tmp_path: Path) -> None:
-    """What the first finds wrong is said once, and nobody waits for ever."""
-    target = write_target(tmp_path / "target.gguf", n_layer=7)
-    command = ["train", "-m", target.path, "-o", str(tmp_path / "head.gguf"), "-f", str(tmp_path / "no.txt"), *_FLAGS]
-    found = _torchrun("-m", "llama_cpp_eagle3", *command)
-    assert found.returncode != 0
-    assert found.stderr.count("error:") >= 1
-    assert "no.txt" in found.stderr
-    assert not (tmp_path / "head.gguf").exists()
