@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .arguments import Eagle3LlamaOptions
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "mtp", "simple", "dflash", "ngram")
+SOURCES = ("eagle3", "mtp", "simple", "dflash", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_MAX_AUTO: dict[DraftSource | None, int] = {"dflash": 16}  # a block is one pass, however long
@@ -71,7 +71,7 @@ class DraftOptions:
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
         own: DraftSource | None = "mtp" if has_block else None
         if path is not None:
-            own = "dflash" if is_block_drafter(path) else "simple" if is_small_model else "head"
+            own = "dflash" if is_block_drafter(path) else "simple" if is_small_model else "eagle3"
         chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
@@ -145,7 +145,7 @@ def _sources(
         return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    given = {"head": "a head", "simple": "a small model", "dflash": "a block drafter"}
+    given = {"eagle3": "a head", "simple": "a small model", "dflash": "a block drafter"}
     for name in given.keys() | {"mtp"}:
         if name in sources and own in given and own != name:
             raise ValueError(
@@ -154,7 +154,7 @@ def _sources(
     for name in ("simple", "dflash"):
         if name in sources and own != name:
             raise ValueError(f"draft_sources names {name!r}, but no {given[name][2:]} is given as draft_model_path")
-    return tuple(source for source in sources if source != "head" or own == "head")
+    return tuple(source for source in sources if source != "eagle3" or own == "eagle3")
 
 
 def default_threads() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from ..mtp import has_block
 from .flags.draft import TEXT_TYPES
 
-_FILES = {"draft-eagle3": "head", "draft-dflash": "dflash", "draft-dspark": "dflash", "draft-simple": "simple"}
+_FILES = {"draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash", "draft-simple": "simple"}
 """llama.cpp's names for what drafts with a file of its own, and ours."""
 _MODELS = {**_FILES, "draft-mtp": "mtp"}
 

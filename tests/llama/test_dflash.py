@@ -44,7 +44,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: Able, options: dict) -> No
             cheap_rows(llm)  # else what it does depends on the machine
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
-        assert llm.stats.head_drafted > 0
+        assert llm.stats.of("dflash").drafted > 0
         share = 0.2 if llm.draft != "chain" else 0.4  # of several tokens at one place one can be right
         assert llm.stats.accepted > share * llm.stats.drafted
 
@@ -112,7 +112,7 @@ def test_texts_with_drafters_of_other_kinds(folder: Path, tiny_target: Target, n
         with load(tiny_target, path, n_parallel=2, kv_unified=True, **draft) as llm:
             outputs = llm.generate_batch(texts, sampling, max_tokens=N_TOKENS)
             found.append([output.tokens for output in outputs])
-            assert (llm.stats.head_drafted > 0) == (draft is options)
+            assert (llm.stats.of("dflash").drafted > 0) == (draft is options)
     assert found[0] == found[1]
 
 
@@ -122,7 +122,7 @@ def test_what_is_not_wanted_does_not_draft(folder: Path) -> None:
     for sources in ((), ("ngram",)):
         with load(pair.target, pair.drafter, draft="auto", draft_sources=sources) as llm:
             take(llm, prompt, N_TOKENS)
-            assert llm.stats.head_drafted == 0
+            assert llm.stats.of("dflash").drafted == 0
 
 
 def test_options(folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_options(folder: Path) -> None:
 
 def test_cpu_kernels(folder: Path, tiny_target: Target) -> None:
     """Ours multiply the drafter's own weights, and it drafts what it drafts with ggml's."""
-    path = write_dflash(folder / "q8_0.gguf", SHAPES["dflash2"], matrices=gguf.GGMLQuantizationType.Q8_0)
+    path = write_dflash(folder / "q8_0.gguf", SHAPES["own-tables"], matrices=gguf.GGMLQuantizationType.Q8_0)
     (text,) = prompts(1, length=(30, 31))
     drafts = []
     for mode in ("on", "off"):
@@ -160,7 +160,7 @@ def test_names_of_sources(folder: Path, tiny_target: Target) -> None:
     head = write_head(folder / "head.gguf", tiny_target)
     for drafter, sources, message in (
         (pair.drafter, ["mtp"], "'mtp', but a block drafter is given"),
-        (pair.drafter, ["head"], "'head', but a block drafter is given"),
+        (pair.drafter, ["eagle3"], "'eagle3', but a block drafter is given"),
         (head, ["dflash"], "'dflash', but a head is given"),
         (None, ["dflash"], "'dflash', but no block drafter is given"),
     ):
@@ -268,7 +268,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["speculative-simple", *model, "--spec-type", "none", *common]) == 0
     assert json.loads(capsys.readouterr().out)["drafted"] == 0
     assert main(["speculative-simple", *model, "--spec-type", "draft-eagle3", *common]) != 0
-    assert "'head', but a block drafter is given" in capsys.readouterr().err
+    assert "'eagle3', but a block drafter is given" in capsys.readouterr().err
     main(["doctor", *model, "-t", "1"])
     assert "dflash, 6 tokens in one pass, reads [1, 2]" in capsys.readouterr().out
 
