@@ -1,8 +1,7 @@
 """Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -275,11 +274,10 @@ class Target:
         Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
         can go back to before that (see `n_past`).
         """
-    def decode_parts(self, parts: Sequence[BatchPart], n_pad: int = 0) -> None:
+    def decode_parts(self, parts: Sequence[BatchPart]) -> None:
         """Evaluate several sequences in one batch: prompt pieces, chains and trees together.
 
-        Rows are numbered through all parts. n_pad: padding rows to add by turns behind each part, and to remove again,
-        where the memory can take them back and has room: some kernels take less time for four rows than for two.
+        Rows are numbered through all parts.
         """
     def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
         """Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
@@ -811,8 +809,6 @@ class CostCurve:
         """measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times not > 0."""
     def at(self, n: int) -> float:
         """Microseconds of n rows, as of now."""
-    def n_pad(self, n: int, step: int = 1, n_most: int = 128) -> int:
-        """Rows to add to n, `step` at a time and at most n_most, since more take clearly less time; mostly 0."""
     def observe(self, n: int, t_us: float) -> None:
         """A pass over n rows took t_us."""
     @property
@@ -872,13 +868,20 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
-class DrawKind(Enum):
+class DrawKind:
     """How a text's tokens are chosen, as far as a draft knows it."""
 
-    GREEDY = 0
-    KNOWN = 1
+    GREEDY: ClassVar[DrawKind]
+    """The most probable one."""
+    KNOWN: ClassVar[DrawKind]
     """Drawn with noise that the draft knows."""
-    UNKNOWN = 2
+    UNKNOWN: ClassVar[DrawKind]
+    """Drawn with noise that it does not know."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class Planner:
     """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
@@ -900,14 +903,13 @@ class Planner:
         n_seq_max: int = 1,
         uniform: bool = False,
         replays: bool = False,
-        pads: bool = False,
         text: NgramDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
         behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
         all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
-        accepted tokens again. pads: passes get the rows that `n_pad` says. text: drafts too; it must be up to date in
+        accepted tokens again. text: drafts too; it must be up to date in
         each round. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
@@ -959,8 +961,6 @@ class Planner:
 
         Prompts of some texts do not wait even then: with those the head is probed.
         """
-    def n_pad(self, n_rows: int, n_seqs: int = 1) -> int:
-        """Rows to add to a pass over n_rows of so many sequences, which nobody looks at: it takes less time then."""
     def draft_us(self, n_tokens: int) -> float:
         """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
     @property

@@ -241,7 +241,7 @@ class LoadedModel:
         """
         engine, start = self.engine, perf_counter_ns()
         drafts = self.head is not None or engine.ngram is not None
-        if engine.planner is not None or not (drafts or engine.target.n_seq > 1):
+        if engine.planner is not None or not drafts:
             return 0
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)

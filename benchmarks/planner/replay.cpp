@@ -93,7 +93,7 @@ struct scenario {
         std::map<int32_t, double> curve;
         std::istringstream        in(text(key));
         for (std::string entry; std::getline(in, entry, ',');) {
-            const size_t at                     = entry.find(':');
+            const size_t at                       = entry.find(':');
             curve[std::stoi(entry.substr(0, at))] = 1000.0 * std::stod(entry.substr(at + 1));
         }
         return cost_curve(curve);
@@ -114,11 +114,11 @@ class machine {
   public:
     machine(const scenario & s, const std::vector<recording> & recordings) :
         n_seqs(s.count("n_seqs", 1)), n_top(s.count("top_k", 1)), n_nodes_max(s.count("n_nodes", 32)),
-        uniform(s.count("uniform", 0) != 0), replays(s.count("replays", 0) != 0), pads(s.count("pads", 0) != 0),
-        has_text(s.count("text", 0) != 0), parallel(s.count("parallel", 0) != 0), n_unroll(s.count("n_unroll", 1)),
-        head(s.text("head")), target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")),
-        unrolled(s.number("unrolled", 0.3)), us_other(1000.0 * s.number("other", 0.3)),
-        us_row(1000.0 * s.number("row", 0.14)), noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
+        uniform(s.count("uniform", 0) != 0), replays(s.count("replays", 0) != 0), has_text(s.count("text", 0) != 0),
+        parallel(s.count("parallel", 0) != 0), n_unroll(s.count("n_unroll", 1)), head(s.text("head")),
+        target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")), unrolled(s.number("unrolled", 0.3)),
+        us_other(1000.0 * s.number("other", 0.3)), us_row(1000.0 * s.number("row", 0.14)),
+        noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
         rng(static_cast<uint32_t>(s.count("seed", 0))) {
         std::istringstream in(s.text("texts"));
         for (std::string id; std::getline(in, id, ',');) {
@@ -181,20 +181,25 @@ class machine {
         } else if (is_right && i + d < r.levels.size()) {
             found = r.levels[i + d][0];
         } else {
-            found.probs = r.astray[mix(static_cast<uint32_t>(at[seq]) + salt, static_cast<uint32_t>(depth)) % r.astray.size()];
+            found.probs =
+                r.astray[mix(static_cast<uint32_t>(at[seq]) + salt, static_cast<uint32_t>(depth)) % r.astray.size()];
             for (size_t j = 0; j < found.probs.size(); ++j) {
                 found.tokens.push_back(1000000 + static_cast<int32_t>(j));
             }
         }
-        const bool is_bad = head == "random" || head == "useless" || (head == "changing" && text_index[seq] / 4 % 2 == 1);
+        const bool is_bad =
+            head == "random" || head == "useless" || (head == "changing" && text_index[seq] / 4 % 2 == 1);
         for (size_t j = 0; j < found.probs.size(); ++j) {
             float & p = found.probs[j];
             if (is_bad) {
                 found.tokens[j] = 2000000 + static_cast<int32_t>(j);
             }
             if (head == "random") {
-                const float u = static_cast<float>(mix(static_cast<uint32_t>(at[seq]) + salt, 77u + static_cast<uint32_t>(depth)) % 1000) / 1000.0f;
-                p             = (j == 0 ? 0.3f : 0.1f) * u * u * u + 0.001f;
+                const float u =
+                    static_cast<float>(mix(static_cast<uint32_t>(at[seq]) + salt, 77u + static_cast<uint32_t>(depth)) %
+                                       1000) /
+                    1000.0f;
+                p = (j == 0 ? 0.3f : 0.1f) * u * u * u + 0.001f;
             } else if (head == "unsure") {
                 p = 0.01f * std::pow(p, 0.05f);
             } else if (head == "oversure") {
@@ -210,7 +215,9 @@ class machine {
         std::vector<draft_guess> result;
         const recording &        r = *texts.back();
         for (size_t i = 3; i < r.levels.size() && result.size() < 7; i += 5) {
-            const bool is_right = head == "useless" || head == "random" ? false : r.levels[i][0].tokens[0] == r.tokens[static_cast<size_t>(r.n_prompt) + 1 + i];
+            const bool is_right = head == "useless" || head == "random"
+                                      ? false
+                                      : r.levels[i][0].tokens[0] == r.tokens[static_cast<size_t>(r.n_prompt) + 1 + i];
             float      p        = r.levels[i][0].probs[0];
             p = head == "unsure" ? 0.01f : head == "random" ? 0.02f : head == "oversure" ? std::pow(p, 0.25f) : p;
             result.push_back({ 0, p, is_right });
@@ -219,7 +226,7 @@ class machine {
     }
 
     int32_t      n_seqs, n_top, n_nodes_max;
-    bool         uniform, replays, pads, has_text, parallel;
+    bool         uniform, replays, has_text, parallel;
     int32_t      n_unroll;
     std::string  head;
     cost_curve   target, begin, step;
@@ -241,7 +248,8 @@ class source : public eagle3::draft_source {
   public:
     explicit source(machine & m) : m_(m), guesses_(m.guesses()) {}
 
-    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> &, int32_t top_k, int32_t n_steps) override {
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> &, int32_t top_k,
+               int32_t n_steps) override {
         nodes_.clear();
         right_.clear();
         n_levels_      = n_steps;
@@ -261,7 +269,8 @@ class source : public eagle3::draft_source {
         }
         if (m_.parallel) {
             if (n_steps > 1) {
-                m_.spend(std::max(0.0f, m_.step.at((n_steps - 1) * static_cast<int32_t>(seq_ids.size())) - m_.begin.at(1)));
+                m_.spend(
+                    std::max(0.0f, m_.step.at((n_steps - 1) * static_cast<int32_t>(seq_ids.size())) - m_.begin.at(1)));
             }
             return;
         }
@@ -340,7 +349,9 @@ class run {
         if (m.has_text) {
             text = std::make_shared<eagle3::text_source>(m.n_seqs);
         }
-        const auto shared = [](const cost_curve & curve) { return std::make_shared<cost_curve>(curve); };
+        const auto shared = [](const cost_curve & curve) {
+            return std::make_shared<cost_curve>(curve);
+        };
         eagle3::planner_params params;
         params.n_max        = s.count("n_max", 32);
         params.n_nodes_max  = m.n_nodes_max;
@@ -349,12 +360,12 @@ class run {
         params.n_seq_max    = m.n_seqs;
         params.uniform      = m.uniform;
         params.replays      = m.replays;
-        params.pads         = m.pads;
         std::unique_ptr<source> head;
         if (m.head != "none") {
             head = std::make_unique<source>(m);
         }
-        plan = std::make_unique<eagle3::planner>(std::move(head), text, shared(s.text("told").empty() ? m.target : s.curve("told")),
+        plan = std::make_unique<eagle3::planner>(std::move(head), text,
+                                                 shared(s.text("told").empty() ? m.target : s.curve("told")),
                                                  shared(m.begin), shared(m.step), params);
         for (size_t i = 0; i < static_cast<size_t>(m.n_seqs); ++i) {
             begin_text(i);
@@ -366,7 +377,8 @@ class run {
         plan->reset(id);
         if (text) {
             text->begin(id);
-            text->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]), static_cast<size_t>(m.of[seq]->n_prompt));
+            text->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]),
+                         static_cast<size_t>(m.of[seq]->n_prompt));
         }
         if (m.head != "none") {
             if (plan->may_wait(id, m.n_seqs)) {
@@ -379,7 +391,8 @@ class run {
     }
 
     // Tokens of one pass with these drafts; returns its microseconds as the planner sees them
-    double verify(const std::vector<draft_tree> & drafts, std::vector<std::vector<llama_token>> & tokens, int32_t & n_rows, double & other) {
+    double verify(const std::vector<draft_tree> & drafts, std::vector<std::vector<llama_token>> & tokens,
+                  int32_t & n_rows, double & other) {
         const auto n_seqs  = static_cast<size_t>(m.n_seqs);
         int32_t    n_least = 1000, n_most = 0;
         n_rows = 0;
@@ -398,7 +411,6 @@ class run {
                 us += m.verify_us(piece.second);
             }
         } else {
-            n_rows += plan->n_pad(n_rows, m.n_seqs);
             us = m.verify_us(n_rows);
         }
         const double before = m.now_seen;
@@ -437,10 +449,10 @@ class run {
 
     // tokens per second; oracle: instead of the planner, at this price (tokens per microsecond)
     double go(int32_t n_tokens, const char * side, double price) {
-        const bool                            is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
-        std::vector<llama_seq_id>             ids;
-        std::vector<llama_token>              ids_last(static_cast<size_t>(m.n_seqs));
-        std::vector<int32_t>                  rooms(static_cast<size_t>(m.n_seqs), 1000);
+        const bool                is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
+        std::vector<llama_seq_id> ids;
+        std::vector<llama_token>  ids_last(static_cast<size_t>(m.n_seqs));
+        std::vector<int32_t>      rooms(static_cast<size_t>(m.n_seqs), 1000);
         std::vector<eagle3::draw_kind>        draws(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
@@ -506,8 +518,11 @@ class run {
             n_wait += std::clamp(n, 1, 16);
         }
         for (int32_t d = 0; d <= deepest; ++d) {
-            const double t_draft = d == 0 ? 0.0 : m.parallel ? m.begin.at(n_wait) + (d > 1 ? std::max(0.0f, m.step.at((d - 1) * m.n_seqs) - m.begin.at(1)) : 0.0f)
-                                 : m.begin.at(n_wait) + (d - 1) * (m.n_unroll > 1 ? m.unrolled : 1.0) * m.step.at(m.n_seqs);
+            const double t_draft =
+                d == 0       ? 0.0
+                : m.parallel ? m.begin.at(n_wait) +
+                                   (d > 1 ? std::max(0.0f, m.step.at((d - 1) * m.n_seqs) - m.begin.at(1)) : 0.0f)
+                             : m.begin.at(n_wait) + (d - 1) * (m.n_unroll > 1 ? m.unrolled : 1.0) * m.step.at(m.n_seqs);
             for (int32_t c = 0; c <= longest; ++c) {
                 int32_t n_right = 0, n_rows = 0;
                 for (size_t i = 0; i < n_seqs; ++i) {
@@ -519,12 +534,11 @@ class run {
                     break;
                 }
                 n_rows += m.n_seqs;
-                n_rows += plan->n_pad(n_rows, m.n_seqs);
                 const double value = m.n_seqs + n_right - price * (t_draft + m.verify_us(n_rows) + m.us_other);
                 if (value > best) {
-                    best   = value;
-                    best_d = d;
-                    best_c = c;
+                    best      = value;
+                    best_d    = d;
+                    best_c    = c;
                     t_oracle_ = t_draft;
                 }
             }
@@ -585,7 +599,7 @@ std::vector<recording> read_recordings(const char * path) {
     for (size_t i = 0; i < n_texts; ++i) {
         recording r;
         size_t    n_tokens = 0, n_positions = 0, n_astray = 0;
-        int32_t draw = 0;
+        int32_t   draw = 0;
         in >> draw;
         r.draw = static_cast<eagle3::draw_kind>(draw);
         in >> r.n_prompt >> n_tokens >> n_positions >> n_astray;
@@ -629,10 +643,10 @@ std::vector<recording> read_recordings(const char * path) {
 
 int main(int argc, char ** argv) {
     if (argc == 2 && !std::strcmp(argv[1], "--constants")) {
-        const cost_curve                  one({ { 1, 1.0 } });
-        const auto                        curve = std::make_shared<cost_curve>(one);
-        eagle3::planner_params            params;
-        const eagle3::planner             all(nullptr, nullptr, curve, curve, curve, params);
+        const cost_curve       one({ { 1, 1.0 } });
+        const auto             curve = std::make_shared<cost_curve>(one);
+        eagle3::planner_params params;
+        const eagle3::planner  all(nullptr, nullptr, curve, curve, curve, params);
         for (const auto & [name, value] : replay::known()) {
             std::printf("%s %.9g\n", name.c_str(), value);
         }
@@ -645,7 +659,7 @@ int main(int argc, char ** argv) {
         scenario           s;
         std::istringstream words(line);
         for (std::string word; words >> word;) {
-            const size_t at                  = word.find('=');
+            const size_t at              = word.find('=');
             s.values[word.substr(0, at)] = word.substr(at + 1);
         }
         const double planner = rate(s, recordings, "planner", 0.0);

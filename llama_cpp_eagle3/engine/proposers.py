@@ -252,12 +252,6 @@ class Proposers:
             return False
         return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
 
-    def n_pad(self, step: Step, n_seqs: int) -> int:
-        """Rows to add to a batch because they make it faster."""
-        if self._auto is None or step.n_prefill_rows:
-            return 0
-        return self._auto.planner.n_pad(step.n_rows, n_seqs)
-
     @contextmanager
     def _noise_shown(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
         """Give the head the noise that the next tokens will be sampled with, while it drafts."""
