@@ -443,6 +443,9 @@ class TargetInfo:
     def boundaries(self) -> list[int]:
         """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
     @property
+    def has_trunk(self) -> bool:
+        """False for a file of layers for multi-token prediction alone."""
+    @property
     def why_no_text(self) -> str:
         """Why it does not generate text, so that nothing can draft for it, nor it for others; empty if it does."""
     @property
@@ -750,20 +753,25 @@ class Eagle3Drafter(Drafter):
         """Nodes of the last graph, without those that compute nothing."""
 
 class MtpDrafter(Drafter):
-    """The block for multi-token prediction in the target's own file, run by an MTP context of llama.cpp.
+    """The block for multi-token prediction, run by an MTP context of llama.cpp.
 
-    `ctx` is the address of that context, which is freed with the drafter, also if this raises. Each of the `n_seq_max`
+    `ctx` is the address of that context, which is freed with the drafter, also if this raises; so is `model`, which a
+    block in a file of its own has. Each of the `n_seq_max`
     sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees. `n_outputs_max` is
     the context's.
     """
 
-    def __init__(self, ctx: int, path: str, *, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1) -> None: ...
+    def __init__(
+        self, ctx: int, path: str, *, model: int = 0, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1
+    ) -> None: ...
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32 (n_vocab,), of the last row that was computed to draft behind it."""
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
+    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
 
 class SimpleDrafter(Drafter):
     """A small model of the target's vocabulary, which reads tokens alone.
@@ -785,7 +793,7 @@ class SimpleDrafter(Drafter):
         n_outputs_max: int = 1,
     ) -> None: ...
     def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most."""
+        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32, of the last row that was computed to draft behind it: those of tokens that both models have."""
