@@ -94,7 +94,7 @@ def test_behind_a_tree(tmp_path: Path, swa_full: bool) -> None:
                 low.target.decode(text, 0)
                 low.target.decode_parts([part], n_pad)
                 logits = low.target.logits_all(5).copy()
-                low.target.keep(0, path)
+                low.target.accept(0, path)
                 assert pos_max(low, 0) == 2 + len(path)
                 low.target.decode([6], 3 + len(path))
                 found.append((logits, low.target.logits_all(1).copy()))
