@@ -188,7 +188,7 @@ def about() -> Any:
     from llama_cpp_eagle3.train.export import About
 
     target = "tiny model that reads grids of digits, with a Pixtral encoder"
-    return About("captions", target, "EAGLE-3 head for captions, trained on rows of pictures", "MIT", CHAT_TEMPLATE)
+    return About("captions", target, "MIT", CHAT_TEMPLATE)
 
 
 def config() -> Any:
@@ -227,54 +227,52 @@ def load(work: Path, head: str | None, **options: Any) -> Any:
 
 
 def train_head(work: Path, n_pictures: int, minutes: float) -> None:
-    """Rows by the package's own tap, image rows included; then test-time training."""
+    """Rows by the package's own tap, image rows included, as a cache of the package's own trainer."""
     import torch
+    from torch.nn import functional as F
 
-    from llama_cpp_eagle3.train import export
-    from llama_cpp_eagle3.train.eagle import Head
-    from llama_cpp_eagle3.train.head import N_STEPS, Teacher, ttt_loss
-    from llama_cpp_eagle3.train.model import Llama
+    from llama_cpp_eagle3.convert import convert as convert_head
+    from llama_cpp_eagle3.train import build, checkpoint, rows, trainer
+    from llama_cpp_eagle3.train.data import Text
+    from llama_cpp_eagle3.train.eagle import Norms
 
     torch.manual_seed(2)
     torch.set_num_threads(1)
-    cfg = config()
-    text = Llama(cfg)
-    text.load_state_dict(torch.load(work / "target.pt", weights_only=True))
+    cfg, target, folder = config(), work / "captions.gguf", work / "head"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    # the last boundary, normed, against the embedding, which is tied, is what the target says
+    embedding, norm = (build.target_tensor(target, f"{name}.weight") for name in ("token_embd", "output_norm"))
+    assert embedding is not None
+    assert norm is not None
     rng = np.random.default_rng(2)
-    all_tokens, all_rows = [], []
+    texts = []
     with load(work, None, draft_target_layers=[*cfg.boundaries, cfg.n_layer]) as llm:
-        for _ in range(n_pictures):
+        for i in range(n_pictures):
             pixels, caption = picture(rng)
             prompt = llm.projector.prompt(f"<s>{llm.projector.marker}{QUESTION}{caption}</s>", [png(pixels)])
             media = prompt.media[0]
             llm.reset()
-            rows = []
+            parts = []
             for tokens in (prompt.tokens[: media.first], media, prompt.tokens[media.end :]):
                 llm.eval_media(tokens) if tokens is media else llm.eval(tokens)
-                rows.append(np.array(llm.features, dtype=np.float16))
+                parts.append(np.array(llm.features))
+            states = np.concatenate(parts)
+            last = torch.from_numpy(states[:, -1]).float()
+            logits = F.rms_norm(last, last.shape[-1:], norm, cfg.rms_eps) @ embedding.T
             tokens = [t if t >= 0 else media.placeholder for t in prompt.tokens]
-            all_tokens.append(tokens)
-            all_rows.append(np.concatenate(rows))
-    tokens, rows = torch.tensor(all_tokens), torch.from_numpy(np.stack(all_rows))
-    print(f"{n_pictures} pictures, rows {tuple(rows.shape)}", flush=True)
-    head = Head(text, torch.arange(cfg.n_vocab), 256, N_STEPS)
-    teacher = Teacher(text, head.d2t)
-    optimizer = torch.optim.AdamW([p for p in head.parameters() if p.requires_grad], lr=2e-3, weight_decay=0.01)
-    anchors = torch.arange(0, tokens.shape[1] - N_STEPS - 1)
-    start, step = time.monotonic(), 0
-    while (share := (time.monotonic() - start) / (60 * minutes)) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1, step / 30) * max(0.02, 1 - share)
-        picked = torch.from_numpy(rng.choice(n_pictures, 16, replace=False))
-        loss, right = ttt_loss(head, teacher, tokens[picked], rows[picked], N_STEPS, anchors)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        optimizer.step()
-        step += 1
-        if step % 25 == 0:
-            print(f"step {step} {time.monotonic() - start:.0f} s loss {loss.item():.3f} {right}", flush=True)
-    export.write_head(head, np.arange(cfg.n_vocab), work / "tokenizer.json", work / "captions-eagle3.gguf", about())
+            ids = np.array(tokens, dtype=np.int32)
+            top = rows.top_probabilities(logits.numpy())
+            rows.Sample(i, 1, 0.0, ids, rows.half(states[:, :-1]), *top).save(rows.cache_path(folder, i))
+            texts.append(Text(i, tokens, 1, 0.0, "file"))
+    n_steps = 6
+    head = build.fresh_head(target, cfg, torch.arange(cfg.n_vocab), 256, n_steps, Norms())
+    settings = trainer.Settings(minutes=minutes, lr=2e-3, batch=16, ttt_steps=n_steps, seed=2)
+    trained = trainer.Trainer(head, rows.Source(None, folder), texts, folder, settings)
+    trained.run()
+    trained.load_best()
+    checkpoint.export(head, folder / "hf")
+    convert_head(folder / "hf", target, work / "captions-eagle3.gguf", outtype="f16")
 
 
 def measure(work: Path, n_pictures: int) -> dict[str, Any]:

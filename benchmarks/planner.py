@@ -139,9 +139,9 @@ def scenarios(kinds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, di
                 more = {"n_seqs": n, "n_tokens": 2500, "n_nodes": max(32, 2 * n)}
                 yield make("sequences", machine, own, head, **more, **tree)
                 yield make("sequences", machine, mixed, head, **more, text=1, **tree)
-                yield make("streams", machine, own, head, **more, uniform=1, pads=1)
-                yield make("streams", machine, mixed, head, **more, uniform=1, pads=1, text=1)
-            yield make("sequences", machine, mixed, "none", **more, pads=1)
+                yield make("streams", machine, own, head, **more, uniform=1)
+                yield make("streams", machine, mixed, head, **more, uniform=1, text=1)
+            yield make("sequences", machine, mixed, "none", **more)
     for machine in ("epyc-Q4_0", "epyc-F16", "xeon-Q4_0-kernels"):
         told = {n: t * (1.0 if n == 1 else 20.0) for n, t in MACHINES[machine].target.items()}
         yield make("costs", machine, own, "good", told=_curve(told), name="told: rows x 20")
@@ -208,7 +208,6 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "if (n >= n_last_) {\n        set_last(n);",
         "if (on && n >= n_last_) {\n        set_last(n);",
     ),
-    ("planner.pads", "planner.cpp", "if (!params_.pads || n_seqs < 1)", "if (!on || !params_.pads || n_seqs < 1)"),
     ("outlook.learn", "outlook.cpp", "const float step = share *", "const float step = (on ? 1.0f : 0.0f) * share *"),
     ("gate.open", "gate.h", "bool open() const { return open_; }", "bool open() const { return open_ || !on; }"),
     ("gate.ask", "gate.cpp", "if (open_ || wait_ <= 0)", "if (!on || open_ || wait_ <= 0)"),

@@ -275,11 +275,10 @@ class Target:
         Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
         can go back to before that (see `n_past`).
         """
-    def decode_parts(self, parts: Sequence[BatchPart], n_pad: int = 0) -> None:
+    def decode_parts(self, parts: Sequence[BatchPart]) -> None:
         """Evaluate several sequences in one batch: prompt pieces, chains and trees together.
 
-        Rows are numbered through all parts. n_pad: padding rows to add by turns behind each part, and to remove again,
-        where the memory can take them back and has room: some kernels take less time for four rows than for two.
+        Rows are numbered through all parts.
         """
     def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
         """Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
@@ -445,6 +444,9 @@ class TargetInfo:
     def boundaries(self) -> list[int]:
         """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
     @property
+    def why_no_text(self) -> str:
+        """Why it does not generate text, so that nothing can draft for it, nor it for others; empty if it does."""
+    @property
     def why_no_target(self) -> str:
         """Why no head can stand behind this model; empty if one can."""
 
@@ -537,6 +539,13 @@ class Head:
     @property
     def rope_scaling(self) -> str: ...
 
+def find_vocab_difference(path_tgt: str, path_dft: str) -> bytes:
+    """Why the tokens of one file are not those of another: the first difference; empty if they are.
+
+    It may be in the tokenizer's kind, the number of tokens, their texts (the first five may differ) or special tokens.
+    Up to 128 tokens more at the end of one vocabulary are padding.
+    """
+
 def read_head(path: str) -> Head:
     """Read the header of a GGUF head. Raises ModelFileError with the key, what was expected and what was found."""
 
@@ -551,7 +560,7 @@ class Drafter:
         """[name of a kernel]: own weights that it computes."""
     def process(
         self,
-        tap: FeatureTap,
+        tap: FeatureTap | None,
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
@@ -561,9 +570,12 @@ class Drafter:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
         `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait:
-        `begin` is not expected soon, so that a prompt's K/V is not computed before.
+        `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
+        no rows.
         """
-    def process_batch(self, tap: FeatureTap, parts: Sequence[tuple[int, int, list[int], list[int], bool]]) -> None:
+    def process_batch(
+        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
+    ) -> None:
         """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
 
         Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
@@ -639,6 +651,9 @@ class Drafter:
     @property
     def n_pos_per_row(self) -> int:
         """Positions of a row: 4 for a head with sections (M-RoPE), else 1."""
+    @property
+    def n_embd_feat(self) -> int:
+        """Values of a row that it reads; 0: it reads none."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
         """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
@@ -751,6 +766,31 @@ class MtpDrafter(Drafter):
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
 
+class SimpleDrafter(Drafter):
+    """A small model of the target's vocabulary, which reads tokens alone.
+
+    `ctx` and `model` are the addresses of its context and of the model, which are freed with the drafter, also if this
+    raises. Each of the `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches
+    of trees, or for drafts behind a recurrent state. `n_outputs_max` is the context's.
+    """
+
+    def __init__(
+        self,
+        ctx: int,
+        model: int,
+        path: str,
+        *,
+        n_vocab_tgt: int,
+        n_ctx: int,
+        n_seq_max: int = 1,
+        n_outputs_max: int = 1,
+    ) -> None: ...
+    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most."""
+    @property
+    def draft_logits(self) -> npt.NDArray[np.float32]:
+        """float32, of the last row that was computed to draft behind it: those of tokens that both models have."""
+
 class CostCurve:
     """Microseconds of one pass over n rows: a staircase with one value per n.
 
@@ -762,8 +802,6 @@ class CostCurve:
         """measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times not > 0."""
     def at(self, n: int) -> float:
         """Microseconds of n rows, as of now."""
-    def n_pad(self, n: int, step: int = 1, n_most: int = 128) -> int:
-        """Rows to add to n, `step` at a time and at most n_most, since more take clearly less time; mostly 0."""
     def observe(self, n: int, t_us: float) -> None:
         """A pass over n rows took t_us."""
     @property
@@ -851,14 +889,13 @@ class Planner:
         n_seq_max: int = 1,
         uniform: bool = False,
         replays: bool = False,
-        pads: bool = False,
         text: NgramDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
         behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
         all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
-        accepted tokens again. pads: passes get the rows that `n_pad` says. text: drafts too; it must be up to date in
+        accepted tokens again. text: drafts too; it must be up to date in
         each round. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
@@ -910,8 +947,6 @@ class Planner:
 
         Prompts of some texts do not wait even then: with those the head is probed.
         """
-    def n_pad(self, n_rows: int, n_seqs: int = 1) -> int:
-        """Rows to add to a pass over n_rows of so many sequences, which nobody looks at: it takes less time then."""
     def draft_us(self, n_tokens: int) -> float:
         """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
     @property

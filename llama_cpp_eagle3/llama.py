@@ -45,6 +45,7 @@ from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
 from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
+from .simple import is_model
 from .state import Eagle3State, check_state
 from .stats import Stats
 
@@ -86,7 +87,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # how to draft, see the constructor
     draft: str
-    draft_sources: Sequence[Literal["head", "mtp", "ngram"]]
+    draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]]
     draft_n_max: int
     draft_ngram_n_max: int
     draft_n_min: int
@@ -101,7 +102,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "mtp", "ngram"]] | None = None,
+        draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -139,14 +140,15 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours.
+            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; or a small model of the
+                target's vocabulary, which drafts by itself.
             draft: "auto" drafts in each step what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
             draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
-                own file; and "ngram", which drafts what followed earlier where the text ended as it ends now. Default:
-                "head" or else "mtp", if there is one, and "ngram"; without both "ngram" if draft="auto" is given, else
-                nothing.
+                own file; "simple", the small model that draft_model_path names; and "ngram", which drafts what followed
+                earlier where the text ended as it ends now. Default: all that there is, "mtp" without a
+                draft_model_path; if there is only "ngram", then only with draft="auto".
             draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8).
             draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
             draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
@@ -210,7 +212,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         no_block = draft_target_layers is not None or any(
             llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
         )
-        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path))
+        is_small = draft_model_path is not None and is_model(os.path.expanduser(os.fspath(draft_model_path)))
+        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), is_small_model=is_small)
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
@@ -239,6 +242,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             more = ModelOptions.of(given)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
+            if self._loading.uses_small_model:
+                assert draft_options.model_path is not None
+                check_file(draft_options.model_path, {}, checked)
             with file_errors(path):
                 super().__init__(path, **options)
             self.draft_model = draft_model

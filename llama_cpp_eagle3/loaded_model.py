@@ -93,6 +93,8 @@ class LoadedModel:
         # the functions below must not hold self, which would keep itself alive
         loading, log, model, params = self._loading, self._log, self._model, self._context_params
         n_ctx, n_threads = target.n_ctx, self._n_threads
+        if loading.uses_small_model:
+            return Head(lambda _: loading.make_small_drafter(model, params, target, log), None)
         if not loading.uses_block:
             return Head(
                 lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
@@ -131,16 +133,19 @@ class LoadedModel:
         draft, pair, tap, target = self._loading.draft, self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
-        assert tap is not None
         drafter = self.head.drafter
-        if pair.head is None:
+        if pair.small is not None:
+            name, why = f"draft by the small model '{draft.model_path}' ({pair.small.arch})", ""
+        elif pair.head is None:
             name, why = "draft by the target's own block for multi-token prediction", ""
         else:
             name = f"draft '{draft.model_path}' ({pair.head.dialect})"
             why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
+        reads = "reads tokens alone"
+        if tap is not None and drafter.n_embd_feat:
+            reads = f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
         return (
-            f"{name} on {drafter.device}, "
-            f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
+            f"{name} on {drafter.device}, {reads}"
             + (f" ({why})" if why else "")
             + f"; rejected tokens go by {target.rollback_kind}"
             + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
@@ -234,7 +239,7 @@ class LoadedModel:
         """
         engine, start = self.engine, perf_counter_ns()
         drafts = self.head is not None or engine.ngram is not None
-        if engine.planner is not None or not (drafts or engine.target.n_seq > 1):
+        if engine.planner is not None or not drafts:
             return 0
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)

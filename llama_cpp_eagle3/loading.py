@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from . import cpu_build, simple
 from ._core import (
     CpuKernels,
     Eagle3Drafter,
@@ -15,6 +17,7 @@ from ._core import (
     MtpDrafter,
     NgramDrafter,
     NgramStore,
+    SimpleDrafter,
     Target,
     model_matrices,
 )
@@ -77,14 +80,19 @@ class Loading:
         """Whether the target drafts with a block of its own."""
         return "mtp" in self.draft.sources
 
+    @property
+    def uses_small_model(self) -> bool:
+        """Whether a small model drafts."""
+        return self.pair is not None and self.pair.small is not None
+
     def drop_block(self) -> None:
         """Go on without the target's own block."""
         self.draft = replace(self.draft, sources=tuple(s for s in self.draft.sources if s != "mtp"))
 
     @property
     def has_head(self) -> bool:
-        """Whether there is something to draft with: a head, or the target's own block."""
-        return self.pair is not None and (self.pair.head is not None or self.uses_block)
+        """Whether there is something to draft with: a head, the target's own block, or a small model."""
+        return self.pair is not None and (self.pair.head is not None or self.uses_block or self.uses_small_model)
 
     @property
     def pair_id(self) -> tuple[str, str]:
@@ -222,6 +230,39 @@ class Loading:
             type_k=draft.type_k,
             type_v=draft.type_v,
         )
+
+    def make_small_drafter(
+        self, target_model: Any, params: Any, target: Target, log: Callable[[str], None]
+    ) -> SimpleDrafter:
+        """Load a small model that drafts for a llama_model. params: those of the target's context."""
+        draft = self.draft
+        assert draft.model_path is not None
+        assert self.pair is not None
+        model_params = lib.llama_model_default_params()
+        model_params.n_gpu_layers = 0 if draft.n_gpu_layers == 0 else -1
+        cpu_build.avoid_broken_amx(model_params)
+        if self.draft_device is not None:
+            devices = (ctypes.c_void_p * 2)(self.draft_device.address, None)
+            model_params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        model = simple.load_model(draft.model_path, model_params)
+        n_threads = draft.n_threads or max(1, int(params.n_threads))
+        matrices = model_matrices(model)
+        drafter = simple.make_drafter(
+            model,
+            params,
+            draft.model_path,
+            n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(target_model))),
+            n_ctx=target.n_ctx,
+            n_seq=draft.n_parallel,
+            is_pooled=draft.is_pooled,
+            has_trees=target.n_leaves_max > 1,
+            n_threads=draft.n_threads,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+        )
+        if self.kernel_choice.mode != "off":
+            drafter.use_cpu_kernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
+        return drafter
 
     def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
         """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""

@@ -7,15 +7,9 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from ._core import LoadGuard, MtpDrafter, TargetInfo, read_target
+from .draft_context import context_params, n_branches
 from .errors import IncompatibleDraftError, ModelFileError
 from .log import without_details
-
-_N_SCRATCH = 32
-"""Cells for drafted tokens of each sequence, as in csrc/mtp/mtp_drafter.h."""
-_N_GUESSES = 8
-_N_MEASURED = 7
-"""Branches where there are no trees: passes of several rows are measured with them."""
-_N_BATCH = 512
 
 
 def why_no_block(info: TargetInfo) -> str:
@@ -78,10 +72,11 @@ def make_drafter(
         n_ctx=n_ctx,
         n_seq=n_seq,
         is_pooled=is_pooled,
-        n_branches=(_N_SCRATCH if has_trees else _N_MEASURED) if is_pooled else 0,
+        n_branches=n_branches(is_pooled=is_pooled, has_trees=has_trees),
         type_k=type_k,
         type_v=type_v,
     )
+    own.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
     if n_threads is not None:
         own.n_threads = own.n_threads_batch = n_threads
     with LoadGuard() as guard, without_details():
@@ -91,30 +86,3 @@ def make_drafter(
             f"'{path}': llama.cpp makes no context for the block for multi-token prediction: {guard.reason}"
         )
     return MtpDrafter(int(ctx), path, n_ctx=n_ctx, n_seq_max=n_seq, n_outputs_max=own.n_outputs_max)
-
-
-def context_params(
-    params: Any, *, n_ctx: int, n_seq: int, is_pooled: bool, n_branches: int, type_k: int | None, type_v: int | None
-) -> Any:
-    """A llama_context_params for the block, from those of its target's context.
-
-    n_ctx: positions of the target's context, of each sequence unless they share their cells (is_pooled). n_branches:
-    sequence ids for branches of trees, which only shared cells can have. type_k, type_v: ggml types of the cache;
-    None: F16.
-    """
-    own = type(params).from_buffer_copy(params)
-    own.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-    own.n_seq_max = n_seq + n_branches
-    own.kv_unified = is_pooled
-    own.n_ctx = n_ctx + n_seq * _N_SCRATCH if is_pooled else n_ctx * n_seq
-    own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max)
-    own.n_ubatch = max(min(params.n_ubatch, own.n_batch), own.n_seq_max)
-    own.n_outputs_max = max(own.n_seq_max, _N_GUESSES)
-    own.n_outputs_max_per_seq = 1
-    own.n_rs_seq = 0
-    own.swa_full = True  # it goes back with every draft
-    own.embeddings = False
-    own.cb_eval, own.cb_eval_user_data = lib.ggml_backend_sched_eval_callback(), None
-    own.type_k = lib.GGML_TYPE_F16 if type_k is None else type_k
-    own.type_v = lib.GGML_TYPE_F16 if type_v is None else type_v
-    return own

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .arguments import Eagle3LlamaOptions
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "mtp", "ngram")
+SOURCES = ("head", "mtp", "simple", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1
@@ -51,10 +51,13 @@ class DraftOptions:
     kv_unified: bool | None
 
     @classmethod
-    def of(cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False) -> DraftOptions:
+    def of(
+        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, is_small_model: bool = False
+    ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
         has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
+        is_small_model: model_path is one, and no head.
 
         Raises:
             ValueError: an unknown source or type.
@@ -64,7 +67,9 @@ class DraftOptions:
         tree_depth, tree_tokens = arguments["draft_tree_depth"], arguments["draft_tree_tokens"]
         tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
-        own: DraftSource | None = "head" if model_path is not None else "mtp" if has_block else None
+        own: DraftSource | None = "mtp" if has_block else None
+        if model_path is not None:
+            own = "simple" if is_small_model else "head"
         chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
@@ -91,7 +96,7 @@ class DraftOptions:
 
     @property
     def has_model(self) -> bool:
-        """Whether a head or a block of the target is loaded to draft."""
+        """Whether a head, a block of the target, or a small model is loaded to draft."""
         return self.model_path is not None or "mtp" in self.sources
 
     @property
@@ -138,8 +143,14 @@ def _sources(
         return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    if "mtp" in sources and own == "head":
-        raise ValueError("draft_sources names 'mtp', but a head is given as draft_model_path: drop one of them")
+    given = {"head": "a head", "simple": "a small model"}
+    for name in given.keys() | {"mtp"}:
+        if name in sources and own in given and own != name:
+            raise ValueError(
+                f"draft_sources names {name!r}, but {given[own]} is given as draft_model_path: drop one of them"
+            )
+    if "simple" in sources and own != "simple":
+        raise ValueError("draft_sources names 'simple', but no small model is given as draft_model_path")
     return tuple(source for source in sources if source != "head" or own == "head")
 
 
@@ -221,6 +232,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
+    if "simple" in draft.sources and (draft.type is not None or draft.target_layers is not None):
+        raise ValueError(
+            "draft_type and draft_target_layers are for heads: a small model has the types of its file and reads "
+            "nothing of the target"
+        )
     for_heads = (draft.type, draft.target_layers, draft.device)
     if draft.model_path is None and any(value is not None for value in for_heads):
         raise ValueError(

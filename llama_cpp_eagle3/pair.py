@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ._core import Head, TargetInfo, compare_tokens, read_head, read_target
 from .errors import IncompatibleDraftError, ModelFileError
+from .simple import check_model, is_model
 
 _SAMPLE_BYTES = 1 << 16
 
@@ -20,6 +21,8 @@ class Pair:
     target: TargetInfo
     head: Head | None
     boundaries: tuple[int, ...]
+    small: TargetInfo | None = None
+    """A small model that drafts in place of a head."""
 
 
 def check_pair(model_path: str, draft_model_path: str | None, draft_target_layers: Sequence[int] | None = None) -> Pair:
@@ -32,6 +35,14 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
     target = read_target(model_path)
     if target.arch in ("eagle3", "eagle3-ext"):
         raise ModelFileError(f"'{model_path}' is an EAGLE-3 head, not a target: give it as draft_model_path")
+    small = None
+    if draft_model_path is not None and is_model(draft_model_path):
+        if target.why_no_text:
+            raise IncompatibleDraftError(
+                f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_text}. "
+                "Load it without a draft, or use a model that generates text."
+            )
+        small, draft_model_path = check_model(model_path, draft_model_path), None
     head = None if draft_model_path is None else read_head(draft_model_path)
     if draft_target_layers is not None:
         boundaries = tuple(int(b) for b in draft_target_layers)
@@ -45,7 +56,7 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
     if head is not None:
         _check_fit(model_path, target, head, boundaries)
     _check_boundaries(model_path, target, head, boundaries)
-    return Pair(target, head, boundaries)
+    return Pair(target, head, boundaries, small)
 
 
 def _check_target(model_path: str, target: TargetInfo) -> None:

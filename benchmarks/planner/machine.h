@@ -56,7 +56,7 @@ struct scenario {
         std::map<int32_t, double> curve;
         std::istringstream        in(text(key));
         for (std::string entry; std::getline(in, entry, ',');) {
-            const size_t at                     = entry.find(':');
+            const size_t at                       = entry.find(':');
             curve[std::stoi(entry.substr(0, at))] = 1000.0 * std::stod(entry.substr(at + 1));
         }
         return cost_curve(curve);
@@ -77,11 +77,11 @@ class machine {
   public:
     machine(const scenario & s, const std::vector<recording> & recordings) :
         n_seqs(s.count("n_seqs", 1)), n_top(s.count("top_k", 1)), n_nodes_max(s.count("n_nodes", 32)),
-        uniform(s.count("uniform", 0) != 0), replays(s.count("replays", 0) != 0), pads(s.count("pads", 0) != 0),
-        has_text(s.count("text", 0) != 0), parallel(s.count("parallel", 0) != 0), n_unroll(s.count("n_unroll", 1)),
-        head(s.text("head")), target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")),
-        unrolled(s.number("unrolled", 0.3)), us_other(1000.0 * s.number("other", 0.3)),
-        us_row(1000.0 * s.number("row", 0.14)), noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
+        uniform(s.count("uniform", 0) != 0), replays(s.count("replays", 0) != 0), has_text(s.count("text", 0) != 0),
+        parallel(s.count("parallel", 0) != 0), n_unroll(s.count("n_unroll", 1)), head(s.text("head")),
+        target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")), unrolled(s.number("unrolled", 0.3)),
+        us_other(1000.0 * s.number("other", 0.3)), us_row(1000.0 * s.number("row", 0.14)),
+        noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
         rng(static_cast<uint32_t>(s.count("seed", 0))) {
         std::istringstream in(s.text("texts"));
         for (std::string id; std::getline(in, id, ',');) {
@@ -144,20 +144,25 @@ class machine {
         } else if (is_right && i + d < r.levels.size()) {
             found = r.levels[i + d][0];
         } else {
-            found.probs = r.astray[mix(static_cast<uint32_t>(at[seq]) + salt, static_cast<uint32_t>(depth)) % r.astray.size()];
+            found.probs =
+                r.astray[mix(static_cast<uint32_t>(at[seq]) + salt, static_cast<uint32_t>(depth)) % r.astray.size()];
             for (size_t j = 0; j < found.probs.size(); ++j) {
                 found.tokens.push_back(1000000 + static_cast<int32_t>(j));
             }
         }
-        const bool is_bad = head == "random" || head == "useless" || (head == "changing" && text_index[seq] / 4 % 2 == 1);
+        const bool is_bad =
+            head == "random" || head == "useless" || (head == "changing" && text_index[seq] / 4 % 2 == 1);
         for (size_t j = 0; j < found.probs.size(); ++j) {
             float & p = found.probs[j];
             if (is_bad) {
                 found.tokens[j] = 2000000 + static_cast<int32_t>(j);
             }
             if (head == "random") {
-                const float u = static_cast<float>(mix(static_cast<uint32_t>(at[seq]) + salt, 77u + static_cast<uint32_t>(depth)) % 1000) / 1000.0f;
-                p             = (j == 0 ? 0.3f : 0.1f) * u * u * u + 0.001f;
+                const float u =
+                    static_cast<float>(mix(static_cast<uint32_t>(at[seq]) + salt, 77u + static_cast<uint32_t>(depth)) %
+                                       1000) /
+                    1000.0f;
+                p = (j == 0 ? 0.3f : 0.1f) * u * u * u + 0.001f;
             } else if (head == "unsure") {
                 p = 0.01f * std::pow(p, 0.05f);
             } else if (head == "oversure") {
@@ -173,7 +178,9 @@ class machine {
         std::vector<draft_guess> result;
         const recording &        r = *texts.back();
         for (size_t i = 3; i < r.levels.size() && result.size() < 7; i += 5) {
-            const bool is_right = head == "useless" || head == "random" ? false : r.levels[i][0].tokens[0] == r.tokens[static_cast<size_t>(r.n_prompt) + 1 + i];
+            const bool is_right = head == "useless" || head == "random"
+                                      ? false
+                                      : r.levels[i][0].tokens[0] == r.tokens[static_cast<size_t>(r.n_prompt) + 1 + i];
             float      p        = r.levels[i][0].probs[0];
             p = head == "unsure" ? 0.01f : head == "random" ? 0.02f : head == "oversure" ? std::pow(p, 0.25f) : p;
             result.push_back({ 0, p, is_right });
@@ -182,7 +189,7 @@ class machine {
     }
 
     int32_t      n_seqs, n_top, n_nodes_max;
-    bool         uniform, replays, pads, has_text, parallel;
+    bool         uniform, replays, has_text, parallel;
     int32_t      n_unroll;
     std::string  head;
     cost_curve   target, begin, step;
@@ -204,7 +211,8 @@ class source : public eagle3::draft_source {
   public:
     explicit source(machine & m) : m_(m), guesses_(m.guesses()) {}
 
-    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> &, int32_t top_k, int32_t n_steps) override {
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> &, int32_t top_k,
+               int32_t n_steps) override {
         nodes_.clear();
         right_.clear();
         n_levels_      = n_steps;
@@ -224,7 +232,8 @@ class source : public eagle3::draft_source {
         }
         if (m_.parallel) {
             if (n_steps > 1) {
-                m_.spend(std::max(0.0f, m_.step.at((n_steps - 1) * static_cast<int32_t>(seq_ids.size())) - m_.begin.at(1)));
+                m_.spend(
+                    std::max(0.0f, m_.step.at((n_steps - 1) * static_cast<int32_t>(seq_ids.size())) - m_.begin.at(1)));
             }
             return;
         }

@@ -72,7 +72,9 @@ class run {
         if (m.has_text) {
             text = std::make_shared<eagle3::text_source>(m.n_seqs);
         }
-        const auto shared = [](const cost_curve & curve) { return std::make_shared<cost_curve>(curve); };
+        const auto shared = [](const cost_curve & curve) {
+            return std::make_shared<cost_curve>(curve);
+        };
         eagle3::planner_params params;
         params.n_max        = s.count("n_max", 32);
         params.n_nodes_max  = m.n_nodes_max;
@@ -81,12 +83,12 @@ class run {
         params.n_seq_max    = m.n_seqs;
         params.uniform      = m.uniform;
         params.replays      = m.replays;
-        params.pads         = m.pads;
         std::unique_ptr<source> head;
         if (m.head != "none") {
             head = std::make_unique<source>(m);
         }
-        plan = std::make_unique<eagle3::planner>(std::move(head), text, shared(s.text("told").empty() ? m.target : s.curve("told")),
+        plan = std::make_unique<eagle3::planner>(std::move(head), text,
+                                                 shared(s.text("told").empty() ? m.target : s.curve("told")),
                                                  shared(m.begin), shared(m.step), params);
         for (size_t i = 0; i < static_cast<size_t>(m.n_seqs); ++i) {
             begin_text(i);
@@ -98,7 +100,8 @@ class run {
         plan->reset(id);
         if (text) {
             text->begin(id);
-            text->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]), static_cast<size_t>(m.of[seq]->n_prompt));
+            text->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]),
+                         static_cast<size_t>(m.of[seq]->n_prompt));
         }
         if (m.head != "none") {
             if (plan->may_wait(id, m.n_seqs)) {
@@ -111,7 +114,8 @@ class run {
     }
 
     // Tokens of one pass with these drafts; returns its microseconds as the planner sees them
-    double verify(const std::vector<draft_tree> & drafts, std::vector<std::vector<llama_token>> & tokens, int32_t & n_rows, double & other) {
+    double verify(const std::vector<draft_tree> & drafts, std::vector<std::vector<llama_token>> & tokens,
+                  int32_t & n_rows, double & other) {
         const auto n_seqs  = static_cast<size_t>(m.n_seqs);
         int32_t    n_least = 1000, n_most = 0;
         n_rows = 0;
@@ -130,7 +134,6 @@ class run {
                 us += m.verify_us(piece.second);
             }
         } else {
-            n_rows += plan->n_pad(n_rows, m.n_seqs);
             us = m.verify_us(n_rows);
         }
         const double before = m.now_seen;
@@ -169,10 +172,10 @@ class run {
 
     // tokens per second; oracle: instead of the planner, at this price (tokens per microsecond)
     double go(int32_t n_tokens, const char * side, double price) {
-        const bool                            is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
-        std::vector<llama_seq_id>             ids;
-        std::vector<llama_token>              ids_last(static_cast<size_t>(m.n_seqs));
-        std::vector<int32_t>                  rooms(static_cast<size_t>(m.n_seqs), 1000);
+        const bool                is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
+        std::vector<llama_seq_id> ids;
+        std::vector<llama_token>  ids_last(static_cast<size_t>(m.n_seqs));
+        std::vector<int32_t>      rooms(static_cast<size_t>(m.n_seqs), 1000);
         std::vector<eagle3::draw_kind>        draws(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
@@ -238,8 +241,11 @@ class run {
             n_wait += std::clamp(n, 1, 16);
         }
         for (int32_t d = 0; d <= deepest; ++d) {
-            const double t_draft = d == 0 ? 0.0 : m.parallel ? m.begin.at(n_wait) + (d > 1 ? std::max(0.0f, m.step.at((d - 1) * m.n_seqs) - m.begin.at(1)) : 0.0f)
-                                 : m.begin.at(n_wait) + (d - 1) * (m.n_unroll > 1 ? m.unrolled : 1.0) * m.step.at(m.n_seqs);
+            const double t_draft =
+                d == 0       ? 0.0
+                : m.parallel ? m.begin.at(n_wait) +
+                                   (d > 1 ? std::max(0.0f, m.step.at((d - 1) * m.n_seqs) - m.begin.at(1)) : 0.0f)
+                             : m.begin.at(n_wait) + (d - 1) * (m.n_unroll > 1 ? m.unrolled : 1.0) * m.step.at(m.n_seqs);
             for (int32_t c = 0; c <= longest; ++c) {
                 int32_t n_right = 0, n_rows = 0;
                 for (size_t i = 0; i < n_seqs; ++i) {
@@ -251,12 +257,11 @@ class run {
                     break;
                 }
                 n_rows += m.n_seqs;
-                n_rows += plan->n_pad(n_rows, m.n_seqs);
                 const double value = m.n_seqs + n_right - price * (t_draft + m.verify_us(n_rows) + m.us_other);
                 if (value > best) {
-                    best   = value;
-                    best_d = d;
-                    best_c = c;
+                    best      = value;
+                    best_d    = d;
+                    best_c    = c;
                     t_oracle_ = t_draft;
                 }
             }
@@ -317,7 +322,7 @@ std::vector<recording> read_recordings(const char * path) {
     for (size_t i = 0; i < n_texts; ++i) {
         recording r;
         size_t    n_tokens = 0, n_positions = 0, n_astray = 0;
-        int32_t draw = 0;
+        int32_t   draw = 0;
         in >> draw;
         r.draw = static_cast<eagle3::draw_kind>(draw);
         in >> r.n_prompt >> n_tokens >> n_positions >> n_astray;
@@ -361,10 +366,10 @@ std::vector<recording> read_recordings(const char * path) {
 
 int main(int argc, char ** argv) {
     if (argc == 2 && !std::strcmp(argv[1], "--constants")) {
-        const cost_curve                  one({ { 1, 1.0 } });
-        const auto                        curve = std::make_shared<cost_curve>(one);
-        eagle3::planner_params            params;
-        const eagle3::planner             all(nullptr, nullptr, curve, curve, curve, params);
+        const cost_curve       one({ { 1, 1.0 } });
+        const auto             curve = std::make_shared<cost_curve>(one);
+        eagle3::planner_params params;
+        const eagle3::planner  all(nullptr, nullptr, curve, curve, curve, params);
         for (const auto & [name, value] : replay::known()) {
             std::printf("%s %.9g\n", name.c_str(), value);
         }
@@ -377,7 +382,7 @@ int main(int argc, char ** argv) {
         scenario           s;
         std::istringstream words(line);
         for (std::string word; words >> word;) {
-            const size_t at                  = word.find('=');
+            const size_t at              = word.find('=');
             s.values[word.substr(0, at)] = word.substr(at + 1);
         }
         const double planner = rate(s, recordings, "planner", 0.0);

@@ -16,48 +16,56 @@ using tokens_t  = std::vector<llama_token>;
 using seq_ids_t = std::vector<llama_seq_id>;
 using rows_t    = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-void check_tap(const drafter & drafter, const feature_tap & tap) {
-    if (static_cast<int32_t>(tap.n_row_floats()) != drafter.n_embd_feat()) {
+// the rows of the tap's last decode; null for a drafter that reads none
+const float * rows_of(const drafter & drafter, const feature_tap * tap) {
+    if (drafter.n_embd_feat() == 0) {
+        return nullptr;
+    }
+    if (tap == nullptr) {
+        throw std::invalid_argument("expected a tap: this drafter reads the target's rows");
+    }
+    if (static_cast<int32_t>(tap->n_row_floats()) != drafter.n_embd_feat()) {
         throw incompatible_draft_error(format("'%s': the head reads rows of %d values, the tap gives %zu",
                                               drafter.path().c_str(), drafter.n_embd_feat(),
-                                              static_cast<size_t>(tap.n_row_floats())));
+                                              static_cast<size_t>(tap->n_row_floats())));
     }
+    return tap->rows();
 }
 
 // rows: where they stand in the tap's last decode; they are not copied
-void check_rows(const feature_tap & tap, const tokens_t & tokens, const std::vector<int32_t> & rows) {
+void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vector<int32_t> & rows) {
     if (rows.size() != tokens.size()) {
         throw std::invalid_argument(
             format("expected one row per token, found %zu rows for %zu tokens", rows.size(), tokens.size()));
     }
     for (const int32_t row : rows) {
-        if (row < 0 || row >= tap.n_rows()) {
-            throw std::invalid_argument(format("row %d: the last decode had %d rows", row, tap.n_rows()));
+        if (tap != nullptr && (row < 0 || row >= tap->n_rows())) {
+            throw std::invalid_argument(format("row %d: the last decode had %d rows", row, tap->n_rows()));
         }
     }
 }
 
-void process_tap(py_drafter & self, const feature_tap & tap, const tokens_t & tokens, int32_t n_past,
+void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & tokens, int32_t n_past,
                  llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool may_wait) {
     const busy_flag::scope scope(self.busy);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows) {
         check_rows(tap, tokens, *rows);
-    } else if (n_tokens > tap.n_rows()) {
+    } else if (tap != nullptr && n_tokens > tap->n_rows()) {
         throw std::invalid_argument(
-            format("expected one row per token, found %d rows for %d tokens", tap.n_rows(), n_tokens));
+            format("expected one row per token, found %d rows for %d tokens", tap->n_rows(), n_tokens));
     }
-    check_tap(self.impl(), tap);
-    self.impl().process(tap.rows(), tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, may_wait);
+    const float * all_rows = rows_of(self.impl(), tap);
+    self.impl().process(all_rows, tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, may_wait);
 }
 
 // of one sequence: its id, n_past, tokens, rows, may_wait
 using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
 
-void process_batch(py_drafter & self, const feature_tap & tap, const std::vector<tap_part> & parts) {
+void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
-    drafter &              drafter = self.impl();
-    check_tap(drafter, tap);
+    drafter &              drafter  = self.impl();
+    const float *          all_rows = rows_of(drafter, tap);
     for (const auto & [seq_id, n_past, tokens, rows, may_wait] : parts) {
         check_rows(tap, tokens, rows);
         if (drafter.n_past(seq_id) < n_past) {
@@ -65,7 +73,7 @@ void process_batch(py_drafter & self, const feature_tap & tap, const std::vector
         }
         const int32_t n      = static_cast<int32_t>(tokens.size());
         const int32_t n_seen = std::min(n, drafter.n_past(seq_id) - n_past);
-        drafter.process(tap.rows(), tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
+        drafter.process(all_rows, tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
                         may_wait);
     }
 }
@@ -127,8 +135,10 @@ void register_drafter(py::module_ & m) {
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
-             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. "
-             "may_wait: begin() is not expected soon, so that a prompt's K/V is not computed before.")
+             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. tap: "
+             "None "
+             "for a drafter that reads no rows (n_embd_feat 0). may_wait: begin() is not expected soon, so that a "
+             "prompt's K/V is not computed before.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
              "The same for several sequences, each (seq_id, n_past, tokens, rows, may_wait). Of one that has "
              "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
@@ -274,6 +284,9 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("state"), py::arg("seq_id") = 0)
         .def_property_readonly("boundaries", [](const py_drafter & self) { return self.impl().boundaries(); })
+        .def_property_readonly(
+            "n_embd_feat", [](const py_drafter & self) { return self.impl().n_embd_feat(); },
+            "values of a row that it reads; 0: it reads none")
         .def_property_readonly("device", [](const py_drafter & self) { return self.impl().device(); })
         .def_property_readonly("n_ctx", [](const py_drafter & self) { return self.impl().n_ctx(); })
         .def_property_readonly("n_seq_max", [](const py_drafter & self) { return self.impl().n_seq_max(); })

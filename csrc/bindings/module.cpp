@@ -74,7 +74,8 @@ PYBIND11_MODULE(_core, m) {
     register_model_files(m);
     register_drafter(m);
     register_eagle3_drafter(m);
-    register_mtp_drafter(m); // a Drafter
+    register_mtp_drafter(m);    // a Drafter
+    register_simple_drafter(m); // another
     register_text(m);
     register_planner(m);
     register_sampler(m);

@@ -18,6 +18,7 @@ void register_model_files(py::module_ & m);
 void register_drafter(py::module_ & m);
 void register_eagle3_drafter(py::module_ & m);
 void register_mtp_drafter(py::module_ & m);
+void register_simple_drafter(py::module_ & m);
 void register_planner(py::module_ & m);
 void register_sampler(py::module_ & m);
 void register_sound(py::module_ & m);

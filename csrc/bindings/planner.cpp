@@ -117,7 +117,7 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
-                                         bool uniform, bool replays, bool pads, std::shared_ptr<text_source> text) {
+                                         bool uniform, bool replays, std::shared_ptr<text_source> text) {
     if (text != nullptr && text->n_seq_max() < n_seq_max) {
         throw std::invalid_argument(format("planner: expected a NgramDrafter for %d sequences, found one for %d",
                                            n_seq_max, text->n_seq_max()));
@@ -130,7 +130,6 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
     params.n_seq_max    = n_seq_max;
     params.uniform      = uniform;
     params.replays      = replays;
-    params.pads         = pads;
     std::unique_ptr<draft_source> source;
     if (py::isinstance<py_drafter>(drafter)) {
         source = std::make_unique<drafter_source>(drafter.cast<py_drafter &>());
@@ -220,8 +219,6 @@ void register_planner(py::module_ & m) {
              "measured: rows -> microseconds, at least one. ValueError for rows outside 1..128 or times that are not "
              "> 0.")
         .def("at", &cost_curve::at, py::arg("n"), "Microseconds of n rows, as of now.")
-        .def("n_pad", &cost_curve::n_pad, py::arg("n"), py::arg("step") = 1, py::arg("n_most") = cost_curve::n_max,
-             "Rows to add to n, `step` at a time and at most n_most, since more take clearly less time; mostly 0.")
         .def("observe", &cost_curve::observe, py::arg("n"), py::arg("t_us"), "A pass over n rows took t_us.")
         .def_property_readonly("measured", &cost_curve::measured, "what it was made from")
         .def_property_readonly("corrected", &cost_curve::corrected, "the same, less where passes were faster")
@@ -246,7 +243,7 @@ void register_planner(py::module_ & m) {
         of all trees of a round, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
         uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass
-        evaluates all accepted tokens again. pads: passes get the rows that `n_pad` says. text: a NgramDrafter for the
+        evaluates all accepted tokens again. text: a NgramDrafter for the
         same sequences, which drafts too; it must be up to date in each round.
 
         One thread at a time: a second one gets BusyError.
@@ -254,8 +251,8 @@ void register_planner(py::module_ & m) {
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("uniform") = false, py::arg("replays") = false, py::arg("pads") = false,
-             py::arg("text").none(true) = py::none(), py::keep_alive<1, 2>())
+             py::arg("uniform") = false, py::arg("replays") = false, py::arg("text").none(true) = py::none(),
+             py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft what may follow id_last, as a Draft, which may be empty.
@@ -316,14 +313,6 @@ void register_planner(py::module_ & m) {
                 return self.impl.draft_us(n_tokens);
             },
             py::arg("n_tokens"), "Microseconds that drafting a chain of so many tokens takes, with one row waiting.")
-        .def(
-            "n_pad",
-            [](py_planner & self, int32_t n_rows, int32_t n_seqs) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl.n_pad(n_rows, n_seqs);
-            },
-            py::arg("n_rows"), py::arg("n_seqs") = 1,
-            "Rows to add to a pass over n_rows of so many sequences, which nobody looks at: it takes less time then.")
         .def_property_readonly(
             "costs",
             [](const py_planner & self) {

@@ -99,9 +99,9 @@ void decode(py_target & self, const tokens_t & tokens, int32_t n_past, bool logi
     self.impl.decode({ { seq_id, n_past, tokens, {}, logits_all ? part_logits::all : part_logits::last } });
 }
 
-void decode_parts(py_target & self, const std::vector<batch_part> & parts, int32_t n_pad) {
+void decode_parts(py_target & self, const std::vector<batch_part> & parts) {
     const busy_flag::scope scope(self.busy);
-    self.impl.decode(parts, n_pad);
+    self.impl.decode(parts);
 }
 
 py::bytes state_get(py_target & self, llama_seq_id seq_id) {
@@ -227,12 +227,10 @@ void register_target(py::module_ & m) {
             Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
             it can go back to before that (see `n_past`).
         )pbdoc")
-        .def("decode_parts", &decode_parts, py::arg("parts"), py::arg("n_pad") = 0, without_gil(), R"pbdoc(
+        .def("decode_parts", &decode_parts, py::arg("parts"), without_gil(), R"pbdoc(
             The same for several sequences in one batch: prompt pieces, chains and trees together, as `BatchPart`s.
 
-            Rows are numbered through all parts. n_pad: rows to add, by turns behind each part, and to remove again,
-            where the memory can take them back and has room: some kernels take four rows in
-            less time than two.
+            Rows are numbered through all parts.
         )pbdoc")
         .def(
             "can_take_back",

@@ -25,6 +25,8 @@ void register_target_info(py::module_ & m) {
         .def_readonly("file_size", &target_info::file_size)
         .def_readonly("boundaries", &target_info::boundaries,
                       "where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm")
+        .def_readonly("why_no_text", &target_info::why_no_text,
+                      "why it does not generate text, so that nothing can draft for it; empty if it does")
         .def_readonly("why_no_target", &target_info::why_no_target,
                       "why no head can stand behind this model; empty if one can")
         .def("__repr__", [](const target_info & self) {
@@ -52,6 +54,14 @@ void register_target_info(py::module_ & m) {
         py::arg("path_a"), py::arg("path_b"),
         "Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts. "
         "Files without a tokenizer, or with one of another size, differ in nothing here.");
+    m.def(
+        "find_vocab_difference",
+        [](const std::string & path_tgt, const std::string & path_dft) {
+            return py::bytes(find_vocab_difference(path_tgt, path_dft));
+        },
+        py::arg("path_tgt"), py::arg("path_dft"),
+        "Why the tokens of one GGUF file are not those of another: the first difference in tokenizer, number, texts or "
+        "special tokens; empty if they are. Up to 128 tokens more at the end of one are padding.");
 }
 
 } // namespace eagle3::python

@@ -28,7 +28,8 @@ draft_memory::draft_memory(const head_hparams & hparams, const head_weights & we
                            std::function<void()> on_change) :
     hparams_(hparams), weights_(weights), on_change_(std::move(on_change)),
     cache_(hparams, n_ctx, n_seq_max, type_k, type_v, dev),
-    sequences_(hparams.n_embd_feat(), n_vocab, cache_.n_ctx(), n_seq_max), positions_(static_cast<size_t>(n_seq_max)) {}
+    sequences_(hparams.n_embd_feat(), { n_vocab, cache_.n_ctx(), n_seq_max }),
+    positions_(static_cast<size_t>(n_seq_max)) {}
 
 int32_t draft_memory::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequence(seq_id);

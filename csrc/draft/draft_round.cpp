@@ -52,7 +52,7 @@ void draft_round::catch_up(int32_t n_top, int32_t n_steps) {
     }
     memory_.provide();
     for (const participant & part : participants_) {
-        if (memory_.sequence(part.seq_id).n_rows() > draft_sequences::n_catch_up_max) {
+        if (memory_.sequence(part.seq_id).n_rows() > draft_limits::n_catch_up_max) {
             writer_.flush(part.seq_id);
         }
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "draft/draft_tree.h"
-#include "draft/sequence.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +17,9 @@ class draft_guesses {
 
     void add(const draft_guess & guess) { guesses_.push_back(guess); }
 
-    // Have all waiting rows of a sequence but the last written, whose next token is not known yet: n_batch at once, at
-    // most n_max of them so that they guess. write(n_rows, guess) writes the first ones
-    void flush(const draft_sequence & seq, int32_t n_batch, int32_t n_max,
-               const std::function<void(int32_t, bool)> & write) const;
+    // Have n_rows that wait written, n_batch at once and at most n_max of them so that they guess. write(n, guess)
+    // writes the first ones
+    void flush(int32_t n_rows, int32_t n_batch, int32_t n_max, const std::function<void(int32_t, bool)> & write) const;
 
   private:
     static constexpr int32_t n_piece_max = 8;  // rows of a long piece that guess

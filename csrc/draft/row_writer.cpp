@@ -5,7 +5,7 @@
 namespace eagle3 {
 
 void row_writer::flush(llama_seq_id seq_id) {
-    guesses_.flush(memory_.sequence(seq_id), n_batch_, n_batch_,
+    guesses_.flush(memory_.sequence(seq_id).n_rows() - 1, n_batch_, n_batch_,
                    [&](int32_t n_rows, bool guess) { write(seq_id, n_rows, guess); });
 }
 

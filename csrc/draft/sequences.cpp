@@ -8,13 +8,6 @@
 
 namespace eagle3 {
 
-void draft_sequences::check(llama_seq_id seq_id) const {
-    if (seq_id < 0 || seq_id >= n_seq_max()) {
-        throw std::invalid_argument(format("sequence %d: the draft was made for %d sequences, expected 0..%d", seq_id,
-                                           n_seq_max(), n_seq_max() - 1));
-    }
-}
-
 const draft_sequence & draft_sequences::operator[](llama_seq_id seq_id) const {
     check(seq_id);
     return sequences_[seq_id];
@@ -23,74 +16,6 @@ const draft_sequence & draft_sequences::operator[](llama_seq_id seq_id) const {
 draft_sequence & draft_sequences::operator[](llama_seq_id seq_id) {
     check(seq_id);
     return sequences_[seq_id];
-}
-
-void draft_sequences::check_token(const char * what, llama_token token) const {
-    if (!is_token(token)) {
-        throw std::invalid_argument(format("%s %d: expected an id in 0..%d", what, token, n_vocab_ - 1));
-    }
-}
-
-void draft_sequences::check_process(const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                                    llama_seq_id seq_id) const {
-    const draft_sequence & seq = (*this)[seq_id];
-    if (n_tokens <= 0) {
-        return;
-    }
-    if (n_past != seq.n_past()) {
-        throw error(format("the draft expects rows from position %d on, got position %d", seq.n_past(), n_past));
-    }
-    if (n_tokens > n_ctx_ - n_past) {
-        throw context_full_error(
-            format("the draft's context has %d slots, position %d does not fit", n_ctx_, n_past + n_tokens - 1));
-    }
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        check_token("token", tokens[i]);
-    }
-}
-
-void draft_sequences::check_add_image(int32_t first, llama_seq_id seq_id) const {
-    const int32_t n_past = (*this)[seq_id].n_past();
-    if (first != n_past) {
-        throw error(format("the draft expects rows from position %d on, got an image at %d", n_past, first));
-    }
-}
-
-void draft_sequences::check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) const {
-    const draft_sequence & from = (*this)[src];
-    check(dst);
-    if (src == dst) {
-        throw std::invalid_argument(format("sequence %d cannot be copied to itself", src));
-    }
-    if (n_past < 0 || n_past > from.n_past()) {
-        throw std::invalid_argument(
-            format("expected a position of sequence %d, in 0..%d, found %d", src, from.n_past(), n_past));
-    }
-}
-
-void draft_sequences::check_restart(int32_t n_past, llama_seq_id seq_id) const {
-    check(seq_id);
-    if (n_past < 0 || n_past > n_ctx_) {
-        throw std::invalid_argument(format("expected a position in 0..%d, found %d", n_ctx_, n_past));
-    }
-}
-
-void draft_sequences::check_begin(const std::vector<llama_seq_id> & seq_ids,
-                                  const std::vector<llama_token> &  ids_last) const {
-    if (seq_ids.size() != ids_last.size()) {
-        throw std::invalid_argument(
-            format("expected one id_last per sequence, found %zu for %zu", ids_last.size(), seq_ids.size()));
-    }
-    for (size_t i = 0; i < seq_ids.size(); ++i) {
-        check(seq_ids[i]);
-        check_token("id_last", ids_last[i]);
-    }
-    std::vector<llama_seq_id> ids = seq_ids;
-    std::sort(ids.begin(), ids.end());
-    const auto twice = std::adjacent_find(ids.begin(), ids.end());
-    if (twice != ids.end()) {
-        throw std::invalid_argument(format("sequence %d is named twice", *twice));
-    }
 }
 
 void draft_sequences::append(const float * rows, const llama_token * tokens, int32_t n_tokens, llama_seq_id seq_id,
@@ -131,13 +56,13 @@ uint8_t * draft_sequences::save(llama_seq_id seq_id, uint8_t * dst) const {
 
 int32_t draft_sequences::n_slots(const saved_sequence & saved) const {
     const bool fits = saved.pos_start >= 0 && saved.pos_first >= saved.pos_start && saved.n_tokens >= 0 &&
-                      saved.pos_first <= n_ctx_ && saved.n_tokens <= n_ctx_ - saved.pos_first;
+                      saved.pos_first <= n_ctx() && saved.n_tokens <= n_ctx() - saved.pos_first;
     return fits ? saved.pos_first - saved.pos_start + (saved.seeded >= 0 ? 1 : 0) : -1;
 }
 
 std::invalid_argument draft_sequences::misfit(const saved_sequence & saved) const {
     return std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
-                                        saved.pos_first, saved.n_tokens, n_ctx_));
+                                        saved.pos_first, saved.n_tokens, n_ctx()));
 }
 
 draft_sequence draft_sequences::load(const saved_sequence & saved, const uint8_t * src) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "draft/limits.h"
 #include "draft/sequence.h"
 
 #include "llama.h"
@@ -20,31 +21,29 @@ struct saved_sequence {
     int32_t seeded; // -1 = not
 };
 
-// The sequences of a drafter: the rows of each that wait, and what arguments that name them must be. Checks throw what
-// drafter's methods of the same names throw.
-class draft_sequences {
+// The sequences of a drafter that reads the target's rows: which of them wait, what states hold of them, and what
+// arguments that name them must be.
+class draft_sequences : public draft_limits {
   public:
-    // n_vocab: tokens of the target. n_ctx: positions of each sequence
-    draft_sequences(int32_t n_row_floats, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max) :
-        n_row_floats_(n_row_floats), n_vocab_(n_vocab), n_ctx_(n_ctx),
-        sequences_(static_cast<size_t>(n_seq_max), draft_sequence(n_row_floats)) {}
-
-    int32_t n_vocab() const { return n_vocab_; }
-    int32_t n_ctx() const { return n_ctx_; }
-    int32_t n_seq_max() const { return static_cast<int32_t>(sequences_.size()); }
+    draft_sequences(int32_t n_row_floats, const draft_limits & limits) :
+        draft_limits(limits), n_row_floats_(n_row_floats),
+        sequences_(static_cast<size_t>(limits.n_seq_max()), draft_sequence(n_row_floats)) {}
 
     // throws std::invalid_argument if there is no such sequence; so do all others that name one
-    void                   check(llama_seq_id seq_id) const;
     const draft_sequence & operator[](llama_seq_id seq_id) const;
     draft_sequence &       operator[](llama_seq_id seq_id);
 
-    void check_process(const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id) const;
-    void check_add_image(int32_t first, llama_seq_id seq_id) const;
-    void check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) const;
-    void check_restart(int32_t n_past, llama_seq_id seq_id) const;
-    void check_begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) const;
+    void check_process(const llama_token * tokens, int32_t n_tokens, int32_t n_past, llama_seq_id seq_id) const {
+        draft_limits::check_process(tokens, n_tokens, n_past, (*this)[seq_id].n_past());
+    }
 
-    static constexpr int32_t n_catch_up_max = 16; // more waiting rows than this are flushed before something is drafted
+    void check_add_image(int32_t first, llama_seq_id seq_id) const {
+        draft_limits::check_add_image(first, (*this)[seq_id].n_past());
+    }
+
+    void check_copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) const {
+        draft_limits::check_copy(src, dst, n_past, (*this)[src].n_past());
+    }
 
     // Append rows as drafter::process() does; flush() evaluates all waiting rows of the sequence but the last. n_batch:
     // rows that may wait while others are appended
@@ -68,12 +67,7 @@ class draft_sequences {
     static constexpr int32_t n_wait_max   = 128;     // rows wait for a proposal; more than this are written without
     static constexpr size_t  n_wait_bytes = 8 << 20; // unless they may wait: then so much of each sequence does
 
-    bool is_token(llama_token token) const { return token >= 0 && token < n_vocab_; }
-    void check_token(const char * what, llama_token token) const;
-
     int32_t                     n_row_floats_;
-    int32_t                     n_vocab_;
-    int32_t                     n_ctx_;
     std::vector<draft_sequence> sequences_;
 };
 

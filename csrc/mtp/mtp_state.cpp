@@ -1,7 +1,6 @@
 // What a sequence of an MTP drafter holds: going back, copies, states, noise.
 
 #include "error.h"
-#include "load_guard.h"
 #include "mtp/mtp_drafter.h"
 
 #include <algorithm>
@@ -24,11 +23,6 @@ struct state_header {
 
 } // namespace
 
-void mtp_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
-    sequences_.check(seq_id);
-    noise_[seq_id] = std::move(noise);
-}
-
 int32_t mtp_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {
     draft_sequence & seq = sequences_[seq_id];
     leave();
@@ -41,7 +35,7 @@ void mtp_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     sequences_.check_restart(n_past, seq_id);
     leave();
     sequences_[seq_id].restart(n_past);
-    llama_memory_seq_rm(llama_get_memory(ctx_.get()), seq_id, -1, -1);
+    clear_cells(seq_id);
 }
 
 int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
@@ -53,33 +47,6 @@ int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bo
     }
     sequences_[dst] = std::move(prefix);
     return sequences_[dst].n_past();
-}
-
-// cells before position `end`, into an empty sequence
-void mtp_drafter::copy_cells(llama_seq_id src, llama_seq_id dst, int32_t end) {
-    const llama_memory_t mem = llama_get_memory(ctx_.get());
-    if (shares_cells_) {
-        llama_memory_seq_cp(mem, src, dst, 0, end);
-        return;
-    }
-    // each sequence has cells of its own, of which llama.cpp copies all or none, and late
-    const std::vector<uint8_t> cells = save_cells(src);
-    load_cells(cells.data(), cells.size(), dst);
-    llama_memory_seq_rm(mem, dst, end, -1);
-}
-
-std::vector<uint8_t> mtp_drafter::save_cells(llama_seq_id seq_id) const {
-    std::vector<uint8_t> cells(llama_state_seq_get_size(ctx_.get(), seq_id));
-    cells.resize(llama_state_seq_get_data(ctx_.get(), cells.data(), cells.size(), seq_id));
-    return cells;
-}
-
-void mtp_drafter::load_cells(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id) {
-    const abort_guard guard;
-    if (llama_state_seq_set_data(ctx_.get(), cells, n_bytes, seq_id) == 0) {
-        llama_memory_seq_rm(llama_get_memory(ctx_.get()), seq_id, -1, -1);
-        throw error("the draft's context does not take the saved state: it is damaged, or there is no room for it");
-    }
 }
 
 std::vector<uint8_t> mtp_drafter::state_get(llama_seq_id seq_id) {
@@ -110,7 +77,7 @@ void mtp_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq
         throw std::invalid_argument("not a state of an MTP draft, or truncated");
     }
     if (header.fingerprint != fingerprint_ || header.n_embd != n_embd_) {
-        throw incompatible_draft_error(format("the saved state belongs to another model than '%s'", path_.c_str()));
+        throw incompatible_draft_error(format("the saved state belongs to another model than '%s'", path().c_str()));
     }
     const saved_sequence & saved   = header.sequence;
     const int32_t          n_slots = sequences_.n_slots(saved);
@@ -124,15 +91,7 @@ void mtp_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq
     restart(0, seq_id);
     if (header.n_cells > 0) {
         load_cells(src, header.n_cells, seq_id);
-        const llama_memory_t mem = llama_get_memory(ctx_.get());
-        llama_memory_seq_rm(mem, seq_id, saved.pos_start + n_slots, -1);
-        // of a window llama.cpp saves what is still seen
-        if (llama_memory_seq_pos_min(mem, seq_id) < saved.pos_start ||
-            llama_memory_seq_pos_max(mem, seq_id) != saved.pos_start + n_slots - 1) {
-            llama_memory_seq_rm(mem, seq_id, -1, -1);
-            throw std::invalid_argument(
-                "the saved state of the draft is damaged: its positions are not what they were");
-        }
+        check_cells(seq_id, saved.pos_start, saved.pos_start + n_slots);
     }
     sequences_[seq_id] = std::move(loaded);
 }

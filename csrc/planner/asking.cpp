@@ -20,7 +20,7 @@ constexpr float   n_right_news     = 3.0f; // right guesses, and standard deviat
 
 bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
     const int32_t n_base  = n_seqs + n_rows_extra;
-    const float   t_plain = pass_us(n_base, n_seqs);
+    const float   t_plain = target_->at(n_base);
     const float   plain   = static_cast<float>(n_seqs) / (t_plain + t_other_us_);
     float         gain    = 0.0f;
     float         cum     = 1.0f;
@@ -28,7 +28,7 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
         cum *= q_best;
         gain += static_cast<float>(n_seqs) * cum;
         const float t_draft = begin_->at(n_seqs * depth) + levels_us(depth - 1, n_seqs);
-        if (gain > plain * (pass_us(n_base + n_seqs * depth, n_seqs) - t_plain + t_draft)) {
+        if (gain > plain * (target_->at(n_base + n_seqs * depth) - t_plain + t_draft)) {
             return true;
         }
     }

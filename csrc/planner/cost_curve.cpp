@@ -19,9 +19,6 @@ constexpr float step_n         = 0.003f * 0.003f;
 constexpr float surprise_max   = 0.5f; // one timing says no more than this, whatever interrupted it
 constexpr float far_below      = 0.5f; // but nothing makes a pass faster than it is
 
-constexpr int32_t n_pad_max = 7;     // kernels take four or eight rows at once
-constexpr float   pad_gain  = 0.95f; // less than this is within what timings vary
-
 } // namespace
 
 cost_curve::cost_curve(const std::map<int32_t, double> & measured) : measured_(measured), drift_variance_(prior_drift) {
@@ -51,18 +48,6 @@ void cost_curve::set_last(int32_t n) {
     for (int32_t m = n + 1; m <= n_max; ++m) {
         now_[m] = now_[n] * static_cast<float>(m) / static_cast<float>(n);
     }
-}
-
-int32_t cost_curve::n_pad(int32_t n, int32_t step, int32_t n_most) const {
-    int32_t best   = 0;
-    float   t_best = pad_gain * at(n);
-    for (int32_t more = step; more <= std::min(n_most, n_pad_max) && n + more <= n_max; more += step) {
-        if (at(n + more) < t_best) {
-            t_best = at(n + more);
-            best   = more;
-        }
-    }
-    return best;
 }
 
 void cost_curve::observe(int32_t n, double t_us) {

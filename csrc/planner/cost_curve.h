@@ -28,10 +28,6 @@ class cost_curve {
         return n <= n_max ? now_[n] * drift_ : now_[n_max] * drift_ * static_cast<float>(n) / n_max;
     }
 
-    // rows to add to a pass over n rows, `step` at a time and at most n_most, because more rows take clearly less time:
-    // some kernels take rows by four, and each one that is left over takes as long as four. 0 where nothing is gained
-    int32_t n_pad(int32_t n, int32_t step = 1, int32_t n_most = n_max) const;
-
     // a real pass over n rows took so long
     void observe(int32_t n, double t_us);
 

@@ -85,35 +85,18 @@ void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector
     }
 }
 
-int32_t planner::n_pad(int32_t n_rows, int32_t n_seqs) const {
-    if (!params_.pads || n_seqs < 1) {
-        return 0;
-    }
-    if (!params_.uniform) {
-        return target_->n_pad(n_rows);
-    }
-    if (n_rows % n_seqs != 0) {
-        return 0; // the batch is cut to pieces anyway
-    }
-    // as many behind each sequence, or as many as one of them has in sequences that nobody uses now
-    const int32_t n_each = n_rows / n_seqs;
-    const int32_t behind = target_->n_pad(n_rows, n_seqs);
-    const int32_t beside = target_->n_pad(n_rows, n_each, n_each * (params_.n_seq_max - n_seqs));
-    return target_->at(n_rows + beside) < target_->at(n_rows + behind) ? beside : behind;
-}
-
 void planner::set_price(int32_t n_seqs, int32_t n_rows_extra) {
     n_seqs_              = n_seqs;
     n_base_              = n_seqs + n_rows_extra;
-    const float  t_plain = pass_us(n_seqs, n_seqs), t_base = pass_us(n_base_, n_seqs);
+    const float  t_plain = target_->at(n_seqs), t_base = target_->at(n_base_);
     const double plain = n_seqs / (static_cast<double>(t_plain) + t_other_us_);
     price_             = plain * std::max(1.0f, speedup_tokens_ / speedup_time_);
     const bool replays = params_.replays && n_seqs == 1;
     for (size_t n = 0; n < cost_.size(); ++n) {
         const auto  n_rows = n_base_ + static_cast<int32_t>(n);
         const float price  = static_cast<float>(price_);
-        cost_[n]           = price * (pass_us(n_rows, n_seqs) - t_base);
-        replay_[n]         = replays ? replay_share * price * (pass_us(n_rows + 1, n_seqs) - t_plain) : 0.0f;
+        cost_[n]           = price * (target_->at(n_rows) - t_base);
+        replay_[n]         = replays ? replay_share * price * (target_->at(n_rows + 1) - t_plain) : 0.0f;
     }
 }
 
@@ -286,7 +269,7 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
         if (has_text_ && value > 0.0f) {
             // What the text goes on to say is there in the next round too: a second is worth what this one gives
             const int32_t n_rows = n_base_ + static_cast<int32_t>(i) + 1;
-            const float   t_pass = pass_us(n_rows, n_seqs_) * (n_rows == 2 * target_->n_last() ? share_unseen : 1.0f);
+            const float   t_pass = target_->at(n_rows) * (n_rows == 2 * target_->n_last() ? share_unseen : 1.0f);
             const float   rate   = (static_cast<float>(n_seqs_) + gain) / (t_pass + t_other_us_);
             if (rate > best_rate) {
                 best_rate = rate;
@@ -384,13 +367,13 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     }
     target_->observe(n_rows, t_verify_us);
     t_other_us_ += rate_other * (static_cast<float>(t_other_us) - t_other_us_);
-    const float t_plain = pass_us(n_seqs_, n_seqs_) + t_other_us_;
+    const float t_plain = target_->at(n_seqs_) + t_other_us_;
     const float t_round = static_cast<float>(t_draft_us_ + t_verify_us + t_other_us);
     speedup_tokens_ += rate_price * (static_cast<float>(n_emitted_) / static_cast<float>(n_seqs_) - speedup_tokens_);
     speedup_time_ += rate_price * (t_round / t_plain - speedup_time_);
     if (drafted_ && !is_trial_) {
         // the extra rows too: plain decoding has none
-        const float t_more = pass_us(n_base_ + n_best_, n_seqs_) - pass_us(n_seqs_, n_seqs_) + t_expected_;
+        const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
         // what the head adds to what the text would have given without it
         const float text =

@@ -22,7 +22,6 @@ struct planner_params {
     int32_t n_seq_max    = 1;
     bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
     bool    replays      = false; // of a partly accepted chain the next pass evaluates all accepted tokens again
-    bool    pads         = false; // rows that nobody looks at may be added to a pass
 };
 
 struct planner_stats {
@@ -96,9 +95,6 @@ class planner {
     // Those of some texts do not wait even then: with these it is probed.
     bool may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
 
-    // Rows to add to a pass over n_rows of so many sequences, which nobody looks at: with them it takes less time.
-    int32_t n_pad(int32_t n_rows, int32_t n_seqs) const;
-
     // of the target's passes, of the draft's first graph and of its levels
     const std::shared_ptr<cost_curve> & target_costs() const { return target_; }
     const std::shared_ptr<cost_curve> & begin_costs() const { return begin_; }
@@ -159,9 +155,6 @@ class planner {
         float  place;
         size_t request;
     };
-
-    // microseconds of the target's pass over n_rows of so many sequences, with what is added to it
-    float pass_us(int32_t n_rows, int32_t n_seqs) const { return target_->at(n_rows + n_pad(n_rows, n_seqs)); }
 
     void   check(llama_seq_id seq_id) const;
     void   check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,

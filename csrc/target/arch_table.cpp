@@ -112,14 +112,20 @@ arch_graph find_arch_graph(const std::string & arch) {
     return it == table.end() ? arch_graph() : it->second;
 }
 
+static const char * const streams =
+    "its layers hand on several streams, none of which is the hidden state that a head reads";
+
+const char * why_no_text(const std::string & arch) {
+    const char * why = why_no_target(arch);
+    return why == streams ? nullptr : why;
+}
+
 const char * why_no_target(const std::string & arch) {
     static const char * const encoder   = "it only encodes";
     static const char * const embedding = "it is an embedding model";
     static const char * const diffusion = "it is a diffusion model, which fills in masks and has no next token";
     static const char * const draft     = "it is itself a draft";
     static const char * const audio     = "it makes audio, not text";
-    static const char * const streams =
-        "its layers hand on several streams, none of which is the hidden state that a head reads";
 
     static const std::map<std::string, const char *> table = {
         { "bert", encoder },

@@ -40,6 +40,9 @@ arch_graph find_arch_graph(const std::string & arch);
 // Why no head can stand behind an architecture, for a message; null if one can
 const char * why_no_target(const std::string & arch);
 
+// the same for drafters that read nothing of it but tokens
+const char * why_no_text(const std::string & arch);
+
 // is this the name of a tensor that may enter layer 0? A graph can have several: the last one does
 bool is_embd_name(const char * name);
 

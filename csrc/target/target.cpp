@@ -177,52 +177,7 @@ void target::add_media(const batch_part & part) {
     }
 }
 
-// Behind all other rows, so that they can be left out again.
-void target::add_pads(const std::vector<batch_part> & parts, int32_t n_pad) {
-    const auto n_parts = static_cast<int32_t>(parts.size());
-    if (n_pad <= 0 || batch_.is_media() || memory_.kind() != rollback_kind::trim ||
-        batch_.n_tokens() + n_pad > std::min(n_batch_, n_ubatch_)) {
-        return;
-    }
-    std::vector<llama_seq_id> behind;
-    for (const auto & part : parts) {
-        behind.push_back(part.seq_id);
-    }
-    if (!memory_.is_pooled() && n_pad % n_parts != 0) {
-        const auto n_each = static_cast<int32_t>(parts.front().tokens.size());
-        const auto first  = behind.back() + 1;
-        if (n_pad % n_each != 0 || first + n_pad / n_each > memory_.n_seqs()) {
-            return;
-        }
-        behind.clear();
-        for (llama_seq_id s = first; s < first + n_pad / n_each; ++s) {
-            behind.push_back(s);
-        }
-    }
-    std::map<llama_seq_id, llama_pos> next;
-    for (const llama_seq_id s : behind) {
-        next[s] = memory_.position(s, memory_.n_past(s));
-    }
-    for (const auto & [s, extent] : batch_.extents()) {
-        next[s] = extent.next;
-    }
-    for (int32_t i = 0; i < n_pad; ++i) {
-        const llama_seq_id s = behind[static_cast<size_t>(i) % behind.size()];
-        batch_.add_pad(parts.front().tokens.back(), next[s]++, s);
-    }
-}
-
-// have the memory forget them, or leave them out of a batch that was not decoded
-void target::drop_pads() {
-    if (is_decoded_) {
-        for (int32_t i = 0; i < batch_.n_pads(); ++i) {
-            llama_memory_seq_rm(llama_get_memory(ctx_), batch_.pad_seq_id(i), batch_.pad_pos(i), -1);
-        }
-    }
-    batch_.drop_pads();
-}
-
-void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
+void target::decode(const std::vector<batch_part> & parts) {
     if (parts.empty()) {
         throw std::invalid_argument("no tokens to decode");
     }
@@ -264,7 +219,6 @@ void target::decode(const std::vector<batch_part> & parts, int32_t n_pad) {
             add_chain(part);
         }
     }
-    add_pads(parts, n_pad);
     try {
         run();
     } catch (...) {
@@ -372,11 +326,7 @@ void target::run() {
         }
         const abort_guard  guard(abort_guard::outside_kernels);
         const causal_scope causal(ctx_, batch_.is_causal());
-        int32_t            ret = decode_rows();
-        if (ret == 1 && batch_.n_pads() > 0) {
-            drop_pads();
-            ret = decode_rows();
-        }
+        const int32_t      ret = decode_rows();
         if (ret == 1) {
             throw context_full_error(
                 format("no room for %d tokens in the context (n_ctx = %d): shorten the text or enlarge n_ctx",
@@ -407,7 +357,6 @@ void target::run() {
         throw error(format("llama_decode failed: %s", e.what()));
     }
     is_decoded_ = true;
-    drop_pads();
     t_decode_us_ += ggml_time_us() - t_start;
 }
 

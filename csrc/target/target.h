@@ -32,10 +32,7 @@ class target {
 
     // One llama_decode for all parts, each of another sequence: forget its tokens from n_past on and evaluate these
     // there. If it throws, every memory ends at n_past or before it.
-    // n_pad: padding rows to add, since some kernels take less time for four rows than for two. They stand behind the
-    // parts by turns and are removed from the memory at once. In streams, whose parts must have the same number of
-    // rows, that number may stand behind other sequences instead. Without room for them they are left out
-    void decode(const std::vector<batch_part> & parts, int32_t n_pad = 0);
+    void decode(const std::vector<batch_part> & parts);
 
     // the general form. Nothing is forgotten before; if it throws, what the batch had added is taken back
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
@@ -91,8 +88,6 @@ class target {
     void    add_tree(const batch_part & part);
     void    add_chain(const batch_part & part);
     void    add_media(const batch_part & part);
-    void    add_pads(const std::vector<batch_part> & parts, int32_t n_pad);
-    void    drop_pads();
     int32_t decode_rows();
     void    run();
 

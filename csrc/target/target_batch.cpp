@@ -11,7 +11,6 @@ void target_batch::clear() {
     n_seq_ids_.clear();
     seq_ids_.clear();
     logits_.clear();
-    n_pads_ = 0;
     row_idxs_.clear();
     row_tokens_.clear();
     row_pos_.clear();
@@ -29,21 +28,6 @@ void target_batch::add(llama_token token, llama_pos pos, const llama_seq_id * se
     n_seq_ids_.push_back(n_seq_ids);
     seq_ids_.insert(seq_ids_.end(), seq_ids, seq_ids + n_seq_ids);
     logits_.push_back(logits ? 1 : 0);
-}
-
-void target_batch::add_pad(llama_token token, llama_pos pos, llama_seq_id seq_id) {
-    add(token, pos, &seq_id, 1, /*logits =*/false, /*is_numbered =*/false);
-    n_pads_++;
-}
-
-void target_batch::drop_pads() {
-    const size_t n = tokens_.size() - static_cast<size_t>(n_pads_);
-    tokens_.resize(n);
-    pos_.resize(n);
-    n_seq_ids_.resize(n);
-    seq_ids_.resize(seq_ids_.size() - static_cast<size_t>(n_pads_));
-    logits_.resize(n);
-    n_pads_ = 0;
 }
 
 void target_batch::set_media(const media_piece & media) {

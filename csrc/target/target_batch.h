@@ -10,8 +10,7 @@
 
 namespace eagle3 {
 
-// The batch of one llama_decode. Callers number only the rows that they gave: those of a replay and padding rows, which
-// are the last ones, have no number.
+// The batch of one llama_decode. Callers number only the rows that they gave: those of a replay have no number.
 class target_batch {
   public:
     void clear();
@@ -19,10 +18,6 @@ class target_batch {
     // append a row of one or more sequences; is_numbered: the caller gave it
     void add(llama_token token, llama_pos pos, const llama_seq_id * seq_ids, int32_t n_seq_ids, bool logits,
              bool is_numbered = true);
-
-    // append a row without logits that only makes the batch faster to compute
-    void add_pad(llama_token token, llama_pos pos, llama_seq_id seq_id);
-    void drop_pads();
 
     // the rows are those of a piece of an image, whose embeddings replace their tokens; it must outlive the batch
     void set_media(const media_piece & media);
@@ -34,15 +29,10 @@ class target_batch {
     llama_batch to_llama();
 
     int32_t n_tokens() const { return static_cast<int32_t>(tokens_.size()); }
-    int32_t n_pads() const { return n_pads_; }
     bool    is_causal() const { return !media_ || media_->causal; }
     bool    is_media() const { return media_ != nullptr; }
 
     const std::vector<llama_token> & all_tokens() const { return tokens_; }
-
-    // where a padding row is
-    llama_seq_id pad_seq_id(int32_t i) const { return seq_ids_[seq_ids_.size() - n_pads_ + i]; }
-    llama_pos    pad_pos(int32_t i) const { return pos_[pos_.size() - n_pads_ + i]; }
 
     // by sequence: its lowest position, the one behind its last row, its rows with logits
     struct extent {
@@ -66,7 +56,6 @@ class target_batch {
     std::vector<llama_seq_id>   seq_ids_; // of all rows, one after the other
     std::vector<llama_seq_id *> seq_id_ptrs_;
     std::vector<int8_t>         logits_;
-    int32_t                     n_pads_ = 0;
 
     std::vector<int32_t>     row_idxs_;
     std::vector<llama_token> row_tokens_;

@@ -7,11 +7,13 @@
 #include "llama.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace eagle3 {
 
-static std::string find_why_no_target(const gguf_file & file, const std::string & arch) {
-    if (const char * why = why_no_target(arch)) {
+// why: what the architecture says
+static std::string find_why_no_target(const gguf_file & file, const std::string & arch, const char * why) {
+    if (why != nullptr) {
         return why;
     }
     // embedding models have the architecture of the model that they were made from
@@ -58,7 +60,8 @@ target_info read_target_info(const std::string & path) {
     }
     res.n_layer = static_cast<int32_t>(n_layer);
 
-    res.why_no_target          = find_why_no_target(file, res.arch);
+    res.why_no_target          = find_why_no_target(file, res.arch, why_no_target(res.arch));
+    res.why_no_text            = find_why_no_target(file, res.arch, why_no_text(res.arch));
     const arch_graph  graph    = find_arch_graph(res.arch);
     const std::string block    = "blk." + std::to_string(n_layer_all - n_nextn) + ".nextn.eh_proj.weight";
     const bool        is_split = file.get_int("split.count").value_or(1) > 1; // it may be in another file
@@ -87,6 +90,55 @@ token_difference compare_tokens(const std::string & path_a, const std::string & 
         }
     }
     return res;
+}
+
+// a token as text for an error, with its bytes
+static std::string quoted(std::string_view text) {
+    return "'" + std::string(text.substr(0, 64)) + "'";
+}
+
+std::string find_vocab_difference(const std::string & path_tgt, const std::string & path_dft) {
+    constexpr size_t n_named = 5;   // <unk>, <s>, </s>, ... are named as one likes
+    constexpr size_t n_more  = 128; // padding to a round number
+    const gguf_file  tgt(path_tgt);
+    const gguf_file  dft(path_dft);
+
+    const std::string model     = "tokenizer.ggml.model";
+    const std::string model_tgt = tgt.get_str(model).value_or("none");
+    const std::string model_dft = dft.get_str(model).value_or("none");
+    if (model_tgt != model_dft) {
+        return format("%s is '%s' of the target and '%s' of the draft", model.c_str(), model_tgt.c_str(),
+                      model_dft.c_str());
+    }
+    const std::string key        = "tokenizer.ggml.tokens";
+    const auto        tokens_tgt = tgt.get_str_array(key);
+    const auto        tokens_dft = dft.get_str_array(key);
+    const auto        n_tgt      = static_cast<size_t>(read_target_info(path_tgt).n_vocab);
+    const auto        n_dft      = static_cast<size_t>(read_target_info(path_dft).n_vocab);
+    if (std::max(n_tgt, n_dft) - std::min(n_tgt, n_dft) > n_more) {
+        return format("the target has %zu tokens, the draft %zu", n_tgt, n_dft);
+    }
+    for (size_t i = n_named; i < std::min(tokens_tgt.size(), tokens_dft.size()); ++i) {
+        if (tokens_tgt[i] != tokens_dft[i]) {
+            return format("token %zu is %s of the target and %s of the draft", i, quoted(tokens_tgt[i]).c_str(),
+                          quoted(tokens_dft[i]).c_str());
+        }
+    }
+    for (const char * name : { "bos", "eos" }) {
+        const std::string add = format("tokenizer.ggml.add_%s_token", name);
+        const std::string id  = format("tokenizer.ggml.%s_token_id", name);
+        if (tgt.get_bool(add).value_or(false) != dft.get_bool(add).value_or(tgt.get_bool(add).value_or(false))) {
+            return format("%s is %s of the target and not of the draft", add.c_str(),
+                          tgt.get_bool(add).value_or(false) ? "true" : "false");
+        }
+        const auto id_tgt = tgt.get_int(id);
+        const auto id_dft = dft.get_int(id);
+        if (tgt.get_bool(add).value_or(false) && id_tgt && id_dft && *id_tgt != *id_dft) {
+            return format("%s is %lld of the target and %lld of the draft", id.c_str(), static_cast<long long>(*id_tgt),
+                          static_cast<long long>(*id_dft));
+        }
+    }
+    return "";
 }
 
 } // namespace eagle3

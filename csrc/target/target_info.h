@@ -25,6 +25,7 @@ struct target_info {
     std::vector<int32_t> boundaries;
     // why no head can stand behind it, empty if one can
     std::string          why_no_target;
+    std::string          why_no_text; // why nothing can draft for it, nor it for others
 };
 
 // throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
@@ -39,5 +40,10 @@ struct token_difference {
 };
 
 token_difference compare_tokens(const std::string & path_a, const std::string & path_b);
+
+// Why the tokens of one model are not another one's: the first difference in tokenizer, number, texts or special
+// tokens, as a sentence; empty if they are. As in llama.cpp, the first five tokens may have other texts, and one
+// vocabulary may have up to 128 tokens more, which are padding.
+std::string find_vocab_difference(const std::string & path_tgt, const std::string & path_dft);
 
 } // namespace eagle3

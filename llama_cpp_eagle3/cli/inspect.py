@@ -9,7 +9,7 @@ from ..errors import Eagle3Error
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("head", metavar="FILE", help="a GGUF head or a checkpoint folder")
+    parser.add_argument("head", metavar="FILE", help="a GGUF head, a small model in GGUF, or a checkpoint folder")
     parser.add_argument("--target", metavar="TARGET", help="the target's GGUF or folder, to see if they fit")
 
 

@@ -47,5 +47,5 @@ def why_no_draft(args: argparse.Namespace) -> str:
     if args.spec_type == ():
         return "--spec-type none"
     if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
-        return "no head was given: -md takes one, and --spec-type ngram-simple needs none"
+        return "no head was given: -md takes one, or a small model, and --spec-type ngram-simple needs none"
     return ""

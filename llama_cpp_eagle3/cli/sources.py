@@ -10,13 +10,13 @@ from .flags.draft import TEXT_TYPES
 
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether a head is to draft, if there is one."""
+    """Whether a head or a small model is to draft, if there is one."""
     types = getattr(args, "spec_type", None)  # not every command has it
-    return types is None or "draft-eagle3" in types
+    return types is None or "draft-eagle3" in types or "draft-simple" in types
 
 
 def head_of(args: argparse.Namespace) -> str | None:
-    """The head's file, if it is to draft."""
+    """The file of a head or a small model, if it is to draft."""
     return args.model_draft if uses_head(args) else None
 
 
@@ -34,7 +34,7 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    models = {"draft-eagle3": "head", "draft-mtp": "mtp"}
+    models = {"draft-eagle3": "head", "draft-mtp": "mtp", "draft-simple": "simple"}
     sources = [*(models[name] for name in models if name in types), *(["ngram"] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import _core
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
+from ..simple import is_model
 from .boundaries import IDS_KEY
 from .checkpoint import read_checkpoint
 from .gguf_file import key_values, open_gguf
@@ -20,7 +21,7 @@ _ON_OFF = {True: "on", False: "off"}
 
 @dataclass(frozen=True)
 class Report:
-    """Facts about a head as (name, value), and whether it fits the target that it was held against."""
+    """Facts about a head or a small model as (name, value), and whether it fits the target that it was held against."""
 
     path: Path
     facts: tuple[tuple[str, str], ...]
@@ -32,10 +33,10 @@ class Report:
 
 
 def inspect(path: str | Path, target: str | Path | None = None) -> Report:
-    """Say what a head is.
+    """Say what a head, or a small model that drafts by itself, is.
 
     Args:
-        path: a GGUF head or a checkpoint folder.
+        path: a GGUF head, a small model in GGUF, or a checkpoint folder.
         target: the target's GGUF or Hugging Face folder, to say whether they fit.
 
     Raises:
@@ -128,7 +129,30 @@ def _upstream(lacking: tuple[str, ...]) -> str:
     return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
 
 
+def _inspect_model(path: Path, target_path: Path | None) -> Report:
+    """A small model that may draft by itself."""
+    info = _core.read_target(str(path))
+    facts = [
+        ("file", f"{path} (GGUF, {path.stat().st_size / 1e6:.1f} MB)"),
+        ("family", f"a small model ({info.arch}) of the target's vocabulary: it drafts by itself"),
+        ("layers", f"{info.n_layer} of width {info.n_embd}"),
+        ("vocabulary", f"{info.n_vocab} tokens"),
+        ("shared with target", "nothing"),
+        ("llama.cpp", "can run it (draft-simple)"),
+    ]
+    misfit = None
+    if target_path:
+        try:
+            check_pair(str(target_path), str(path))
+        except IncompatibleDraftError as e:
+            misfit = e
+        facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
+    if is_model(str(path)):
+        return _inspect_model(path, target_path)
     head = _core.read_head(str(path))
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}

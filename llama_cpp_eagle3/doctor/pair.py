@@ -41,6 +41,8 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     try:
         pair = check_pair(target, head)
         check_file(target, {}, True)
+        if pair.small is not None and head is not None:
+            check_file(head, {}, True)
         sizes = [size_of(path) for path in (target, head) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
@@ -56,11 +58,15 @@ def check_files(target: str, head: str | None) -> list[Finding]:
         advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
         why = f": {info.why_no_target}" if info.why_no_target else ""
         return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
+    gpus = [device.memory[0] for device in local_accelerators()]
+    memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
+    if pair.small is not None:
+        small = pair.small
+        text = f"small model '{head}': {small.arch}, {small.n_layer} layers of width {small.n_embd}"
+        return [*found, Finding("ok", f"{text}, {sizes[1] / 2**20:.0f} MiB"), Finding("ok", "they fit"), *memory]
     assert pair.head is not None
     why = f" ({pair.head.boundaries_why})" if pair.head.boundaries_why else ""
     text = f"head '{head}': {pair.head.dialect} dialect, reads {list(pair.boundaries)}{why}, {sizes[1] / 2**20:.0f} MiB"
-    gpus = [device.memory[0] for device in local_accelerators()]
-    memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
     return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
 
 

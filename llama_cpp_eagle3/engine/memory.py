@@ -179,7 +179,7 @@ class Memory:
         if drafts:
             self.target.accept_batch([x.sequence.seq_id for x in drafts], [x.path for x in drafts])
         drafter, tap = self.drafter, self.tap
-        if drafter is None or tap is None or not has_rows:
+        if drafter is None or (tap is None and drafter.n_embd_feat) or not has_rows:
             return
         seen = []
         for x, waits in zip(scheduled, may_wait, strict=True):

@@ -20,6 +20,8 @@ from .slots import Slots
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
+_MODELS = {"head", "mtp", "simple"}
+"""Sources that are a drafter."""
 
 
 class Proposer(Protocol):
@@ -130,7 +132,7 @@ class AutoProposer:
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter
-        if drafter is None or not {"head", "mtp"} & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
+        if drafter is None or not _MODELS & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
             return 0
         return s.draft.n_max
 
@@ -249,12 +251,6 @@ class Proposers:
         if self.override is not None or s.draft.mode not in ("auto", "off"):
             return False
         return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
-
-    def n_pad(self, step: Step, n_seqs: int) -> int:
-        """Rows to add to a batch because they make it faster."""
-        if self._auto is None or step.n_prefill_rows:
-            return 0
-        return self._auto.planner.n_pad(step.n_rows, n_seqs)
 
     @contextmanager
     def _noise_shown(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:

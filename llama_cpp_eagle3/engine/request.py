@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._core import Target
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "mtp", "ngram"]
+DraftSource = Literal["head", "mtp", "simple", "ngram"]
 
 
 _DEFAULT = Sampling()

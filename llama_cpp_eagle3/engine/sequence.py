@@ -235,7 +235,7 @@ class Step:
 
     scheduled: list[ScheduledSequence]
     n_rows: int = 0
-    """Of the batch, tokens that are evaluated again and padding included."""
+    """Of the batch, tokens that are evaluated again included."""
     n_prefill_rows: int = 0
     """Of them, of prompts."""
     n_own_rows: int = 0

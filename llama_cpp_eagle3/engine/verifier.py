@@ -46,9 +46,7 @@ class Verifier:
             batch = self._shorten(step)
         if batch:
             self._forget_rows()
-            n_pad = self.proposers.n_pad(step, len(batch))
-            step.n_rows += n_pad
-            target.decode_parts(batch, n_pad)
+            target.decode_parts(batch)
             self._n_batches = target.n_batches
         self._owners = [scheduled.sequence for scheduled in step.scheduled]
 

@@ -185,7 +185,6 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
     options.setdefault("text", engine.ngram)
-    options.setdefault("pads", engine.target.rollback_kind == "trim")
     return Planner(
         drafter,
         CostCurve(costs.target),

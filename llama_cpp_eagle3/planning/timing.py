@@ -106,7 +106,7 @@ def measure_draft(
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
     """
     drafter, tap = engine.drafter, engine.memory.tap
-    if drafter is None or tap is None:
+    if drafter is None or (tap is None and drafter.n_embd_feat):
         return {}, {}
     limit = limit or Limit()
     if drafter.is_parallel:
@@ -116,6 +116,7 @@ def measure_draft(
 
     def catch_up(n: int) -> float:
         drafter.reset(0)
+        n -= drafter.n_waiting(0)  # a small model has the row of the last token besides
         drafter.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
         start = perf_counter()
         drafter.begin([0], [token], n_top)
@@ -164,7 +165,7 @@ def _in_rounds(run: Callable[[], float], end: float, t_row: float, limit: Limit)
 
 
 def _measure_parallel(
-    engine: Engine, drafter: Drafter, tap: FeatureTap, seconds: float, limit: Limit
+    engine: Engine, drafter: Drafter, tap: FeatureTap | None, seconds: float, limit: Limit
 ) -> tuple[dict[int, float], dict[int, float]]:
     """The same for a head that drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)

@@ -111,9 +111,10 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
+    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "simple": "draft-simple", "ngram": "ngram-simple"}
     if draft.mode != "auto":
-        return "none" if draft.mode == "off" else "draft-mtp" if "mtp" in draft.sources else "draft-eagle3"
-    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
+        models = [names[source] for source in draft.sources if source != "ngram"]
+        return "none" if draft.mode == "off" else ",".join(models) or "draft-eagle3"
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

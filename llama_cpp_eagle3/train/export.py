@@ -1,4 +1,4 @@
-"""GGUF writers for the target and for the head, with PyPI ``gguf``."""
+"""The GGUF of a target that was trained here, with PyPI ``gguf``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ SOURCE = "CPython standard library"
 
 @dataclass(frozen=True)
 class About:
-    """What files say of themselves; the defaults are the bundled pair's."""
+    """What a file says of itself; the defaults are the bundled target's."""
 
     name: str = "pystdlib 8M"
     target: str = f"small language model of Python code, trained on the {SOURCE}"
-    head: str = f"EAGLE-3 head for pystdlib 8M, trained on the {SOURCE} and on the target's own text"
     license: str = "PSF-2.0"
     chat_template: str = ""
 
@@ -56,12 +55,12 @@ def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     writer.add_add_eos_token(False)
 
 
-def add_sizes(writer: gguf.GGUFWriter, cfg: Config, n_layer: int, n_ff: int) -> None:
-    """The hyperparameters that target and head both have."""
+def add_sizes(writer: gguf.GGUFWriter, cfg: Config) -> None:
+    """Hyperparameters."""
     writer.add_context_length(cfg.n_ctx)
     writer.add_embedding_length(cfg.n_embd)
-    writer.add_block_count(n_layer)
-    writer.add_feed_forward_length(n_ff)
+    writer.add_block_count(cfg.n_layer)
+    writer.add_feed_forward_length(cfg.n_ff)
     writer.add_head_count(cfg.n_head)
     writer.add_head_count_kv(cfg.n_head_kv)
     writer.add_key_length(cfg.n_embd_head)
@@ -108,7 +107,7 @@ def write_target(model: Llama, tokenizer: Path, path: Path, about: About = _BUND
     writer.add_name(about.name)
     writer.add_description(about.target)
     writer.add_license(about.license)
-    add_sizes(writer, cfg, cfg.n_layer, cfg.n_ff)
+    add_sizes(writer, cfg)
     add_tokenizer(writer, tokenizer)
     if about.chat_template:
         writer.add_chat_template(about.chat_template)
@@ -118,28 +117,4 @@ def write_target(model: Llama, tokenizer: Path, path: Path, about: About = _BUND
         add_layer(writer, il, block.attn, block.ffn)
         add_vector(writer, f"blk.{il}.ffn_norm", block.ffn_norm.weight)
     add_vector(writer, "output_norm", model.norm.weight)
-    finish(writer)
-
-
-def write_head(head: nn.Module, d2t: np.ndarray, tokenizer: Path, path: Path, about: About = _BUNDLED) -> None:
-    """The head as a GGUF of architecture ``eagle3``, as llama.cpp's own loader wants it; it shares the embedding."""
-    cfg: Config = head.cfg
-    writer = gguf.GGUFWriter(path, "eagle3")
-    writer.add_name(f"{about.name} EAGLE-3")
-    writer.add_description(about.head)
-    writer.add_license(about.license)
-    add_sizes(writer, cfg, 1, head.n_ff)
-    add_tokenizer(writer, tokenizer)
-    writer.add_array("eagle3.target_layers", [int(b) for b in cfg.boundaries])
-    writer.add_uint32("eagle3.target_hidden_size", cfg.n_embd)
-    writer.add_bool("eagle3.norm_before_residual", False)
-    writer.add_bool("eagle3.norm_before_fc", False)
-    add_matrix(writer, "fc", head.fc.weight)
-    add_vector(writer, "blk.0.attn_norm", head.attn_norm.weight)
-    add_vector(writer, "blk.0.attn_norm_2", head.hidden_norm.weight)
-    add_layer(writer, 0, head.attn, head.ffn)
-    add_vector(writer, "blk.0.ffn_norm", head.ffn_norm.weight)
-    add_vector(writer, "output_norm", head.norm.weight)
-    add_matrix(writer, "output", head.lm_head.weight)
-    writer.add_tensor("d2t", np.asarray(d2t, dtype=np.int64))
     finish(writer)

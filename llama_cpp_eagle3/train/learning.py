@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +53,15 @@ class Loss:
         n = len(other.right)
         self.right = [a + b for a, b in zip(self.right or [0.0] * n, other.right, strict=True)]
         self.n_right = [a + b for a, b in zip(self.n_right or [0.0] * n, other.n_right, strict=True)]
+
+    @classmethod
+    def sum(cls, parts: Iterable[Loss]) -> Loss:
+        """Of several."""
+        whole = cls()
+        for part in parts:
+            if part.right:
+                whole.add(part)
+        return whole
 
     @property
     def mean(self) -> float:
@@ -108,6 +118,17 @@ class Rounds:
     n_accepted: int = 0
     seen: list[int] = field(default_factory=list)
     right: list[int] = field(default_factory=list)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Rounds]) -> Rounds:
+        """Of several."""
+        whole = cls()
+        for part in parts:
+            whole.n_rounds, whole.n_accepted = whole.n_rounds + part.n_rounds, whole.n_accepted + part.n_accepted
+            n = max(len(whole.seen), len(part.seen))
+            whole.seen = [a + b for a, b in zip(whole.seen or [0] * n, part.seen or [0] * n, strict=True)]
+            whole.right = [a + b for a, b in zip(whole.right or [0] * n, part.right or [0] * n, strict=True)]
+        return whole
 
     @property
     def mean_length(self) -> float:

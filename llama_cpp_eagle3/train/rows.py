@@ -200,21 +200,27 @@ def half(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 class Source:
     """Samples of texts: from the cache folder if there is one and it has them, else from the target."""
 
-    def __init__(self, extractor: Extractor, cache: Path | None) -> None:
+    def __init__(self, extractor: Extractor | None, cache: Path | None) -> None:
+        """No extractor: the cache has all samples."""
         self.extractor, self.cache = extractor, cache
 
     def get(self, text: Text) -> Sample:
         """One of them."""
         if self.cache is None:
-            return self.extractor(text)
+            return self._extract(text)
         path = cache_path(self.cache, text.id)
         if path.exists():
             found = Sample(text.id, text.n_prompt, text.temperature, **load_file(path))
             if found.tokens.tolist() == text.tokens:
                 return found
-        sample = self.extractor(text)
+        sample = self._extract(text)
         sample.save(path)
         return sample
+
+    def _extract(self, text: Text) -> Sample:
+        if self.extractor is None:
+            raise FileNotFoundError(f"'{self.cache}' has no rows of text {text.id}")
+        return self.extractor(text)
 
     def stream(self, texts: Iterable[Text], n_ahead: int = 8) -> Iterator[Sample]:
         """All of them in order, prepared by another thread while the head learns; at most `n_ahead` wait."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -28,6 +29,7 @@ from .checkpoint import draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .eagle import Head, Norms
 from .measure import measure
+from .ranks import Ranks, joined
 from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
 from .trainer import STATE, Settings, Trainer, split
 
@@ -90,10 +92,24 @@ def run(job: Job) -> None:
         ValueError: something that was given cannot work.
         Eagle3Error: the training came to an end before its time; what was made until then is kept.
     """
-    output_path(job.output, job.target, *job.files, job.init)
-    _check_folder(job)
     if job.n_threads:
         torch.set_num_threads(job.n_threads)
+    with joined() as ranks:
+        head, texts = ranks.from_first(lambda: _begin(job))
+        extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading, **_place(job, ranks))
+        try:
+            trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training, ranks)
+            trainer.run()
+        finally:
+            extractor.close()
+    if ranks.is_first:
+        _end(job, trainer, texts)
+
+
+def _begin(job: Job) -> tuple[Head, list[Text]]:
+    """The head as it begins, and the texts."""
+    output_path(job.output, job.target, *job.files, job.init)
+    _check_folder(job)
     torch.manual_seed(job.training.seed)
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
     boundaries_of(job.target, job.layers)  # say no before the work begins
@@ -103,17 +119,22 @@ def run(job: Job) -> None:
     make_texts(job, store)
     texts = _usable(store.texts)
     split(texts)  # are there enough?
-    head = head or make_head(job, texts)
-    extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading)
-    try:
-        trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training)
-        trainer.run()
-    finally:
-        extractor.close()
+    return head or make_head(job, texts), texts
+
+
+def _place(job: Job, ranks: Ranks) -> dict[str, Any]:
+    """Where the target of a rank lies, if each has one: on a GPU of its own."""
+    if ranks.n_ranks == 1 or not job.n_gpu_layers:
+        return {}
+    return {"main_gpu": ranks.local_rank, "split_mode": llama_cpp.LLAMA_SPLIT_MODE_NONE}
+
+
+def _end(job: Job, trainer: Trainer, texts: Sequence[Text]) -> None:
+    """The best head as files, and what it is worth."""
     best = trainer.load_best()
     _say(f"best on held-out text: {json.dumps(best)}")
     draw(trainer.log, job.folder / "training.png")
-    write_head(job, head)
+    write_head(job, trainer.head)
     tell_worth(job, split(texts)[1])
 
 
@@ -278,6 +299,7 @@ def _check_folder(job: Job) -> None:
         "seed": job.training.seed,
         "ttt_steps": job.training.ttt_steps,
     }
+    told = {**ours, "batch": job.training.batch}
     if any((job.folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")) and path.exists():
         if not job.resume:
             raise ValueError(
@@ -293,7 +315,7 @@ def _check_folder(job: Job) -> None:
     elif job.resume:
         raise ValueError(f"--resume: '{job.folder}' holds no training that was begun")
     with whole_file(path) as part:
-        part.write_text(json.dumps(ours, indent=1) + "\n")
+        part.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _say(text: str) -> None:

@@ -10,10 +10,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llama_cpp_eagle3 import models
 
 from . import corpus, prompts
+from .data import Store
 
+HEAD_COMMAND = (
+    "llama-cpp-eagle3 train -m build/train/target.gguf -f build/train/prompts.jsonl -o build/train/draft.gguf "
+    "--outtype f16 -c {n_ctx} -n {max_tokens} --tokens {n_answer_tokens} --draft-vocab {draft_vocab} "
+    "--ttt-steps {ttt_steps} --batch {batch} --steps {steps}"
+)
 PAGE = """# The bundled pair
 
 | file | what | bytes | SHA-256 |
@@ -32,15 +40,14 @@ Both were trained by the scripts in `llama_cpp_eagle3/train` (see `docs/training
 - **Target**: Llama, {target_params:,} parameters; {target_steps} steps of {target_batch} windows of 512 tokens
   ({target_epochs} epochs, {target_minutes} minutes on 2 cores).
   Held-out loss {target_loss:.3f} per token, next token right {target_accuracy:.1%}.
-- **Head**: EAGLE-3, boundaries {boundaries}, draft vocabulary of {draft_vocab} tokens, {head_params:,} parameters,
-  trained on rows that the package's own tap took from the GGUF target, over {corpus_windows} windows of the training
-  files and {own_windows} windows continued by the target; {head_steps} steps of {head_batch} windows, {ttt_steps} draft
-  steps each ({head_minutes} minutes). On the target's greedy continuations of held-out text, draft length 4:
-  mean acceptance length {length} in PyTorch, conditional acceptance per position {conditional}.
+- **Head**: EAGLE-3, boundaries {boundaries}, draft vocabulary of {draft_vocab} tokens, trained by
+  `llama-cpp-eagle3 train` on {n_texts} texts of the GGUF target's own, {n_answer_tokens:,} tokens, which go on from
+  beginnings of the training files; {head_steps} steps of {batch} texts, {ttt_steps} draft steps each
+  ({head_minutes} minutes). On texts that were held out, draft length 4: mean acceptance length {length} simulated on
+  greedy text, conditional acceptance per position {conditional}.
 - **Commands** (with a number of steps in place of the time that was set, which the number of steps came from):
   `python -m llama_cpp_eagle3.train.target --steps {target_steps} --compile`,
-  `python -m llama_cpp_eagle3.train.head --steps {head_steps} --own {own_windows} --corpus {corpus_windows}`,
-  `python -m llama_cpp_eagle3.train.ship`. {note}
+  `{head_command}`, `python -m llama_cpp_eagle3.train.ship`. {note}
 - **Versions**: {versions}.
 
 `PROVENANCE.json` has all of it with the whole training log; `prompts.json` holds 40 prompts cut from the held-out
@@ -64,8 +71,25 @@ def provenance(work: Path, folder: Path, note: str) -> dict[str, Any]:
         },
         "corpus": json.loads((work / "corpus.json").read_text()),
         "target": json.loads((work / "target.json").read_text()),
-        "head": json.loads((work / "head.json").read_text()),
+        "head": head_facts(work / "draft.gguf.work"),
         "versions": {name: version(name) for name in ("torch", "tokenizers", "gguf", "numpy", "llama-cpp-python")},
+    }
+
+
+def head_facts(work: Path) -> dict[str, Any]:
+    """What `llama-cpp-eagle3 train` left in its work folder, and the best of its evaluations."""
+    settings, log = (json.loads((work / f"{name}.json").read_text()) for name in ("settings", "log"))
+    store = Store(work)
+    best = min(log, key=lambda entry: float(entry["loss"]))
+    return {
+        "draft_vocab": len(np.load(work / "d2t.npy")),
+        "n_texts": len(store.texts),
+        "n_answer_tokens": store.n_tokens,
+        "steps": log[-1]["step"],
+        "minutes": round(log[-1]["seconds"] / 60, 1),
+        "best": best,
+        "log": log,
+        **{name: settings[name] for name in ("ttt_steps", "batch", "max_tokens", "n_ctx", "seed")},
     }
 
 
@@ -83,12 +107,13 @@ def page(facts: dict[str, Any]) -> str:
         target_params=target["n_params"],
         target_loss=target["log"][-1]["loss"],
         target_accuracy=target["log"][-1]["accuracy"],
-        head_params=head["n_params"],
-        length=head["log"][-1]["mean_acceptance_length"],
-        conditional=" / ".join(f"{c:.2f}" for c in head["log"][-1]["conditional"]),
+        length=head["best"]["length"],
+        conditional=" / ".join(f"{c:.2f}" for c in head["best"]["accepted"]),
+        head_command=HEAD_COMMAND.format(**head),
+        head_steps=head["steps"],
+        head_minutes=head["minutes"],
         **{f"target_{key}": target[key] for key in ("steps", "batch", "epochs", "minutes")},
-        **{f"head_{key}": head[key] for key in ("steps", "batch", "minutes")},
-        **{key: head[key] for key in ("draft_vocab", "corpus_windows", "own_windows", "ttt_steps")},
+        **{key: head[key] for key in ("draft_vocab", "n_texts", "n_answer_tokens", "batch", "ttt_steps")},
         **{
             key: data[key]
             for key in ("python", "train_files", "train_bytes", "train_tokens", "train_sha256", "n_vocab")

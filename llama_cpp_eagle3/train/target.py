@@ -1,4 +1,7 @@
-"""Train the bundled target: ``python -m llama_cpp_eagle3.train.target --out DIR --minutes 40``."""
+"""Train the bundled target: ``python -m llama_cpp_eagle3.train.target --out DIR --minutes 40``.
+
+It leaves target.gguf there, and prompts.jsonl, from which ``train -f`` trains its head.
+"""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -20,15 +23,16 @@ from tqdm import tqdm
 
 from llama_cpp_eagle3.whole_file import whole_file
 
-from . import corpus
+from . import corpus, export, prompts
 from .model import Config, Llama
+from .trainer import native_bf16
 
 CHECKPOINT = "target.pt"
 
 
 def autocast() -> torch.autocast:
-    """bfloat16 matrix products; norms, softmax and the weights themselves stay float32."""
-    return torch.autocast("cpu", dtype=torch.bfloat16)
+    """bfloat16 matrix products where they are native; norms, softmax and the weights themselves stay float32."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=native_bf16("cpu"))
 
 
 def windows(stream: np.ndarray, n_ctx: int, rng: np.random.Generator) -> np.ndarray:
@@ -108,14 +112,6 @@ def progress_bar(steps: int, minutes: float, step: int, elapsed: float) -> Any:
     return tqdm(total=total, initial=min(start, total), unit=unit, bar_format=form, mininterval=1.0)
 
 
-def load(path: Path) -> Llama:
-    """The trained target of a checkpoint."""
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    model = Llama(Config(**state["config"]))
-    model.load_state_dict(state["model"])
-    return model.eval()
-
-
 def train(args: argparse.Namespace) -> dict[str, Any]:
     """The loop; returns what provenance records."""
     torch.manual_seed(args.seed)
@@ -188,6 +184,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     }
     report |= {"n_params": sum(p.numel() for p in model.parameters()), "config": vars(model.cfg), "seed": args.seed}
     (args.out / "target.json").write_text(json.dumps(report, indent=2) + "\n")
+    export.write_target(model, args.out / "tokenizer.json", args.out / "target.gguf")
+    prompts.write_beginnings(corpus.load_tokenizer(args.out / "tokenizer.json"), args.out / "prompts.jsonl")
     bar.write(json.dumps(log[-1]))
     return report
 

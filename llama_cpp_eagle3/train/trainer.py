@@ -24,6 +24,7 @@ from ..whole_file import whole_file
 from .data import Text
 from .eagle import Head
 from .learning import Loss, Rounds, Teacher, anchors_of, play, ttt_loss
+from .ranks import Ranks
 from .rows import Sample, Source
 
 STATE, BEST = "state.pt", "best.pt"
@@ -66,9 +67,9 @@ class TrainingError(Eagle3Error):
     """The training cannot go on; what was learned is kept."""
 
 
-def _default_device() -> str:
+def _default_device(local_rank: int) -> str:
     if torch.cuda.is_available():
-        return "cuda"
+        return f"cuda:{local_rank % torch.cuda.device_count()}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
@@ -96,11 +97,20 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 class Trainer:
     """A head on its way."""
 
-    def __init__(self, head: Head, source: Source, texts: Sequence[Text], folder: Path, settings: Settings) -> None:
-        """Begin, or go on from what lies in the folder."""
+    def __init__(
+        self,
+        head: Head,
+        source: Source,
+        texts: Sequence[Text],
+        folder: Path,
+        settings: Settings,
+        ranks: Ranks | None = None,
+    ) -> None:
+        """Begin, or go on from what lies in the folder. All ranks have the same texts and the same head."""
         self.head, self.source, self.folder, self.settings = head, source, folder, settings
+        self.ranks = ranks or Ranks()
         self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
-        device = settings.device or _default_device()
+        device = settings.device or _default_device(self.ranks.local_rank)
         head.to(device)
         self.uses_bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and native_bf16(device))
         self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
@@ -116,8 +126,7 @@ class Trainer:
         self.elapsed = 0.0
         self.best = math.inf
         self.log: list[dict[str, Any]] = []
-        if (folder / STATE).exists():
-            self._load()
+        self._load()
 
     @property
     def progress(self) -> float:
@@ -142,6 +151,7 @@ class Trainer:
         s = self.settings
         total = float(s.steps or 60 * s.minutes)
         bar = tqdm(
+            disable=not self.ranks.is_first,
             total=total,
             initial=min(total, self.step if s.steps else self.elapsed),
             unit="step" if s.steps else "s",
@@ -155,9 +165,9 @@ class Trainer:
             while self.progress < 1.0 and not self._is_stale():
                 for samples in self._batches():
                     figures = self.learn(samples)
-                    self.at += len(samples)
+                    self.at += self._n_batch
                     now = time.monotonic()
-                    self.elapsed, last = self.elapsed + now - last, now
+                    self.elapsed, last = self._same(self.elapsed + now - last), now
                     bar.n = min(bar.total, self.step if s.steps else self.elapsed)
                     accuracy = figures.accuracy
                     speed = self.n_rows / max(1e-9, self.elapsed) if begun == 0 else 0
@@ -166,8 +176,7 @@ class Trainer:
                         f"right {accuracy[0]:.2f}..{accuracy[-1]:.2f}" + (f" {speed:.0f} rows/s" if speed else "")
                     )
                     if self.step % s.eval_every == 0:
-                        self.evaluate()
-                        bar.write(json.dumps(self.log[-1]), file=sys.stderr)
+                        self._tell(self.evaluate(), bar)
                         last = time.monotonic()  # evaluations do not shorten the training
                     if now - saved > s.save_every:
                         self.save()
@@ -177,31 +186,49 @@ class Trainer:
                 else:
                     self.epoch, self.at = self.epoch + 1, 0
                     if more_texts is not None:
-                        self.all_texts = list(more_texts())
+                        self.all_texts = self.ranks.from_first(lambda: list(more_texts()))
                     self.n_texts = len(self.all_texts)
             if not self.log or self.log[-1]["step"] != self.step:
-                self.evaluate()
-                bar.write(json.dumps(self.log[-1]), file=sys.stderr)
+                self._tell(self.evaluate(), bar)
         finally:
             bar.close()
             self.save()
+
+    def _same(self, elapsed: float) -> float:
+        """The first rank's time, which the schedule of all follows."""
+        if self.ranks.n_ranks == 1:
+            return elapsed
+        time_of_first = torch.tensor(elapsed if self.ranks.is_first else 0.0, dtype=torch.float64)
+        self.ranks.add_up([time_of_first])
+        return float(time_of_first)
+
+    def _tell(self, found: dict[str, Any], bar: Any) -> None:
+        if self.ranks.is_first:
+            bar.write(json.dumps(found), file=sys.stderr)
+
+    @property
+    def _n_batch(self) -> int:
+        """Texts of a step, of all ranks together."""
+        n_ranks, n_texts = self.ranks.n_ranks, len(split(self.all_texts[: self.n_texts])[0])
+        return min(self.settings.batch, max(1, n_texts // n_ranks)) * n_ranks
 
     def _is_stale(self) -> bool:
         return 0 < self.settings.patience <= self.n_worse
 
     def _batches(self) -> Iterator[list[Sample]]:
-        """What is left of this epoch."""
+        """What is left of this epoch: this rank's part of each step's texts."""
         s = self.settings
         texts = split(self.all_texts[: self.n_texts])[0]
         order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
-        n_batch = min(s.batch, len(texts))
-        n_used = len(order) // n_batch * n_batch
+        n_used = len(order) // self._n_batch * self._n_batch
+        n_own = self._n_batch // self.ranks.n_ranks
         batch: list[Sample] = []
-        samples = self.source.stream(texts[i] for i in order[self.at : n_used])
+        ours = order[self.at : n_used].reshape(-1, n_own)[self.ranks.rank :: self.ranks.n_ranks]
+        samples = self.source.stream(texts[i] for i in ours.flat)
         try:
             for sample in samples:
                 batch.append(sample)
-                if len(batch) == n_batch:
+                if len(batch) == n_own:
                     yield batch
                     batch = []
         finally:
@@ -214,9 +241,9 @@ class Trainer:
             TrainingError: the loss or its gradient is no number; the head is as it was before.
         """
         s, figures = self.settings, Loss()
-        rng = np.random.default_rng((s.seed, self.step))
         self.head.train()
         for sample in samples:
+            rng = np.random.default_rng((s.seed, self.step, sample.id))
             anchors = anchors_of(sample, s.ttt_steps, s.anchors, rng)
             if not len(anchors):
                 continue
@@ -224,6 +251,8 @@ class Trainer:
                 loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
             (loss / len(samples)).backward()
             figures.add(of_sample)
+        self.ranks.mean_gradients(self.head.parameters())
+        figures = Loss.sum(self.ranks.all_of(figures))
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), s.clip))
         if not (math.isfinite(figures.total) and math.isfinite(norm)):
             self.optimizer.zero_grad(set_to_none=True)
@@ -245,14 +274,15 @@ class Trainer:
         s, loss, rounds = self.settings, Loss(), Rounds()
         self.head.eval()
         held = split(self.all_texts[: self.n_texts])[1][: s.n_held_out]
-        rng = np.random.default_rng(0)
-        for sample in self.source.stream(held):
+        for sample in self.source.stream(held[self.ranks.rank :: self.ranks.n_ranks]):
+            rng = np.random.default_rng(sample.id)
             anchors = anchors_of(sample, s.ttt_steps, 48, rng)
             with self._autocast():
                 if len(anchors):
                     loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
                 if sample.temperature == 0:
                     play(self.head, sample, s.n_max, rounds)
+        loss, rounds = Loss.sum(self.ranks.all_of(loss)), Rounds.sum(self.ranks.all_of(rounds))
         found = {
             "step": self.step,
             "epoch": self.epoch,
@@ -267,14 +297,17 @@ class Trainer:
         self.log.append(found)
         if loss.mean < self.best:
             self.best, self.n_worse = loss.mean, 0
-            with whole_file(self.folder / BEST) as part:
-                torch.save({"head": self.head.state_dict(), "log": found}, part)
+            if self.ranks.is_first:
+                with whole_file(self.folder / BEST) as part:
+                    torch.save({"head": self.head.state_dict(), "log": found}, part)
         else:
             self.n_worse += 1
         return found
 
     def save(self) -> None:
-        """Keep everything that is needed to go on."""
+        """Keep everything that is needed to go on: the first rank's files are those of all."""
+        if not self.ranks.is_first:
+            return
         state = {
             "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -285,7 +318,14 @@ class Trainer:
         (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
 
     def _load(self) -> None:
-        state = torch.load(self.folder / STATE, map_location=self.head.d2t.device, weights_only=True)
+        path = self.folder / STATE
+
+        def read() -> Any:
+            return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+
+        state = self.ranks.from_first(read)
+        if state is None:
+            return
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         for name in _KEPT:

@@ -114,9 +114,9 @@ def test_places_are_given_on(tiny_target: Any, tiny_head: Any) -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(target, name)
 
-            def decode_parts(self, parts: Any, n_pad: int) -> None:
+            def decode_parts(self, parts: Any) -> None:
                 passes.append(len(parts))
-                target.decode_parts(parts, n_pad)
+                target.decode_parts(parts)
 
         llm.engine.memory.target = Counting()  # type: ignore[assignment]
         llm.generate_batch(["long"] + ["short"] * 5, [{"max_tokens": 50}] + [{"max_tokens": 6}] * 5, temperature=0.0)

@@ -190,9 +190,9 @@ def test_a_pass_that_fails_is_taken_back(llm: Eagle3Llama, reference: Reference)
         def __getattr__(self, name: str) -> Any:
             return getattr(target, name)
 
-        def decode_parts(self, parts: Any, n_pad: int) -> None:
+        def decode_parts(self, parts: Any) -> None:
             if self.after:
-                target.decode_parts(parts, n_pad)
+                target.decode_parts(parts)
             raise self.kind("no")
 
     for i in range(60):

@@ -35,13 +35,17 @@ from loading import load
 from mtp import write_able
 from oracle import Draw, Reference
 from recurrent_pairs import write_pair
+from small import write_small_pair
 from tiny import write_head, write_perfect_pair, write_target
 
 N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
 SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
-KINDS = ("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp")
+KINDS = (
+    *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp"),
+    *("small-llama", "small-gemma3", "small-lfm2"),
+)
 N_TEXTS, N_TOKENS = 3, 250
 
 counts: Counter[str] = Counter()
@@ -71,6 +75,8 @@ def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
         target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf", kind=name.split("-")[1])
     elif name.endswith("-mtp"):
         target, head = write_able(folder, name), None
+    elif name.startswith("small-"):
+        target, head = write_small_pair(folder, "llama", name.removeprefix("small-"))
     else:
         target, head = write_pair(folder, name)
     reference = Reference(target)

@@ -33,7 +33,8 @@ def check_good_call(target: Any, head: Any) -> None:
         assert take(llm, [1, 2, 3], 12) == EXPECTED[path_of(target)]
 
 
-@pytest.mark.parametrize("name", [c.name for c in CORRUPTIONS])
+# what is no head is a model, which may draft by itself: see test_simple.py
+@pytest.mark.parametrize("name", [c.name for c in CORRUPTIONS if c.name != "wrong_arch"])
 def test_bad_head(name: str, tiny_target: Any, tiny_head: Any, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
     expected = corrupt(name, path, tiny_target)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import llama_cpp
 import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3._core import Drafter, MtpDrafter
+from llama_cpp_eagle3._core import Drafter, MtpDrafter, SimpleDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
 
 
@@ -123,10 +124,10 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         return
     fresh.reset()
     fresh.eval(tokens[:n])
-    rows = np.asarray(fresh.features).reshape(n, -1)
-    if isinstance(llm.drafter, MtpDrafter) and isinstance(fresh.drafter, MtpDrafter):
+    if isinstance(llm.drafter, MtpDrafter | SimpleDrafter):
         _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
         return
+    rows = np.asarray(fresh.features).reshape(n, -1)
     fresh.drafter.propose(0, 1)  # writes all rows that wait
     mine, other = _DraftState(llm.drafter, slot.seq_id), _DraftState(fresh.drafter, 0)
     for i in range(min(len(mine.rows), n - mine.first)):
@@ -137,11 +138,13 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
         _check_close(mine.slots[:, i - mine.start], other.slots[:, i], f"cell {i} of {slot}")
 
 
-def _check_next_drafts(drafter: MtpDrafter, fresh: MtpDrafter, seq_id: int) -> None:
+def _check_next_drafts(drafter: Any, fresh: Any, seq_id: int) -> None:
     """What it would draft next is what another drafter does that has seen the same tokens. It stays as it is."""
     state = drafter.state_get(seq_id)
     if int.from_bytes(state[4:8], "little") > 0:  # it goes on without what lies before
         return
+    if isinstance(drafter, SimpleDrafter) and drafter.n_past(seq_id) == drafter.n_ctx:
+        return  # it has no place for one more token
     drafter.propose(0, 1, seq_id=seq_id)
     found = drafter.draft_logits
     drafter.state_set(state, seq_id)

@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp_ext
 import placement
 from arch_keys import N_LAYER, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.mtp import context_params
+from llama_cpp_eagle3.draft_context import context_params
 from lowlevel import LowLevel
 from random_arch import random_tensors, write_arch, write_random_arch
 
@@ -57,6 +57,7 @@ class Pair(LowLevel):
             default_params(**sizes), n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled,
             n_branches=n_branches if self.is_pooled else 0, type_k=0, type_v=0,
         )  # fmt: skip
+        options.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
         ctx = llama_cpp.llama_init_from_model(self.model, options)
         assert ctx
         return _core.MtpDrafter(

@@ -14,7 +14,7 @@ TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 def _spec_types(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
-    known = ("draft-eagle3", "draft-mtp", *TEXT_TYPES)
+    known = ("draft-eagle3", "draft-mtp", "draft-simple", *TEXT_TYPES)
     for kind in kinds:
         if kind not in known:
             raise argparse.ArgumentTypeError(
@@ -27,7 +27,7 @@ HEAD = (
     flag(
         "-md --model-draft --spec-draft-model",
         "FNAME",
-        "EAGLE-3 head, a GGUF file (default: none)",
+        "EAGLE-3 head, or a small model of the same vocabulary, a GGUF file (default: none)",
         env="LLAMA_ARG_SPEC_DRAFT_MODEL",
         dest="model_draft",
     ),
@@ -90,14 +90,16 @@ SPECULATIVE = (
     flag(
         "--spec-type",
         "TYPE,...",
-        "what drafts; draft-eagle3: the head; draft-mtp: the block for multi-token prediction in the model's own file; "
+        "what drafts; draft-eagle3: the head; draft-simple: the small model that -md names; draft-mtp: the block for "
+        "multi-token prediction in the model's own file; "
         "ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
         "text; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
-        "with such a block draft-mtp,ngram-simple, else none)",
+        "with a small model draft-simple,ngram-simple, with such a block draft-mtp,ngram-simple, else none)",
         _spec_types,
-        lacks="draft-simple, draft-dflash and ngram-cache; the kinds of ngram search alike",
+        lacks="draft-dflash and ngram-cache; the kinds of ngram search alike",
         env="LLAMA_ARG_SPEC_TYPE",
-        differs="draft-eagle3,ngram-simple with a head, draft-mtp,ngram-simple with a block in the model's file, "
+        differs="draft-eagle3,ngram-simple with a head, draft-simple,ngram-simple with a small model, "
+        "draft-mtp,ngram-simple with a block in the model's file, "
         "llama.cpp none: what there is is used",
     ),
     flag(

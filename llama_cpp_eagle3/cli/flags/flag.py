@@ -13,7 +13,7 @@ FALSY = ("off", "disabled", "false", "0")
 _AUTO = ("auto", "-1")
 
 NO_POOLS = "llama_cpp gives no access to ggml's thread pools: use taskset and nice for the process"
-NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads, a block in the model's own file and n-grams here"
+NO_OTHER_DRAFTS = "drafts come from EAGLE-3 heads, a block in the model's own file, small models and n-grams here"
 NO_IMAGES = "what is typed here is text: serve and speculative-simple take images"
 
 Reader = Callable[[str], Any]

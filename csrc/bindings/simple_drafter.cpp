@@ -1,0 +1,66 @@
+#include "simple/simple_drafter.h"
+
+#include "module.h"
+#include "nogil.h"
+#include "py_drafter.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+namespace eagle3::python {
+
+namespace {
+
+struct py_simple_drafter : py_drafter {
+    explicit py_simple_drafter(std::unique_ptr<simple_drafter> impl) : py_drafter(std::move(impl)) {}
+
+    simple_drafter & simple() const { return static_cast<simple_drafter &>(impl()); }
+};
+
+std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, const std::string & path,
+                                                int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_seq_max,
+                                                int32_t n_outputs_max) {
+    if (ctx == 0 || model == 0) {
+        throw std::invalid_argument("expected the addresses of a context and its model");
+    }
+    return std::make_unique<py_simple_drafter>(
+        std::make_unique<simple_drafter>(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<llama_model *>(model),
+                                         path, simple_params{ n_vocab_tgt, n_ctx, n_seq_max, n_outputs_max }));
+}
+
+} // namespace
+
+void register_simple_drafter(py::module_ & m) {
+    py::class_<py_simple_drafter, py_drafter>(m, "SimpleDrafter", "A small model of the target's vocabulary.")
+        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("model"), py::arg("path"), py::kw_only(),
+             py::arg("n_vocab_tgt"), py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1,
+             py::call_guard<nogil>(),
+             "ctx, model: addresses of a llama_context and its llama_model, which are freed with the drafter, also if "
+             "this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the "
+             "n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts behind "
+             "a recurrent state. n_outputs_max: the context's.\n"
+             "Raises ModelFileError.")
+        .def(
+            "use_cpu_kernels",
+            [](py_simple_drafter & self, const std::vector<uintptr_t> & matrices,
+               const kernels::row_limits & n_rows_max) {
+                const busy_flag::scope scope(self.busy);
+                kernels::matrices      weights;
+                for (const uintptr_t address : matrices) {
+                    weights.push_back(reinterpret_cast<const ggml_tensor *>(address));
+                }
+                self.simple().use_cpu_kernels(weights, n_rows_max);
+            },
+            py::arg("matrices"), py::arg("n_rows_max"), py::call_guard<nogil>(),
+            "Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most.")
+        .def_property_readonly(
+            "draft_logits",
+            [](py_simple_drafter & self) {
+                const busy_flag::scope scope(self.busy);
+                const auto &           logits = self.simple().logits();
+                return py::array_t<float>(static_cast<py::ssize_t>(logits.size()), logits.data());
+            },
+            "float32, of the last row that was computed to draft behind it: those of tokens that both models have");
+}
+
+} // namespace eagle3::python

@@ -1,0 +1,403 @@
+#include "context/context_drafter.h"
+
+#include "draft/foresight.h"
+#include "draft/time_scope.h"
+#include "error.h"
+#include "fnv1a.h"
+#include "load_guard.h"
+#include "mtp/candidates.h"
+
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace eagle3 {
+
+context_drafter::context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
+                                 int32_t n_outputs_max, bool has_states) :
+    model_(model), ctx_(ctx), path_(path), n_embd_(n_embd),
+    n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
+    n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)))),
+    n_out_max_(std::min(n_outputs_max, n_batch_)), shares_cells_(llama_n_ctx_seq(ctx) == llama_n_ctx(ctx)),
+    has_states_(has_states) {}
+
+draft_limits context_drafter::checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx,
+                                             int32_t n_seq_max) {
+    const auto n_ids = static_cast<int32_t>(llama_n_seq_max(ctx));
+    const auto n_pos = static_cast<int32_t>(llama_n_ctx_seq(ctx));
+    if (n_seq_max < 1 || n_seq_max > n_ids || n_ctx < 1 || n_ctx > n_pos) {
+        throw std::invalid_argument(
+            format("expected n_seq_max in 1..%d and n_ctx in 1..%d, found %d and %d", n_ids, n_pos, n_seq_max, n_ctx));
+    }
+    return { n_vocab, n_ctx, n_seq_max };
+}
+
+void context_drafter::check_outputs(int32_t n_outputs_max) const {
+    const auto n_ids = static_cast<int32_t>(llama_n_seq_max(ctx()));
+    if (n_batch_ < n_seq_max() || n_outputs_max < n_ids) {
+        throw std::invalid_argument(
+            format("expected n_batch >= %d and n_outputs_max >= %d, the numbers of sequences, found %d and %d",
+                   n_seq_max(), n_ids, n_batch_, n_outputs_max));
+    }
+}
+
+std::string context_drafter::device_of(const ggml_tensor * tensor) {
+    const ggml_backend_dev_t dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+    return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
+}
+
+uint64_t context_drafter::fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
+    uint64_t hash = fnv1a_start;
+    for (const ggml_tensor * t : tensors) {
+        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
+        ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
+        hash = fnv1a(fnv1a(hash, t->name, strlen(t->name)), bytes.data(), bytes.size());
+    }
+    return hash;
+}
+
+void context_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
+    limits().check(seq_id);
+    noise_[seq_id] = std::move(noise);
+}
+
+// batches
+
+void context_drafter::clear_batch() {
+    pass_.tokens.clear();
+    pass_.pos.clear();
+    pass_.seq_id.clear();
+    pass_.embd.clear();
+    pass_.is_out.clear();
+}
+
+void context_drafter::add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out) {
+    pass_.tokens.push_back(token);
+    pass_.pos.push_back(pos);
+    pass_.seq_id.push_back(id);
+    pass_.embd.insert(pass_.embd.end(), row, row + n_embd_);
+    pass_.is_out.push_back(is_out);
+}
+
+int32_t context_drafter::decode() {
+    const size_t n = pass_.tokens.size();
+    pass_.n_seq_id.assign(n, 1);
+    pass_.seq_ids.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+        pass_.seq_ids[i] = &pass_.seq_id[i];
+    }
+    llama_batch batch = {};
+    batch.n_tokens    = static_cast<int32_t>(n);
+    batch.token       = pass_.tokens.data();
+    batch.embd        = n_embd_ > 0 ? pass_.embd.data() : nullptr;
+    batch.pos         = pass_.pos.data();
+    batch.n_seq_id    = pass_.n_seq_id.data();
+    batch.seq_id      = pass_.seq_ids.data();
+    batch.logits      = pass_.is_out.data();
+
+    time_scope t(t_graph_us_);
+    try {
+        const abort_guard guard(abort_guard::outside_kernels);
+        const int32_t     ret = llama_decode(ctx(), batch);
+        llama_synchronize(ctx());
+        return ret;
+    } catch (const std::exception & e) {
+        throw error(format("the draft's llama_decode failed: %s", e.what()));
+    }
+}
+
+void context_drafter::compute() {
+    try {
+        const int32_t ret = decode();
+        if (ret == 1) {
+            throw context_full_error(format("no room for %zu rows in the draft's context of %u cells",
+                                            pass_.tokens.size(), llama_n_ctx(ctx())));
+        }
+        if (ret != 0) {
+            throw error(format("the draft's llama_decode failed with %d", ret));
+        }
+    } catch (...) {
+        for (const llama_seq_id id : pass_.seq_id) {
+            if (id < n_seq_max()) {
+                on_failed(id);
+            }
+        }
+        throw;
+    }
+}
+
+const float * context_drafter::logits_of(int32_t i_batch) const {
+    const float * logits = llama_get_logits_ith(ctx(), i_batch);
+    if (logits == nullptr) {
+        throw error("llama.cpp gave no logits of a drafted row");
+    }
+    return logits;
+}
+
+void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write) {
+    guesses_.flush(n_rows, n_batch_, n_out_max_, write);
+}
+
+void context_drafter::add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next) {
+    const auto found = best_of_row(logits_of(i_batch), n_logits(), 1);
+    if (!found.empty()) {
+        guesses_.add({ seq_id, found.front().p, found.front().id == next });
+    }
+}
+
+// rounds
+
+// start a round for those of the sequences that have something to draft from
+void context_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
+    limits().check_begin(seq_ids, ids_last);
+    leave();
+    for (size_t i = 0; i < seq_ids.size(); ++i) {
+        if (can_begin(seq_ids[i])) {
+            round_.push_back({ seq_ids[i], ids_last[i], pos_begin(seq_ids[i]) });
+        }
+    }
+}
+
+void context_drafter::leave() {
+    for (const participant & part : round_) {
+        trim(part.seq_id);
+    }
+    for (const llama_seq_id id : ids_used_) {
+        clear_cells(id);
+    }
+    ids_used_.clear();
+    round_.clear();
+    nodes_.clear();
+    places_.clear();
+    on_leave();
+}
+
+int32_t context_drafter::pos_of(llama_seq_id seq_id) const {
+    return std::find_if(round_.begin(), round_.end(),
+                        [seq_id](const participant & part) { return part.seq_id == seq_id; })
+        ->pos;
+}
+
+// what follows a row of the last batch becomes nodes behind `parent`
+void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_batch, int32_t top_k) {
+    const float * logits = logits_of(i_batch);
+    const int32_t kept   = keep_row(i_batch);
+    const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
+    const auto    noise  = noise_[seq_id];
+
+    std::vector<draft_candidate> found;
+    for (const llama_token_data & c : best_of_row(logits, n_logits(), noise ? std::max(top_k, n_top_noise) : top_k)) {
+        found.push_back({ c.id, c.p });
+    }
+    if (noise) {
+        order_by_noise(*noise, static_cast<uint32_t>(depth - 1), [](int32_t id) { return id; }, found, top_k);
+    }
+    for (const draft_candidate & c : found) {
+        nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
+        places_.push_back({ kept, -1 });
+    }
+    logits_last_.assign(logits, logits + n_logits());
+}
+
+// what waits of all participants, and the first level behind it
+void context_drafter::catch_up(int32_t top_k) {
+    const auto n_rows = [this] {
+        int32_t n = 0;
+        for (const participant & part : round_) {
+            n += n_waiting(part.seq_id);
+        }
+        return n;
+    };
+    for (const participant & part : round_) {
+        prepare(part.seq_id);
+        if (n_waiting(part.seq_id) > draft_limits::n_catch_up_max || n_rows() > n_batch_) {
+            flush(part.seq_id);
+        }
+    }
+    clear_batch();
+    std::vector<int32_t> i_out;
+    for (const participant & part : round_) {
+        add_waiting(part.seq_id, part.id_last);
+        i_out.push_back(static_cast<int32_t>(pass_.tokens.size()) - 1);
+    }
+    compute();
+    stats.n_propose++;
+    stats.n_steps++;
+    for (size_t j = 0; j < round_.size(); ++j) {
+        on_caught_up(round_[j].seq_id, round_[j].id_last);
+        append_nodes(round_[j].seq_id, -1, i_out[j], top_k);
+    }
+}
+
+void context_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                            int32_t top_k, int32_t n_steps) {
+    time_scope t(stats.t_propose_us);
+    if (top_k < 1 || n_steps != 1) {
+        throw std::invalid_argument(
+            format("expected top_k >= 1 and n_steps = 1 (n_unroll), found %d and %d", top_k, n_steps));
+    }
+    enter(seq_ids, ids_last);
+    if (!round_.empty()) {
+        catch_up(top_k);
+    }
+}
+
+void context_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+    time_scope t(stats.t_propose_us);
+    expand_nodes(nodes, top_k);
+}
+
+// a sequence id with the cells of the path before a node; false if there is none
+bool context_drafter::find_place(int32_t i) {
+    const draft_node & node    = nodes_[i];
+    const llama_seq_id path    = node.parent < 0 ? node.seq_id : places_[node.parent].id;
+    const bool         is_copy = has_states_ && node.parent < 0;
+    bool               is_led  = false; // another child of its parent goes on with that id
+    for (size_t k = 0; k < nodes_.size() && !is_led; ++k) {
+        is_led = nodes_[k].parent == node.parent && nodes_[k].seq_id == node.seq_id && places_[k].id >= 0 &&
+                 (is_copy || places_[k].id == path);
+    }
+    if (!is_led && !is_copy) {
+        places_[i].id = path;
+        return true;
+    }
+    llama_seq_id free = n_seq_max();
+    while (std::find(ids_used_.begin(), ids_used_.end(), free) != ids_used_.end()) {
+        ++free;
+    }
+    if (free >= static_cast<llama_seq_id>(llama_n_seq_max(ctx())) || !shares_cells_ || (is_led && has_states_)) {
+        return false;
+    }
+    ids_used_.push_back(free);
+    places_[i].id = free;
+    llama_memory_seq_cp(memory(), path, free, 0, pos_of(node.seq_id) + node.depth);
+    return true;
+}
+
+void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
+    if (top_k < 1) {
+        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
+    }
+    const auto           n_nodes = static_cast<int32_t>(nodes_.size());
+    std::vector<int32_t> order;
+    for (const int32_t i : nodes) {
+        if (i < 0 || i >= n_nodes) {
+            throw std::invalid_argument(format("node %d: this round has %d nodes", i, n_nodes));
+        }
+        if (places_[i].id >= 0 || std::find(order.begin(), order.end(), i) != order.end()) {
+            throw std::invalid_argument(format("node %d was expanded already", i));
+        }
+        if (nodes_[i].depth < n_ctx() - pos_of(nodes_[i].seq_id)) {
+            order.push_back(i);
+        }
+    }
+    order.erase(std::remove_if(order.begin(), order.end(), [this](int32_t i) { return !find_place(i); }), order.end());
+    for (size_t first = 0; first < order.size(); first += n_out_max_) {
+        const size_t n = std::min(order.size() - first, static_cast<size_t>(n_out_max_));
+        clear_batch();
+        for (size_t k = first; k < first + n; ++k) {
+            const draft_node & node = nodes_[order[k]];
+            add_node(places_[order[k]].id, node.token, pos_of(node.seq_id) + node.depth, places_[order[k]].kept);
+        }
+        compute();
+        stats.n_steps++;
+        for (size_t k = 0; k < n; ++k) {
+            append_nodes(nodes_[order[first + k]].seq_id, order[first + k], static_cast<int32_t>(k), top_k);
+        }
+    }
+}
+
+std::vector<std::vector<llama_token>> context_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                                     const std::vector<llama_token> &  ids_last,
+                                                                     const std::vector<int32_t> & n_max, float p_min) {
+    time_scope t(stats.t_propose_us);
+    if (n_max.size() != seq_ids.size()) {
+        throw std::invalid_argument(
+            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
+    }
+    enter(seq_ids, ids_last);
+    std::vector<std::vector<llama_token>> result(seq_ids.size());
+    const auto                            call_of = [&](llama_seq_id seq_id) {
+        return static_cast<size_t>(std::find(seq_ids.begin(), seq_ids.end(), seq_id) - seq_ids.begin());
+    };
+    round_.erase(std::remove_if(round_.begin(), round_.end(),
+                                [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
+                 round_.end());
+    if (round_.empty()) {
+        return result;
+    }
+    const int32_t top_k = p_min > 0.0f ? n_top_llama : 1;
+    catch_up(top_k);
+    for (size_t first = 0; first < nodes_.size();) {
+        std::vector<int32_t> next;
+        const size_t         end = nodes_.size();
+        for (size_t i = first; i < end;) {
+            // the nodes of one sequence in this level, the best one first
+            size_t n   = 0;
+            float  sum = 0.0f;
+            while (i + n < end && nodes_[i + n].seq_id == nodes_[i].seq_id) {
+                sum += nodes_[i + n++].p;
+            }
+            const size_t call = call_of(nodes_[i].seq_id);
+            if (!(nodes_[i].p / sum < p_min)) {
+                result[call].push_back(nodes_[i].token);
+                if (static_cast<int32_t>(result[call].size()) < n_max[call]) {
+                    next.push_back(static_cast<int32_t>(i));
+                }
+            }
+            i += n;
+        }
+        first = end;
+        expand_nodes(next, top_k);
+    }
+    return result;
+}
+
+// cells
+
+bool context_drafter::trim(llama_seq_id seq_id) {
+    const int32_t end = n_cells(seq_id);
+    return llama_memory_seq_pos_max(memory(), seq_id) < end || llama_memory_seq_rm(memory(), seq_id, end, -1);
+}
+
+void context_drafter::clear_cells(llama_seq_id seq_id) {
+    llama_memory_seq_rm(memory(), seq_id, -1, -1);
+}
+
+void context_drafter::copy_cells(llama_seq_id src, llama_seq_id dst, int32_t end) {
+    if (shares_cells_) {
+        llama_memory_seq_cp(memory(), src, dst, 0, end);
+        return;
+    }
+    // each sequence has cells of its own, of which llama.cpp copies all or none, and late
+    const std::vector<uint8_t> cells = save_cells(src);
+    load_cells(cells.data(), cells.size(), dst);
+    llama_memory_seq_rm(memory(), dst, end, -1);
+}
+
+std::vector<uint8_t> context_drafter::save_cells(llama_seq_id seq_id) const {
+    std::vector<uint8_t> cells(llama_state_seq_get_size(ctx(), seq_id));
+    cells.resize(llama_state_seq_get_data(ctx(), cells.data(), cells.size(), seq_id));
+    return cells;
+}
+
+void context_drafter::load_cells(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id) {
+    const abort_guard guard;
+    if (llama_state_seq_set_data(ctx(), cells, n_bytes, seq_id) == 0) {
+        clear_cells(seq_id);
+        throw error("the draft's context does not take the saved state: it is damaged, or there is no room for it");
+    }
+}
+
+void context_drafter::check_cells(llama_seq_id seq_id, int32_t first, int32_t end) {
+    llama_memory_seq_rm(memory(), seq_id, end, -1);
+    // of a window llama.cpp saves what is still seen, of a state the last position
+    if (llama_memory_seq_pos_min(memory(), seq_id) < first || llama_memory_seq_pos_max(memory(), seq_id) != end - 1) {
+        clear_cells(seq_id);
+        throw std::invalid_argument("the saved state of the draft is damaged: its positions are not what they were");
+    }
+}
+
+} // namespace eagle3

@@ -1,0 +1,212 @@
+#pragma once
+
+#include "draft/drafter.h"
+#include "draft/guesses.h"
+#include "draft/limits.h"
+
+#include "llama.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct ggml_tensor;
+
+namespace eagle3 {
+
+// A drafter on a context of llama.cpp, which is its cache and its graph: rounds, chains and trees. What of a text waits
+// and what a row of a batch is made of is the derived class's.
+//
+// Each sequence has the id of its own in the context, with the cells of what was accepted, and of id_last while it is
+// drafted behind that. Drafted tokens lie behind and are removed before anything else is written.
+//
+// Trees: each node that is expanded is a row of a sequence id, which shares the cells of its path with the others of
+// the tree. The first child of a node goes on with the id of its parent, each further one takes one of the ids that the
+// context has beyond n_seq_max; without one left it is not expanded. A context without such ids, or whose sequences do
+// not share their cells, drafts chains. A recurrent state cannot be taken back: there each sequence drafts a chain in
+// one of the further ids, as a copy of itself.
+class context_drafter : public drafter {
+  public:
+    const std::string & path() const override { return path_; }
+
+    int32_t n_ctx() const override { return limits().n_ctx(); }
+    int32_t n_seq_max() const override { return limits().n_seq_max(); }
+    int32_t n_vocab() const { return limits().n_vocab(); }
+
+    void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+
+    bool    is_parallel() const override { return false; }
+    int32_t n_unroll() const override { return 1; }
+    int32_t n_expand() const override { return n_scratch; }
+
+    void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
+               int32_t n_steps) override;
+    void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
+
+    const std::vector<draft_node> & nodes() const override { return nodes_; }
+
+    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                        const std::vector<llama_token> &  ids_last,
+                                                        const std::vector<int32_t> & n_max, float p_min) override;
+
+    void                     guess_next_text() override { guesses_.want(); }
+    std::vector<draft_guess> take_guesses() override { return guesses_.take(); }
+
+    int64_t t_graph_us() const override { return t_graph_us_; }
+
+    // of the last row that was computed for a token behind it, for tests and tools
+    const std::vector<float> & logits() const { return logits_last_; }
+
+    // nodes of a sequence that can be expanded in a round: cells behind the last valid one
+    static constexpr int32_t n_scratch = 32;
+
+  protected:
+    // Takes the context over, and a model of its own if that is not null, whatever happens: they are freed with this
+    // object. n_embd: floats that a row has beside its token. n_outputs_max: of the context, rows of a batch with
+    // logits. has_states: recurrent ones
+    context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
+                    int32_t n_outputs_max, bool has_states);
+
+    // for the constructors of derived classes: what they were given, checked against the context
+    static draft_limits checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max);
+    void                check_outputs(int32_t n_outputs_max) const;
+
+    // what the derived class knows
+
+    virtual const draft_limits & limits() const = 0;
+
+    // whether there is something to draft behind, and the position of the row that the first level comes out of
+    virtual bool    can_begin(llama_seq_id seq_id) const = 0;
+    virtual int32_t pos_begin(llama_seq_id seq_id) const = 0;
+
+    virtual int32_t n_cells(llama_seq_id seq_id) const = 0; // valid cells end at this position
+
+    // Write what waits, but for what begin() has to compute with logits anyway
+    virtual void flush(llama_seq_id seq_id) = 0;
+
+    // a round begins: the row of id_last will be computed again
+    virtual void    prepare(llama_seq_id seq_id)                                            = 0;
+    // rows that wait, and that of id_last with logits
+    virtual void    add_waiting(llama_seq_id seq_id, llama_token id_last)                   = 0;
+    virtual void    on_caught_up(llama_seq_id seq_id, llama_token id_last)                  = 0;
+    // A row that the node comes out of was computed; keep what add_node() will need of it, and return where
+    virtual int32_t keep_row(int32_t i_batch)                                               = 0;
+    // the row of a node; kept: what keep_row returned
+    virtual void    add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) = 0;
+    virtual void    on_leave() = 0; // rows that were kept are not needed
+
+    // Nothing is known of the cells of a sequence: an error came while they were written
+    virtual void on_failed(llama_seq_id seq_id) = 0;
+
+    // what it can use
+
+    llama_context * ctx() const { return ctx_.get(); }
+    llama_memory_t  memory() const { return llama_get_memory(ctx_.get()); }
+
+    int32_t n_vocab_dft() const { return n_vocab_dft_; } // of the context's model
+    int32_t n_batch() const { return n_batch_; }
+    bool    has_states() const { return has_states_; } // recurrent ones: cells cannot be taken back
+    bool    shares_cells() const { return shares_cells_; }
+
+    // a batch; tokens are as the context has them
+    void clear_batch();
+    void add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
+    void compute();
+
+    // of the last batch
+    const float * logits_of(int32_t i_batch) const;
+
+    // have rows that wait written by write(n, guess), the first ones; some guess
+    void write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write);
+    void add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next);
+
+    // what was drafted is forgotten
+    void leave();
+
+    // the cells of a sequence end at n_cells(); false: its state cannot be taken back
+    bool trim(llama_seq_id seq_id);
+    void clear_cells(llama_seq_id seq_id);
+
+    // Cells of [first, end) as bytes, and back; copies into an empty sequence. Those of a state must end where the
+    // source's do.
+    void                 copy_cells(llama_seq_id src, llama_seq_id dst, int32_t end);
+    std::vector<uint8_t> save_cells(llama_seq_id seq_id) const;
+    void                 load_cells(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id);
+    void                 check_cells(llama_seq_id seq_id, int32_t first, int32_t end);
+
+    static std::string device_of(const ggml_tensor * tensor);
+    // what tells some weights from others: names and first bytes
+    static uint64_t    fingerprint_of(const std::vector<const ggml_tensor *> & tensors);
+
+  private:
+    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
+    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
+
+    struct deleter {
+        void operator()(llama_context * ctx) const { llama_free(ctx); }
+
+        void operator()(llama_model * model) const { llama_model_free(model); }
+    };
+
+    // a sequence in a round
+    struct participant {
+        llama_seq_id seq_id  = 0;
+        llama_token  id_last = 0;
+        int32_t      pos     = 0; // of the row that the first level comes out of
+    };
+
+    struct node_place {
+        int32_t      kept = -1; // see keep_row
+        llama_seq_id id   = -1; // once it is expanded: the sequence id in the context whose cells are its path
+    };
+
+    // rows of a batch, with their tokens
+    struct pass {
+        std::vector<llama_token>    tokens;
+        std::vector<llama_pos>      pos;
+        std::vector<int32_t>        n_seq_id;
+        std::vector<llama_seq_id>   seq_id;
+        std::vector<llama_seq_id *> seq_ids;
+        std::vector<float>          embd;
+        std::vector<int8_t>         is_out;
+    };
+
+    int32_t decode();
+    void    enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void    catch_up(int32_t top_k);
+    void    expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
+    bool    find_place(int32_t node);
+    void    append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_batch, int32_t top_k);
+    int32_t pos_of(llama_seq_id seq_id) const;
+
+    int32_t n_logits() const { return std::min(n_vocab(), n_vocab_dft_); } // of tokens that both have
+
+    std::unique_ptr<llama_model, deleter>   model_;
+    std::unique_ptr<llama_context, deleter> ctx_;
+
+    std::string path_;
+    int32_t     n_embd_;
+    int32_t     n_vocab_dft_;
+    int32_t     n_batch_;
+    int32_t     n_out_max_;    // outputs of a batch
+    bool        shares_cells_; // between sequences
+    bool        has_states_;
+
+    std::map<llama_seq_id, std::shared_ptr<const gumbel_noise>> noise_;
+
+    // of a round
+    std::vector<participant>  round_;
+    std::vector<draft_node>   nodes_;
+    std::vector<node_place>   places_; // of the nodes
+    std::vector<llama_seq_id> ids_used_;
+
+    pass               pass_;
+    std::vector<float> logits_last_;
+    draft_guesses      guesses_;
+    int64_t            t_graph_us_ = 0;
+};
+
+} // namespace eagle3

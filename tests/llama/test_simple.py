@@ -1,0 +1,196 @@
+"""Targets for which a small model of the same vocabulary drafts: texts, sequences, states, flags, errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arch_keys import keys_of
+from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3._core import SimpleDrafter
+from llama_cpp_eagle3.cli import main
+from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
+from random_arch import random_tensors, write_arch, write_random_arch
+from small import write_small_pair
+from tiny import write_head, write_target
+
+N_TOKENS = 40
+CHAIN = {"draft": "chain", "draft_n_max": 4}
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+PAIRS = (("llama", "llama"), ("llama", "qwen3next"), ("qwen35", "gemma3"))
+"""Attention for attention, a state that drafts, and a state that is drafted for."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("small")
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest, folder: Path) -> list[str]:
+    return write_small_pair(folder, *request.param)
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+def test_greedy_text_is_that_of_plain_llama_cpp(pair: list[str], options: dict) -> None:
+    target, small = pair
+    plain = load_plain(target)
+    with load(target, small, **options) as llm:
+        assert llm.draft_sources == ("simple", "ngram")
+        assert isinstance(llm.drafter, SimpleDrafter)
+        assert llm.tap is None
+        assert f"the small model '{small}'" in llm._loaded.description
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        if llm.draft == "auto":  # what it does depends on the machine
+            return
+        assert llm.stats.drafted > 0
+        assert llm.stats.accepted > 0.15 * llm.stats.drafted
+
+
+def test_mixed_with_ngrams(folder: Path, no_clock: None) -> None:
+    """Where a text repeats itself both draft, and the text stays."""
+    target, small = write_small_pair(folder)
+    plain = load_plain(target)
+    (start,) = prompts(1, length=(20, 21), seed=5)
+    with load(target, small, draft="auto") as llm:
+        cheap_rows(llm)
+        for prompt in (start * 3, [*start, *take(plain, start, 20), *start]):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.ngram_drafted > 0
+        assert llm.stats.drafted > llm.stats.ngram_drafted
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+def test_sequences_of_a_batch(pair: list[str], kv_unified: bool) -> None:
+    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    target, small = pair
+    plain = load_plain(target)
+    texts = prompts(6, seed=1)
+    with load(target, small, n_parallel=3, kv_unified=kv_unified, **CHAIN) as llm:
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.accepted > 0.15 * llm.stats.drafted > 0
+
+
+def test_sampled_text_is_the_same_with_drafts(pair: list[str]) -> None:
+    """For a seed; the drafter knows the dice, so that more is accepted than by the best tokens alone."""
+    target, small = pair
+    plain = load_dice(target)
+    with load(target, small, **CHAIN) as llm:
+        for seed, prompt in enumerate(prompts(3, seed=6)):
+            for one in (plain, llm):
+                one.set_seed(seed)
+            options = {"temp": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+            assert take(llm, prompt, N_TOKENS, **options) == take(plain, prompt, N_TOKENS, **options)
+        assert llm.stats.accepted > 0
+
+
+def test_prompts_longer_than_a_batch(pair: list[str]) -> None:
+    target, small = pair
+    plain = load_plain(target, n_batch=16, n_ubatch=8)
+    (prompt,) = prompts(1, length=(100, 101), seed=2)
+    with load(target, small, n_batch=16, n_ubatch=8, **CHAIN) as llm:
+        is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.accepted > 0.15 * llm.stats.drafted > 0
+
+
+def test_states(pair: list[str]) -> None:
+    """A saved context goes on with drafts, in another object too; so does a pickled one."""
+    target, small = pair
+    (prompt,) = prompts(1, seed=3)
+    with load(target, small, **CHAIN) as llm, load(target, small, **CHAIN) as other:
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        other.load_state(llm.save_state())
+        assert other.drafter.n_past(0) == len(prompt)
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        assert other.stats.accepted > 0
+        with pickle.loads(pickle.dumps(llm)) as third:
+            assert third.draft_sources == llm.draft_sources
+            assert take(third, prompt, N_TOKENS) == text
+
+
+def test_costs_are_measured(folder: Path) -> None:
+    target, small = write_small_pair(folder)
+    with load(target, small, draft="auto") as llm:
+        llm.calibrate(0.3)
+        target_costs, begin, step = (curve.measured for curve in llm.planner.costs)
+        assert {1, 2} <= target_costs.keys()
+        assert {1, 2} <= begin.keys()
+        assert 1 in step
+
+
+def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
+    """Before anything is loaded, with the first difference and both files."""
+    target = str(write_target(tmp_path / "target.gguf").path)
+    other = write_target(tmp_path / "other.gguf").path
+    data = Path(other).read_bytes()
+    assert data.count(b"return") == 1
+    Path(other).write_bytes(data.replace(b"return", b"retarn"))
+    with pytest.raises(IncompatibleDraftError) as e:
+        load(target, other)
+    assert f"'{other}'" in str(e.value)
+    assert f"'{target}'" in str(e.value)
+    assert "is 'return' of the target and 'retarn' of the draft" in str(e.value)
+
+
+def test_other_sizes_and_kinds_are_refused(folder: Path) -> None:
+    target, _ = write_small_pair(folder)
+    keys = keys_of("llama") | {"vocab_size": 1000}
+    tensors = random_tensors(write_random_arch(folder, "llama"))
+    for name in ("token_embd.weight", "output.weight"):
+        tensors[name] = np.resize(tensors[name], (1000, tensors[name].shape[1]))
+    large = write_arch(folder / "large.gguf", "llama", keys, tensors)
+    with pytest.raises(IncompatibleDraftError, match=r"the target has [0-9]+ tokens, the draft 1000"):
+        load(target, large)
+    encoder = write_arch(folder / "bert.gguf", "bert", keys_of("llama"), {"x": np.zeros(4, np.float32)})
+    with pytest.raises(IncompatibleDraftError, match=r"\(bert\) does not generate text: it only encodes"):
+        load(target, encoder)
+    with pytest.raises(ModelFileError):
+        load(target, folder / "none.gguf")
+
+
+def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None:
+    target, small = write_small_pair(folder)
+    head = write_head(folder / "head.gguf", tiny_target)
+    for sources, draft, found in (
+        (["mtp"], small, "'mtp', but a small model is given"),
+        (["head"], small, "'head', but a small model is given"),
+        (["simple"], head, "'simple', but a head is given"),
+        (["simple"], None, "'simple', but no small model is given"),
+    ):
+        with pytest.raises(ValueError, match=found):
+            load(target, draft, draft_sources=sources)
+    with pytest.raises(ValueError, match="draft_type and draft_target_layers are for heads"):
+        load(target, small, draft_type="q4_0")
+
+
+def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """-md takes a small model; --spec-type draft-simple says so; doctor and inspect tell of it."""
+    target, small = write_small_pair(folder)
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-"]
+    for more in ([], ["--spec-type", "draft-simple"]):
+        arguments = ["speculative-simple", "-m", target, "-md", small, "--spec-draft-n-max", "3", "--baseline"]
+        assert main([*arguments, *common, *more]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["drafted"] > 0
+        assert report["baseline"]["drafted"] == 0
+    assert main(["speculative-simple", "-m", target, "--spec-type", "draft-simple", *common]) != 0
+    assert "no small model is given" in capsys.readouterr().err
+    main(["doctor", "-m", target, "-md", small, "-t", "1"])
+    out = capsys.readouterr().out
+    assert f"small model '{small}': llama, 3 layers" in out
+    assert "they fit" in out
+    assert main(["inspect", small, "--target", target]) == 0
+    out = capsys.readouterr().out
+    assert "a small model (llama)" in out
+    assert "fits" in out

@@ -1,0 +1,68 @@
+"""What the bundled pair is made with, but for the training itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import models
+
+pytest.importorskip("torch")
+
+from llama_cpp_eagle3.train import corpus, prompts, ship
+from llama_cpp_eagle3.train.data import Prompt, Store, Text, read_prompts
+
+
+class Words:
+    """A tokenizer whose tokens are words."""
+
+    @staticmethod
+    def encode(text: str) -> SimpleNamespace:
+        return SimpleNamespace(ids=text.split())
+
+
+def test_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole lines of files that may be trained on, no longer than they should be, in a form that `train -f` takes."""
+    train, held = corpus.sources()
+    monkeypatch.setattr(corpus, "sources", lambda: (train, held))
+    found = prompts.beginnings(Words(), 30)
+    assert found == prompts.beginnings(Words(), 30)
+    assert len({line["text"] for line in found}) > 25
+    texts = "\0".join(source.text for source in train)
+    for line in found:
+        assert line["text"] in texts
+        assert len(line["text"].split()) <= prompts.N_TOKENS_MAX or "\n" not in line["text"]
+    path = tmp_path / "prompts.jsonl"
+    prompts.write_beginnings(Words(), path, 30)
+    assert list(read_prompts(path)) == [line["text"] for line in found]
+
+
+def test_the_page_of_a_pair(tmp_path: Path) -> None:
+    """What `train` left is told, and which command made it."""
+    work = tmp_path / "draft.gguf.work"
+    store = Store(work)
+    store.add_prompts([Prompt(0, [1, 2], "file")])
+    store.add_text(Text(0, [1, 2, 3, 4, 5], 2, 0.0, "file"))
+    np.save(work / "d2t.npy", np.arange(7))
+    log = [
+        {"step": 100, "loss": 2.0, "seconds": 60, "length": 2.5, "accepted": [0.5, 0.25]},
+        {"step": 200, "loss": 3.0, "seconds": 150, "length": 2.0, "accepted": [0.4, 0.2]},
+    ]
+    settings = {"ttt_steps": 6, "batch": 4, "max_tokens": 256, "n_ctx": 512, "seed": 1}
+    (work / "log.json").write_text(json.dumps(log))
+    (work / "settings.json").write_text(json.dumps(settings))
+    recorded = json.loads((Path(models.__file__).parent / "PROVENANCE.json").read_text())
+    for name in ("corpus", "target"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(recorded[name]))
+    facts = ship.provenance(tmp_path, Path(models.__file__).parent, "A note.")
+    page = ship.page(facts)
+    assert "1 texts of the GGUF target's own, 3 tokens" in page
+    assert "200 steps of 4 texts, 6 draft steps each" in page
+    assert "(2.5 minutes)" in page
+    assert "mean acceptance length 2.5 simulated" in page
+    assert "--draft-vocab 7 --ttt-steps 6 --batch 4 --steps 200" in page
+    assert recorded["files"][models.DRAFT_NAME]["sha256"] in page
