@@ -7,8 +7,8 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import DflashDrafter, DflashFile, LoadGuard, is_dflash
-from .errors import IncompatibleDraftError, ModelFileError
+from ._core import DflashDrafter, DflashFile, LoadGuard
+from .errors import IncompatibleDraftError
 from .ggml_types import FLOAT_TYPES
 from .log import without_details
 from .model_file import file_errors
@@ -17,14 +17,6 @@ _N_BATCH = 128, 256
 """Rows of a pass: as many blocks as fit into the second number, and not fewer than the first. llama.cpp makes logits
 of all of them, for which it keeps memory."""
 _ALL_LAYERS = 999
-
-
-def is_block_drafter(path: str) -> bool:
-    """Whether a file is one, by its general.architecture; False for a file that cannot be read."""
-    try:
-        return is_dflash(path)
-    except ModelFileError:
-        return False
 
 
 def make_drafter(

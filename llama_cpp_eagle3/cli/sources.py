@@ -8,15 +8,20 @@ from typing import Any
 from ..mtp import has_block
 from .flags.draft import TEXT_TYPES
 
-_FILES = {"draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash", "draft-simple": "simple"}
-"""llama.cpp's names for what drafts with a file of its own, and ours."""
-_MODELS = {**_FILES, "draft-mtp": "mtp"}
+_MODELS = {
+    "draft-eagle3": "eagle3",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dflash",
+    "draft-simple": "simple",
+    "draft-mtp": "mtp",
+}
+"""llama.cpp's names for what drafts, and ours."""
 
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether a head, a block drafter or a small model is to draft, if there is one."""
+    """Whether what -md names is to draft, if it names something."""
     types = getattr(args, "spec_type", None)  # not every command has it
-    return types is None or not _FILES.keys().isdisjoint(types)
+    return types is None or not _MODELS.keys().isdisjoint(types)
 
 
 def head_of(args: argparse.Namespace) -> str | None:

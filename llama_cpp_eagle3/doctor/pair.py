@@ -69,6 +69,8 @@ def describe_draft(path: str, pair: Pair) -> str:
     head, small, drafter, reads = pair.head, pair.small, pair.block_drafter, f"reads {list(pair.boundaries)}"
     if small is not None:
         return f"small model '{path}': {small.arch}, {small.n_layer} layers of width {small.n_embd}"
+    if pair.block is not None:
+        return f"block for multi-token prediction '{path}': {pair.block.arch}"
     if drafter is not None:
         return f"block drafter '{path}': {drafter.kind}, {drafter.n_draft_max} tokens in one pass, {reads}"
     assert head is not None
