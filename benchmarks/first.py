@@ -40,7 +40,7 @@ def first_tokens(args: argparse.Namespace, draft: str | None, n_max: int | None,
     """The answer to one text by a fresh object."""
     options: dict[str, object] = {}
     if draft:
-        options = {"draft": "chain", "draft_n_max": n_max} if n_max else {"draft": "auto", "draft_sources": ["head"]}
+        options = {"draft": "chain", "draft_n_max": n_max} if n_max else {"draft": "auto", "draft_sources": ["eagle3"]}
     with closing(load(args.model, draft, args.threads, args.gpu_layers, args.ctx_size, **options)) as llm:
         if draft and not n_max:
             llm.calibrate()

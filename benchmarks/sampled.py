@@ -26,7 +26,7 @@ from llama_cpp_eagle3.stats import Stats
 DRAFTS: dict[str, dict[str, Any]] = {
     "chain of 4": {"draft": "chain", "draft_n_max": 4},
     "tree": {"draft": "tree"},
-    "auto": {"draft": "auto", "draft_sources": ("head",)},
+    "auto": {"draft": "auto", "draft_sources": ("eagle3",)},
 }
 
 

@@ -27,7 +27,7 @@ from llama_cpp_eagle3.bench.replay import Recorded, Replay, read, tokens_of
 from llama_cpp_eagle3.bench.runs import Peer, load, run_own
 from llama_cpp_eagle3.bench.server import Server
 
-SOURCES = {"auto": ("head", "ngram"), "head": ("head",), "text": ("ngram",)}
+SOURCES = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
 
 @dataclass
@@ -83,7 +83,7 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
         clock = time.process_time if args.cpu_time else time.perf_counter
         found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=clock)
         stats = llm.last_stats
-        accepted = f"head {stats.head_accepted}/{stats.head_drafted}, text {stats.ngram_accepted}/{stats.ngram_drafted}"
+        accepted = ", ".join(f"{name} {x.accepted}/{x.drafted}" for name, x in stats.by_source.items())
         return Measured(found.tokens_per_second, found.acceptance_length, accepted)
 
     return run

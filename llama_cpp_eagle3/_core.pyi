@@ -1,8 +1,7 @@
 """Compiled part of llama_cpp_eagle3: feature tap, target, EAGLE-3 drafter, planner."""
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -861,13 +860,20 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
-class DrawKind(Enum):
+class DrawKind:
     """How a text's tokens are chosen, as far as a draft knows it."""
 
-    GREEDY = 0
-    KNOWN = 1
+    GREEDY: ClassVar[DrawKind]
+    """The most probable one."""
+    KNOWN: ClassVar[DrawKind]
     """Drawn with noise that the draft knows."""
-    UNKNOWN = 2
+    UNKNOWN: ClassVar[DrawKind]
+    """Drawn with noise that it does not know."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class Planner:
     """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.

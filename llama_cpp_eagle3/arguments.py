@@ -69,7 +69,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
 
     draft_model_path: str | os.PathLike[str] | None
     draft: Literal["auto", "chain", "tree"] | None
-    draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]] | None
+    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "ngram"]] | None
     draft_n_max: int | None
     draft_ngram_n_max: int | None
     draft_ngram_store: NgramStore | bool

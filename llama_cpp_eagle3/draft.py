@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-BY_HEAD, BY_NGRAM = 1, 2
-"""Who suggested a drafted token, as bits."""
+BY_MODEL, BY_NGRAM = 1, 2
+"""Who suggested a drafted token, as bits: the model that drafts (a head, a block, a small model), or n-grams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i behind its parent; empty if they were not requested.
-    `sources[i]` is the drafter of token i: BY_HEAD, BY_NGRAM or both; empty: the head.
+    `sources[i]` is the drafter of token i: BY_MODEL, BY_NGRAM or both; empty: the model.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -34,11 +34,11 @@ class Draft:
 
     def n_of(self, source: int) -> int:
         """Number of tokens that a source drafted."""
-        return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_HEAD)
+        return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_MODEL)
 
     def source(self, i: int) -> int:
         """The drafters of token i."""
-        return self.sources[i] if self.sources else BY_HEAD
+        return self.sources[i] if self.sources else BY_MODEL
 
     @property
     def is_chain(self) -> bool:

@@ -87,7 +87,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # how to draft, see the constructor
     draft: str
-    draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]]
+    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "ngram"]]
     draft_n_max: int
     draft_ngram_n_max: int
     draft_n_min: int
@@ -102,7 +102,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["head", "mtp", "simple", "ngram"]] | None = None,
+        draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "ngram"]] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -145,10 +145,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             draft: "auto" drafts in each step what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
-            draft_sources: what may draft in "auto": "head"; "mtp", the block for multi-token prediction in the target's
-                own file; "simple", the small model that draft_model_path names; and "ngram", which drafts what followed
-                earlier where the text ended as it ends now. Default: all that there is, "mtp" without a
-                draft_model_path; if there is only "ngram", then only with draft="auto".
+            draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in
+                the target's file; "simple", the small model that draft_model_path names; "ngram", which drafts what
+                followed earlier where the text ended as it ends now. Default: all that there is, "mtp" without
+                a draft_model_path; if there is only "ngram", then only with draft="auto".
             draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8).
             draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
             draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
@@ -285,6 +285,11 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 placeholder=given["media_placeholder"],
             )
             self._log(self._projector.describe())
+            if self._loading.uses_small_model:
+                self._log(
+                    "the small model that drafts sees placeholder tokens in place of images and sounds: it knows "
+                    "nothing of what they show"
+                )
         if self.draft == "auto":
             loaded.use_stored_type()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .arguments import Eagle3LlamaOptions
 
 MODES = ("auto", "chain", "tree")
-SOURCES = ("head", "mtp", "simple", "ngram")
+SOURCES = ("eagle3", "mtp", "simple", "ngram")
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1
@@ -69,7 +69,7 @@ class DraftOptions:
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         own: DraftSource | None = "mtp" if has_block else None
         if model_path is not None:
-            own = "simple" if is_small_model else "head"
+            own = "simple" if is_small_model else "eagle3"
         chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
@@ -143,7 +143,7 @@ def _sources(
         return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    given = {"head": "a head", "simple": "a small model"}
+    given = {"eagle3": "a head", "simple": "a small model"}
     for name in given.keys() | {"mtp"}:
         if name in sources and own in given and own != name:
             raise ValueError(
@@ -151,7 +151,7 @@ def _sources(
             )
     if "simple" in sources and own != "simple":
         raise ValueError("draft_sources names 'simple', but no small model is given as draft_model_path")
-    return tuple(source for source in sources if source != "head" or own == "head")
+    return tuple(source for source in sources if source != "eagle3" or own == "eagle3")
 
 
 def default_threads() -> int:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from .draft import BY_HEAD, BY_NGRAM, Draft
+from .draft import BY_MODEL, BY_NGRAM, Draft
 
 _NS = 1e-9
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """What one source of drafts proposed."""
+
+    drafted: int = 0
+    """Tokens that the target verified."""
+    accepted: int = 0
+
+    def __add__(self, other: SourceStats) -> SourceStats:
+        return SourceStats(self.drafted + other.drafted, self.accepted + other.accepted)
 
 
 @dataclass(slots=True, repr=False)
@@ -33,13 +45,9 @@ class Stats:
     accepted_per_position: list[int] = field(default_factory=list)
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
-    # by source, of whole drafts; a token that both drafted counts for both
-    head_drafted: int = 0
-    """Tokens that the head drafted and the target verified."""
-    head_accepted: int = 0
-    ngram_drafted: int = 0
-    """Tokens that the n-gram drafter drafted and the target verified."""
-    ngram_accepted: int = 0
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+    """The same by drafter: "eagle3", "mtp", "simple", "ngram", as in `draft_sources`. Of whole drafts; a token that two
+    drafted counts for both."""
 
     why_not_drafted: str = ""
     """Why nothing was drafted, if nothing was."""
@@ -56,16 +64,17 @@ class Stats:
         """The counters without those of the prompt, and without the steps, which sequences may share."""
         return replace(self, prompt_tokens=0, steps=0)
 
-    def begin_draft(self, draft: Draft) -> None:
-        """A draft is verified."""
+    def begin_draft(self, draft: Draft, drafter: str) -> None:
+        """A draft is verified. drafter: the source that the model is which drafts; empty without one."""
         self.drafts += 1
-        self.head_drafted += draft.n_of(BY_HEAD)
-        self.ngram_drafted += draft.n_of(BY_NGRAM)
+        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
+            if source and (n_tokens := draft.n_of(bit)):
+                self.by_source.setdefault(source, SourceStats()).drafted += n_tokens
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
             self.accepted_per_position += [0] * (draft.depth - n)
 
-    def judge(self, draft: Draft, i: int, node: int) -> None:
+    def judge(self, draft: Draft, i: int, node: int, drafter: str) -> None:
         """Count the i-th token of a step: it is token `node` of the draft; -1: it is none, which refuses the rest."""
         self.tokens += 1
         if node < 0:
@@ -74,9 +83,14 @@ class Stats:
         self.drafted += 1
         self.accepted += 1
         self.accepted_per_position[i] += 1
-        source = draft.source(node)
-        self.head_accepted += source & BY_HEAD != 0
-        self.ngram_accepted += source & BY_NGRAM != 0
+        bits = draft.source(node)
+        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
+            if source and bits & bit:
+                self.by_source.setdefault(source, SourceStats()).accepted += 1
+
+    def of(self, source: str) -> SourceStats:
+        """What one source drafted; zeros if it did not."""
+        return self.by_source.get(source, SourceStats())
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -140,6 +154,8 @@ class Stats:
             a, b = getattr(self, f.name), getattr(other, f.name)
             if isinstance(a, str):
                 setattr(total, f.name, b or a)
+            elif isinstance(a, dict):
+                setattr(total, f.name, {name: self.of(name) + other.of(name) for name in a | b})
             else:
                 setattr(total, f.name, _add_lists(a, b) if isinstance(a, list) else a + b)
         return total
@@ -150,6 +166,7 @@ class Stats:
         return {
             **counters,
             "accepted_per_position": list(self.accepted_per_position),
+            "by_source": {name: asdict(counts) for name, counts in self.by_source.items()},
             "mean_acceptance_length": self.mean_acceptance_length,
             "draft_acceptance_rate": self.draft_acceptance_rate,
             "acceptance_rate_per_position": self.acceptance_rate_per_position,
@@ -172,10 +189,8 @@ class Stats:
             "spec_decode_num_draft_tokens_total": self.drafted,
             "spec_decode_num_accepted_tokens_total": self.accepted,
             "spec_decode_num_accepted_tokens_per_pos_total": list(self.accepted_per_position),
-            "spec_decode_head_num_draft_tokens_total": self.head_drafted,
-            "spec_decode_head_num_accepted_tokens_total": self.head_accepted,
-            "spec_decode_ngram_num_draft_tokens_total": self.ngram_drafted,
-            "spec_decode_ngram_num_accepted_tokens_total": self.ngram_accepted,
+            **{f"spec_decode_{name}_num_draft_tokens_total": x.drafted for name, x in self.by_source.items()},
+            **{f"spec_decode_{name}_num_accepted_tokens_total": x.accepted for name, x in self.by_source.items()},
         }
 
     def __repr__(self) -> str:
@@ -189,9 +204,8 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
-        if self.ngram_drafted:
-            parts.append(f"of the head {self.head_accepted}/{self.head_drafted}")
-            parts.append(f"from text {self.ngram_accepted}/{self.ngram_drafted}")
+        if "ngram" in self.by_source:
+            parts += [f"of {name} {x.accepted}/{x.drafted}" for name, x in self.by_source.items()]
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")
         parts.append(

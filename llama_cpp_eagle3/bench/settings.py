@@ -12,7 +12,7 @@ from ..engine import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("head", "ngram"), "head": ("head",), "text": ("ngram",)}
+_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
 
 @dataclass(frozen=True)

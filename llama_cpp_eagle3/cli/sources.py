@@ -34,7 +34,7 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    models = {"draft-eagle3": "head", "draft-mtp": "mtp", "draft-simple": "simple"}
+    models = {"draft-eagle3": "eagle3", "draft-mtp": "mtp", "draft-simple": "simple"}
     sources = [*(models[name] for name in models if name in types), *(["ngram"] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

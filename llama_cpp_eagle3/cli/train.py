@@ -64,6 +64,7 @@ def add_arguments(parser: Parser) -> None:
         "--patience", type=int, default=0, metavar="N", help="stop after N evaluations without a better one (0: never)"
     )
     group.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.hide("export_form", "dtype", "seed", "eval_every", "parallel")  # most runs need none of them
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,6 +41,11 @@ class Memory:
         self.drafter = drafter
         self._n_heads += 1
 
+    @property
+    def drafter_name(self) -> str:
+        """The source that the drafter is, as in `draft_sources`: its class without "Drafter"; empty without one."""
+        return "" if self.drafter is None else type(self.drafter).__name__.removesuffix("Drafter").lower()
+
     def draft_from(self, seq_id: int, n_past: int) -> None:
         """Have the draft continue at a position, without what lies before."""
         if self.drafter is not None:

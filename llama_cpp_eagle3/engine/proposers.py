@@ -20,7 +20,7 @@ from .slots import Slots
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
-_MODELS = {"head", "mtp", "simple"}
+_MODELS = {"eagle3", "mtp", "simple"}
 """Sources that are a drafter."""
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._core import Target
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["head", "mtp", "simple", "ngram"]
+DraftSource = Literal["eagle3", "mtp", "simple", "ngram"]
 
 
 _DEFAULT = Sampling()
@@ -31,7 +31,7 @@ class DraftSettings:
     """Maximum length of a chain of drafted tokens."""
     n_max_ngram: int = 32
     """The same for the n-gram drafter."""
-    sources: tuple[DraftSource, ...] = ("head", "ngram")
+    sources: tuple[DraftSource, ...] = ("eagle3", "ngram")
     """What may draft in mode "auto"; the other modes are the head's."""
     n_min: int = 0
     """Shorter chains are not verified."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..engine import Engine
+from ..stats import SourceStats
 from .engine_thread import Job
 
 _SECONDS = (
@@ -78,7 +79,7 @@ class Metrics:
         self._n_decode = 0
         self._n_batches = -1
         self._n_drafted = self._n_accepted = self._n_drafts = 0
-        self._by_source = {"head": (0, 0), "ngram": (0, 0)}
+        self._by_source: dict[str, SourceStats] = {}
         self._per_position: list[int] = []
         self._ended: dict[str, int] = {}
         self._bucket = _Bucket()
@@ -129,9 +130,8 @@ class Metrics:
             self._n_drafted += stats.drafted
             self._n_accepted += stats.accepted
             self._n_drafts += stats.drafts
-            for source, (n_drafted, n_accepted) in self._by_source.items():
-                drafted, accepted = getattr(stats, f"{source}_drafted"), getattr(stats, f"{source}_accepted")
-                self._by_source[source] = n_drafted + drafted, n_accepted + accepted
+            for source, counts in stats.by_source.items():
+                self._by_source[source] = self._by_source.get(source, SourceStats()) + counts
             for i, n in enumerate(stats.accepted_per_position):
                 if i == len(self._per_position):
                     self._per_position.append(0)
@@ -175,11 +175,11 @@ class Metrics:
             for name, (text, value) in items.items():
                 full = f"llamacpp:{name}"
                 yield f"# HELP {full} {text}\n# TYPE {full} {kind}\n{full} {_number(value)}\n"
-        for i, what in enumerate(("draft", "accepted")):
+        for what, attribute in (("draft", "drafted"), ("accepted", "accepted")):
             name = f"llamacpp:spec_decode_source_num_{what}_tokens_total"
             yield f"# HELP {name} The same of each source; what both suggested counts for both\n# TYPE {name} counter\n"
             for source, counts in self._by_source.items():
-                yield f'{name}{{source="{source}"}} {counts[i]}\n'
+                yield f'{name}{{source="{source}"}} {getattr(counts, attribute)}\n'
         name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
         yield f"# HELP {name} Accepted tokens per position in the draft\n# TYPE {name} counter\n"
         for i, n in enumerate(self._per_position):

@@ -55,8 +55,9 @@ class RequestMetrics:
         }
         if self.stats.drafted:
             timings |= {"draft_n": self.stats.drafted, "draft_n_accepted": self.stats.accepted}
-        if self.stats.ngram_drafted:
-            timings |= {"draft_ngram_n": self.stats.ngram_drafted, "draft_ngram_n_accepted": self.stats.ngram_accepted}
+        if "ngram" in self.stats.by_source:
+            ngram = self.stats.of("ngram")
+            timings |= {"draft_ngram_n": ngram.drafted, "draft_ngram_n_accepted": ngram.accepted}
         return timings
 
     def speculative_decoding(self, n_max: int) -> dict[str, Any]:
@@ -80,8 +81,8 @@ class RequestMetrics:
             "num_draft_tokens": stats.drafted,
             "num_spec_tokens": n_max,
             "by_source": {
-                "head": {"num_draft_tokens": stats.head_drafted, "num_accepted_draft_tokens": stats.head_accepted},
-                "ngram": {"num_draft_tokens": stats.ngram_drafted, "num_accepted_draft_tokens": stats.ngram_accepted},
+                name: {"num_draft_tokens": counts.drafted, "num_accepted_draft_tokens": counts.accepted}
+                for name, counts in stats.by_source.items()
             },
         }
 

@@ -111,7 +111,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
-    names = {"head": "draft-eagle3", "mtp": "draft-mtp", "simple": "draft-simple", "ngram": "ngram-simple"}
+    names = {"eagle3": "draft-eagle3", "mtp": "draft-mtp", "simple": "draft-simple", "ngram": "ngram-simple"}
     if draft.mode != "auto":
         models = [names[source] for source in draft.sources if source != "ngram"]
         return "none" if draft.mode == "off" else ",".join(models) or "draft-eagle3"

@@ -70,6 +70,10 @@ def _find_tokens(llm: Eagle3Llama, text: str) -> list[int]:
     return [bos, *tokens] if bos >= 0 and tokens[:1] != [bos] else tokens
 
 
+_OF_TEMPLATES = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
+"""Fields of a request that change its prompt."""
+
+
 class Templates:
     """What the model's chat template makes of a conversation."""
 
@@ -77,9 +81,9 @@ class Templates:
         self.llm = llm
         self.has_template = "tokenizer.chat_template" in llm.metadata
 
-    def tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Of a conversation that the assistant is to go on with."""
-        body = {"messages": list(messages)}
+    def tokens(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
+        """Of a conversation that the assistant is to go on with; more: fields of a request that templates know."""
+        body = {**more, "messages": list(messages)}
         params = apply_request(self.llm.chat_templates, body, enable_thinking=None, has_markers=False)
         return _find_tokens(self.llm, params.prompt)
 
@@ -97,12 +101,12 @@ class Templates:
         return before
 
 
-def read_prompts(path: Path) -> Iterator[list[dict[str, Any]] | str]:
-    """Conversations, or texts to go on from as they are, from a file.
+def read_prompts(path: Path) -> Iterator[dict[str, Any] | str]:
+    """Conversations as requests have them, or texts to go on from as they are, from a file.
 
-    Plain text has a question in each line. JSON Lines have one of: "messages" (OpenAI's; what follows the last user's
-    turn is dropped), "body" with messages or a prompt (a request of OpenAI's batch format), "turns" (mt-bench's),
-    "prompt" (a question), "text" (to go on from, without the chat template).
+    Plain text has a question in each line. JSON Lines have one of: "messages" (OpenAI's, with tools if there are some;
+    the assistant's turn at the end is dropped), "body" with messages or a prompt (a request of OpenAI's batch format),
+    "turns" (mt-bench's), "prompt" (a question), "text" (to go on from, without the chat template).
 
     Raises:
         ValueError: a line has none of these; the message names the line.
@@ -112,7 +116,7 @@ def read_prompts(path: Path) -> Iterator[list[dict[str, Any]] | str]:
         if not line.strip():
             continue
         if not is_json:
-            yield [{"role": "user", "content": line}]
+            yield _question(line)
             continue
         try:
             yield _parse(json.loads(line))
@@ -120,9 +124,13 @@ def read_prompts(path: Path) -> Iterator[list[dict[str, Any]] | str]:
             raise ValueError(f"'{path}', line {number}: {e}") from None
 
 
-def _parse(value: Any) -> list[dict[str, Any]] | str:
+def _question(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _parse(value: Any) -> dict[str, Any] | str:
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
+        return _question(value)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object or a text, found {type(value).__name__}")
     if isinstance(value.get("body"), dict):
@@ -130,15 +138,18 @@ def _parse(value: Any) -> list[dict[str, Any]] | str:
     if isinstance(value.get("text"), str):
         return str(value["text"])
     if isinstance(value.get("prompt"), str):
-        return [{"role": "user", "content": value["prompt"]}]
+        return _question(value["prompt"])
     turns = value.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        return [{"role": "user", "content": turns[0]}]
+        return _question(turns[0])
     messages = value.get("messages")
     if isinstance(messages, list) and all(isinstance(m, dict) and "role" in m for m in messages):
-        last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)
-        if last >= 0:
-            return messages[: last + 1]
+        n = len(messages)
+        while n and messages[n - 1]["role"] == "assistant":
+            n -= 1
+        if any(m["role"] == "user" for m in messages[:n]):
+            more = {name: value[name] for name in _OF_TEMPLATES if value.get(name) is not None}
+            return {**more, "messages": messages[:n]}
         raise ValueError("messages: expected a user's turn")
     raise ValueError("expected one of messages, body, turns, prompt and text")
 
@@ -159,25 +170,28 @@ def file_prompts(
     """
     templates = Templates(llm)
     found: list[list[int]] = []
-    n_long = 0
+    n_long, refused = 0, []
     for path in paths:
         n_before = len(found)
         for value in read_prompts(path):
-            if isinstance(value, str) or not templates.has_template:
-                text = value if isinstance(value, str) else "".join(str(m.get("content", "")) for m in value)
-                tokens = _find_tokens(llm, text)
-            else:
-                tokens = templates.tokens(value)
+            try:
+                tokens = _tokens_of(llm, templates, value)
+            except ValueError as e:  # images, say
+                refused.append(str(e))
+                continue
             if len(tokens) > n_max:
                 n_long += 1
             elif tokens:
                 found.append(tokens)
         if len(found) == n_before:
             why = f" but {n_long} that are longer than {n_max} tokens: -c makes room for more" if n_long else ""
+            why += f" but {len(refused)} that are refused: {refused[0]}" if refused else ""
             raise ValueError(f"'{path}': found no prompts{why}")
     if len(found) > 1 and all(tokens == found[0] for tokens in found):
         raise ValueError(f"all {len(found)} prompts are the same: a head learns nothing from one text. Give others")
     unique = {tuple(tokens): tokens for tokens in found}
+    if refused:
+        say(f"{len(refused)} conversations are left out, the first one because: {refused[0]}")
     if n_long:
         say(f"{n_long} prompts are longer than {n_max} tokens and are left out: -c makes room for more")
     if len(unique) < len(found):
@@ -185,6 +199,14 @@ def file_prompts(
     if not templates.has_template:
         say("the target has no chat template: prompts are texts that it goes on from")
     return [Prompt(i, tokens, "file") for i, tokens in enumerate(unique.values())]
+
+
+def _tokens_of(llm: Eagle3Llama, templates: Templates, value: dict[str, Any] | str) -> list[int]:
+    if isinstance(value, str):
+        return _find_tokens(llm, value)
+    if templates.has_template:
+        return templates.tokens(**value)
+    return _find_tokens(llm, "".join(str(message.get("content", "")) for message in value["messages"]))
 
 
 class SelfPrompts:

@@ -165,7 +165,7 @@ class Trainer:
             while self.progress < 1.0 and not self._is_stale():
                 for samples in self._batches():
                     figures = self.learn(samples)
-                    self.at += self._n_batch
+                    self.at += len(samples) * self.ranks.n_ranks
                     now = time.monotonic()
                     self.elapsed, last = self._same(self.elapsed + now - last), now
                     bar.n = min(bar.total, self.step if s.steps else self.elapsed)
@@ -206,12 +206,6 @@ class Trainer:
         if self.ranks.is_first:
             bar.write(json.dumps(found), file=sys.stderr)
 
-    @property
-    def _n_batch(self) -> int:
-        """Texts of a step, of all ranks together."""
-        n_ranks, n_texts = self.ranks.n_ranks, len(split(self.all_texts[: self.n_texts])[0])
-        return min(self.settings.batch, max(1, n_texts // n_ranks)) * n_ranks
-
     def _is_stale(self) -> bool:
         return 0 < self.settings.patience <= self.n_worse
 
@@ -220,10 +214,11 @@ class Trainer:
         s = self.settings
         texts = split(self.all_texts[: self.n_texts])[0]
         order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
-        n_used = len(order) // self._n_batch * self._n_batch
-        n_own = self._n_batch // self.ranks.n_ranks
+        n_ranks = self.ranks.n_ranks
+        n_own = min(s.batch, max(1, len(texts) // n_ranks))
+        n_left = (len(order) - self.at) // (n_own * n_ranks) * n_own * n_ranks
         batch: list[Sample] = []
-        ours = order[self.at : n_used].reshape(-1, n_own)[self.ranks.rank :: self.ranks.n_ranks]
+        ours = order[self.at : self.at + n_left].reshape(-1, n_own)[self.ranks.rank :: n_ranks]
         samples = self.source.stream(texts[i] for i in ours.flat)
         try:
             for sample in samples:

@@ -35,7 +35,7 @@ def test_tokens() -> None:
     assert found == Recorded([1, 97, 98], [99, 100])
 
 
-@pytest.mark.parametrize("sources", [("head",), ("ngram",), ("head", "ngram")])
+@pytest.mark.parametrize("sources", [("eagle3",), ("ngram",), ("eagle3", "ngram")])
 def test_the_target_says_it(tiny_target: Any, tiny_head: Any, sources: tuple[Any, ...]) -> None:
     prompt = np.random.default_rng(0).integers(3, 100, 30).tolist()
     answer = [*prompt[5:25], 7, 8, *prompt[:20]]  # quotes, so that the text has something to suggest

@@ -30,9 +30,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "chain of 6": {"draft_n_max": 6},
     "sure ones": {"draft_n_max": 4, "draft_p_min": 0.3},
     "tree": TREE,
-    "auto": {"draft": "auto", "draft_sources": ("head",)},
+    "auto": {"draft": "auto", "draft_sources": ("eagle3",)},
     "ngram": {"draft": "auto", "draft_sources": ("ngram",)},
-    "both": {"draft": "auto", "draft_sources": ("head", "ngram")},
+    "both": {"draft": "auto", "draft_sources": ("eagle3", "ngram")},
     "no head": {"draft": "auto"},
     "draft_model": {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=4)},
 }

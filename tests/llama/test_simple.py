@@ -13,6 +13,7 @@ from arch_keys import keys_of
 from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.planning import Costs, make_planner
 from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
 from small import write_small_pair
@@ -61,8 +62,8 @@ def test_mixed_with_ngrams(folder: Path, no_clock: None) -> None:
         cheap_rows(llm)
         for prompt in (start * 3, [*start, *take(plain, start, 20), *start]):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
-        assert llm.stats.ngram_drafted > 0
-        assert llm.stats.drafted > llm.stats.ngram_drafted
+        assert llm.stats.of("ngram").drafted > 0
+        assert llm.stats.of("simple").drafted > 0
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
@@ -164,7 +165,7 @@ def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None
     head = write_head(folder / "head.gguf", tiny_target)
     for sources, draft, found in (
         (["mtp"], small, "'mtp', but a small model is given"),
-        (["head"], small, "'head', but a small model is given"),
+        (["eagle3"], small, "'eagle3', but a small model is given"),
         (["simple"], head, "'simple', but a head is given"),
         (["simple"], None, "'simple', but no small model is given"),
     ):
@@ -194,3 +195,16 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "a small model (llama)" in out
     assert "fits" in out
+
+
+def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
+    """By measured costs: a small model that takes as long as the target drafts nothing, a cheap one does."""
+    target, small = write_small_pair(folder)
+    (prompt,) = prompts(1, seed=8)
+    flat = dict.fromkeys((1, 8, 32), 1000.0)
+    with load(target, small, draft="auto", draft_sources=["simple"]) as llm:
+        for cost, drafts in ((1000.0, False), (10.0, True)):
+            llm.engine.planner = make_planner(llm.engine, Costs(flat, {1: cost}, {1: cost}, None))
+            text = take(llm, prompt, 100)
+            assert (llm.last_stats.of("simple").drafted > 0) == drafts
+    assert text == take(load_plain(target), prompt, 100)

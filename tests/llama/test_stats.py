@@ -114,10 +114,8 @@ def test_repr_and_dicts(perfect_pair: Any) -> None:
             "spec_decode_num_draft_tokens_total": 15,
             "spec_decode_num_accepted_tokens_total": 15,
             "spec_decode_num_accepted_tokens_per_pos_total": [5, 5, 5],
-            "spec_decode_head_num_draft_tokens_total": 15,
-            "spec_decode_head_num_accepted_tokens_total": 15,
-            "spec_decode_ngram_num_draft_tokens_total": 0,
-            "spec_decode_ngram_num_accepted_tokens_total": 0,
+            "spec_decode_eagle3_num_draft_tokens_total": 15,
+            "spec_decode_eagle3_num_accepted_tokens_total": 15,
         }
 
 

@@ -88,7 +88,7 @@ def write_small_pair(folder: Path, row: str = "llama", row_small: str = "llama",
         tensors = random_tensors(write_random_arch(folder, kind))
         rng = np.random.default_rng(seed)
         for name, data in list(tensors.items()):
-            if any(part in name for part in ("attn_output.weight", "ffn_down", "ssm_out")):
+            if any(part in name for part in ("attn_output.weight", "ffn_down", "ssm_out", "shortconv.out_proj")):
                 tensors[name] = rest * rng.permutation(data.reshape(-1)).reshape(data.shape)
         tensors["token_embd.weight"] = 5.0 * tensors["token_embd.weight"]
         write_arch(path, arch_of(kind), keys_of(kind), {n: t.astype(np.float32) for n, t in tensors.items()})

@@ -32,7 +32,7 @@ def pair(request: Any, tmp_path_factory: Any, tiny_target: Any, tiny_head: Any) 
     return request.param, *write_pair(tmp_path_factory.mktemp(arch), arch)
 
 
-@pytest.mark.parametrize("sources", [("ngram",), ("head", "ngram"), None], ids=["text", "both", "no head"])
+@pytest.mark.parametrize("sources", [("ngram",), ("eagle3", "ngram"), None], ids=["text", "both", "no head"])
 def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ...] | None) -> None:
     kind, target, head = pair
     options: dict[str, Any] = {"draft": "auto", "draft_ngram_store": NgramStore()}
@@ -45,9 +45,9 @@ def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ..
         found = [take(llm, text, N_TOKENS) for text in texts]
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
         stats = llm.stats
-        assert stats.ngram_drafted > stats.ngram_accepted > 0
-        assert (stats.head_drafted > 0) == (sources == ("head", "ngram"))
-        assert stats.accepted <= stats.head_accepted + stats.ngram_accepted
+        assert stats.of("ngram").drafted > stats.of("ngram").accepted > 0
+        assert (stats.of("eagle3").drafted > 0) == (sources == ("eagle3", "ngram"))
+        assert stats.accepted <= sum(source.accepted for source in stats.by_source.values())
 
 
 @pytest.mark.parametrize("unified", [True, False])
@@ -61,7 +61,7 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
         results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
         found = [result.tokens[:N_TOKENS] for result in results]  # a character may have been completed
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
-        assert llm.last_stats.ngram_drafted > 0
+        assert llm.last_stats.of("ngram").drafted > 0
 
 
 def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
@@ -80,12 +80,12 @@ def test_settings(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
         cheap_rows(llm)
         (text,) = looping(1, 4)
-        llm.draft_sources = ("head",)
+        llm.draft_sources = ("eagle3",)
         take(llm, text, 40)
-        assert llm.last_stats.ngram_drafted == 0 < llm.last_stats.head_drafted
+        assert llm.last_stats.by_source.keys() == {"eagle3"}
         llm.draft_sources, llm.draft_ngram_n_max = ("ngram",), 2
         take(llm, text, 40)
-        assert llm.last_stats.head_drafted == 0 < llm.last_stats.ngram_drafted
+        assert llm.last_stats.by_source.keys() == {"ngram"}
         assert len(llm.last_stats.accepted_per_position) <= 2
         llm.draft_sources = ()
         take(llm, text, 40)

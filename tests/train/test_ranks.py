@@ -33,6 +33,9 @@ def _torchrun(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 SCRIPT = """
+import sys
+from pathlib import Path
+
 import torch
 from llama_cpp_eagle3.train.ranks import joined
 
@@ -47,19 +50,16 @@ with joined() as ranks:
     head.weight.grad = torch.full((2, 2), 4.0) if ranks.is_first else None
     ranks.mean_gradients([head.weight, frozen])
     assert head.weight.grad.eq(2).all() and frozen.grad is None
-    print("rank", ranks.rank, "is right", flush=True)
+    Path(sys.argv[1], f"rank {ranks.rank} is right").touch()
 """
 
 
 def test_what_ranks_share(tmp_path: Path) -> None:
     """Values, sums and means of gradients, one of which has none."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    found = _torchrun(tmp_path / "script.py")
+    found = _torchrun(tmp_path / "script.py", tmp_path)
     assert found.returncode == 0, found.stderr
-    assert sorted(line for line in found.stdout.splitlines() if "right" in line) == [
-        "rank 0 is right",
-        "rank 1 is right",
-    ]
+    assert sorted(path.name for path in tmp_path.glob("rank*")) == ["rank 0 is right", "rank 1 is right"]
 
 
 def test_two_ranks_are_one(tmp_path: Path) -> None:
@@ -91,14 +91,3 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
     with Eagle3Llama(target.path, two, draft="chain", verbose=False) as llm:
         llm("what is", max_tokens=20, temperature=0)
         assert llm.last_stats.drafts > 0
-
-
-def test_an_error_of_one_ends_all(tmp_path: Path) -> None:
-    """What the first finds wrong is said once, and nobody waits for ever."""
-    target = write_target(tmp_path / "target.gguf", n_layer=7)
-    command = ["train", "-m", target.path, "-o", str(tmp_path / "head.gguf"), "-f", str(tmp_path / "no.txt"), *_FLAGS]
-    found = _torchrun("-m", "llama_cpp_eagle3", *command)
-    assert found.returncode != 0
-    assert found.stderr.count("error:") >= 1
-    assert "no.txt" in found.stderr
-    assert not (tmp_path / "head.gguf").exists()

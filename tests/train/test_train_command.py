@@ -146,6 +146,7 @@ def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.Monk
     assert {prompt.tokens[0] for prompt in store.prompts} == {target.token_bos}
 
 
+_CALL = {"name": "f", "arguments": "{}"}
 FORMATS = {
     "a.txt": ("hello\n\nworld\n", ["hello", "world"]),
     "b.jsonl": ('{"prompt": "x"}\n{"turns": ["y", "z"]}\n"w"\n', ["x", "y", "w"]),
@@ -162,7 +163,39 @@ def test_formats(tmp_path: Path, name: str) -> None:
     """Each format gives its questions, and of a conversation what comes before the answer."""
     text, expected = FORMATS[name]
     (tmp_path / name).write_text(text)
-    assert [value[-1]["content"] for value in read_prompts(tmp_path / name)] == expected  # type: ignore[index]
+    found = list(read_prompts(tmp_path / name))
+    assert [value["messages"][-1]["content"] for value in found] == expected  # type: ignore[index]
+
+
+def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> None:
+    """Tools are part of the prompt, a tool's result may be the last turn; what the model cannot see is left out."""
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": _CALL}]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "sunny"}
+    asked, answer = {"role": "user", "content": "weather?"}, {"role": "assistant", "content": "It is sunny."}
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    lines = [{"messages": [asked, call, result, answer], "tools": tools}, {"messages": [image]}, {"messages": [asked]}]
+    path = tmp_path / "traffic.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = list(read_prompts(path))
+    assert found[0] == {"messages": [asked, call, result], "tools": tools}
+    said: list[str] = []
+    with Eagle3Llama(target.path, n_ctx=512, verbose=False) as llm:
+        prompts = data.file_prompts(llm, [path], 400, said.append)
+        templates = data.Templates(llm)
+        expected = [templates.tokens([asked, call, result], tools=tools), templates.tokens([asked])]
+        assert [prompt.tokens for prompt in prompts] == expected
+    assert len(said) == 1
+    assert "1 conversations are left out, the first one because: image input is not supported" in said[0]
+
+
+def test_resuming_with_another_batch(target: Target, prompts: Path, tmp_path: Path) -> None:
+    """What is left of the epoch is divided anew."""
+    output = tmp_path / "head.gguf"
+    assert _train(target, output, "-f", prompts, "--steps", "2", "--batch", "1") == 0
+    assert _state(tmp_path / "head.gguf.work")["at"] == 2
+    assert _train(target, output, "-f", prompts, "--steps", "6", "--batch", "4", "--resume") == 0
+    assert _state(tmp_path / "head.gguf.work")["step"] == 6
 
 
 def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
