@@ -212,7 +212,7 @@ class FeatureTap:
 class BatchPart:
     """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
 
-    draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted token,
+    draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted token,
     the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only. Empty: each
     follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
     """
@@ -280,20 +280,20 @@ class Target:
         Rows are numbered through all parts.
         """
     def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
-        """Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
+        """Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
 
         llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
         """
-    def keep(self, seq_id: int, path: Sequence[int]) -> None:
-        """After a part that was a draft: keep the path through these of its rows and forget its other tokens.
+    def accept(self, seq_id: int, path: Sequence[int]) -> None:
+        """After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
         back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         """
-    def keep_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+    def accept_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Do the same for several sequences; one that holds no draft stays as it is."""
-    def holds_draft(self, seq_id: int) -> bool:
-        """Whether a draft was decoded of which no path was kept yet."""
+    def has_draft(self, seq_id: int) -> bool:
+        """Whether a draft was decoded of which no path was accepted yet."""
     def decode_batch(
         self,
         tokens: Sequence[int],
