@@ -143,10 +143,11 @@ class LoadedModel:
             name = f"draft '{file.path}' (block drafter {file.kind}, {file.block_size} rows)"
         elif pair.small is not None:
             name, why = f"draft by the small model '{draft.model_path}' ({pair.small.arch})", ""
-        elif pair.block is not None:
-            name, why = f"draft by the block for multi-token prediction '{draft.model_path}'", ""
         elif pair.head is None:
-            name, why = "draft by the target's own block for multi-token prediction", ""
+            block, name = pair.target, "draft by the target's own block for multi-token prediction"
+            if pair.block is not None:
+                block, name = pair.block, f"draft by the block for multi-token prediction '{draft.model_path}'"
+            why = f"the first of {block.n_layer_nextn} blocks" if block.n_layer_nextn > 1 else ""
         else:
             name = f"draft '{draft.model_path}' ({pair.head.dialect})"
             why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why

@@ -20,8 +20,6 @@ def why_no_block(info: TargetInfo) -> str:
         return f"the file has no block for multi-token prediction (key {info.arch}.nextn_predict_layers)"
     if info.nextn < 0:
         return f"what the block of this architecture ({info.arch}) reads cannot be read"
-    if info.n_layer_nextn > 1:
-        return f"it has {info.n_layer_nextn} blocks, each of which drafts one token: only a single block is supported"
     return ""
 
 

@@ -1,5 +1,7 @@
 #include "kernels/product.h"
 
+#include "kernels/op_rows.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -14,20 +16,6 @@ constexpr int64_t N_OUT   = 256;     // or so many channels
 
 size_t aligned(size_t n_bytes) {
     return (n_bytes + 63) / 64 * 64;
-}
-
-const float * row_at(const ggml_tensor * x, int64_t i1, int64_t i2, int64_t i3) {
-    const char * data = static_cast<const char *>(x->data);
-    return reinterpret_cast<const float *>(data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
-}
-
-float * result_at(ggml_tensor * op, int64_t i1, int64_t i2, int64_t i3) {
-    return const_cast<float *>(row_at(op, i1, i2, i3));
-}
-
-// [first, last) of n for one of the threads
-std::pair<int64_t, int64_t> share(const ggml_compute_params * params, int64_t n) {
-    return { n * params->ith / params->nth, n * (params->ith + 1) / params->nth };
 }
 
 } // namespace
@@ -113,7 +101,7 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
     auto *              rows      = static_cast<uint8_t *>(params->wdata);
     for (int64_t r = params->ith; r < n_rows; r += params->nth) {
         const int64_t slab = r / x->ne[1];
-        kernel_.quantize(row_at(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
+        kernel_.quantize(at<const float>(x, r % x->ne[1], slab % x->ne[2], slab / x->ne[2]), k, rows + r * row_bytes);
     }
     libggml().barrier(params->threadpool);
 
@@ -127,7 +115,7 @@ void product::multiply(ggml_compute_params * params, ggml_tensor * op) const {
         const int64_t i2     = slab % x->ne[2];
         const int64_t i3     = slab / x->ne[2];
         const char *  matrix = weights + i2 / (x->ne[2] / w->ne[2]) * w->nb[2] + i3 / (x->ne[3] / w->ne[3]) * w->nb[3];
-        compute_share(params, w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], result_at(op, 0, i2, i3), ldo);
+        compute_share(params, w, matrix, rows + slab * x->ne[1] * row_bytes, x->ne[1], at<float>(op, 0, i2, i3), ldo);
     }
 }
 
@@ -149,7 +137,7 @@ void product::multiply_experts(ggml_compute_params * params, ggml_tensor * op) c
         const int64_t   token  = r / x->ne[1];
         const int32_t * places = chosen.places + token * chosen.n_used;
         uint8_t *       first  = rows + places[r % x->ne[1]] * row_bytes;
-        kernel_.quantize(row_at(x, r % x->ne[1], token, 0), k, first);
+        kernel_.quantize(at<const float>(x, r % x->ne[1], token, 0), k, first);
         for (int64_t i = r % x->ne[1] + x->ne[1]; i < chosen.n_used; i += x->ne[1]) {
             std::memcpy(rows + places[i] * row_bytes, first, row_bytes);
         }
@@ -190,7 +178,7 @@ void product::compute_expert(const ggml_compute_params * params, ggml_tensor * o
     const auto *        weights   = static_cast<const uint8_t *>(w->data) + expert * w->nb[2];
 
     const auto result = [&](int64_t place) {
-        return result_at(op, chosen.rows[place] % chosen.n_used, chosen.rows[place] / chosen.n_used, 0);
+        return at<float>(op, chosen.rows[place] % chosen.n_used, chosen.rows[place] / chosen.n_used, 0);
     };
     const auto [first, last] = share(params, w->ne[1] / kernel_.n_channels);
     const int64_t begin      = chosen.begin[expert];

@@ -47,6 +47,19 @@ def test_greedy_text_is_that_of_plain_llama_cpp(path: Path, options: dict) -> No
         assert llm.stats.accepted > share * llm.stats.drafted
 
 
+@pytest.mark.parametrize("options", [CHAIN, TREE], ids=["chain", "tree"])
+def test_of_several_blocks_the_first_one_drafts(folder: Path, options: dict) -> None:
+    path = write_able(folder, "step35-mtp3")
+    plain = load_plain(path)
+    texts = prompts(4, seed=4)
+    with load(path, n_parallel=2, kv_unified=True, **options) as llm:
+        assert "(the first of 3 blocks)" in llm._loaded.description
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.of("mtp").accepted > 0.1 * llm.stats.of("mtp").drafted > 0
+
+
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
 def test_sequences_of_a_batch(path: Path, kv_unified: bool) -> None:
     """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
@@ -124,7 +137,7 @@ def test_a_head_and_the_block_exclude_each_other(folder: Path, tiny_target) -> N
 
 
 @pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [*ROWS, "step35-mtp3"])
 def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> None:
     """It drafts what it drafts in the target's file, token for token; states of both are those of one block."""
     whole = write_able(folder, row)

@@ -371,6 +371,12 @@ MTP: dict[str, Arch] = {
     "qwen35moe-mtp": _with_block("qwen35moe"),
     "qwen3next-mtp": _with_block("qwen3next"),
     "step35-mtp": _with_block("step35", attention__sliding_window_pattern=[0, 1, 0, 1]),
+    "step35-mtp3": _with_block(
+        "step35",
+        block_count=N_LAYER + 3,
+        nextn_predict_layers=3,
+        attention__sliding_window_pattern=[0, 1, 0, 1, 1, 1],
+    ),
 }
 
 

@@ -164,13 +164,13 @@ def split_block(folder: Path, path: Path, row: str) -> tuple[Path, Path]:
     target, block = folder / f"{row}-trunk.gguf", folder / f"mtp-{row}.gguf"
     if not target.exists():
         tensors = random_tensors(path)
-        of_block = {n: t for n, t in tensors.items() if n.startswith(f"blk.{N_LAYER}.")}
+        of_block = {n: t for n, t in tensors.items() if n.startswith("blk.") and int(n.split(".")[1]) >= N_LAYER}
         tables = {n: t for n, t in tensors.items() if not n.startswith("blk.")}
         keys = keys_of(row)
         trunk = {n: t for n, t in tensors.items() if n not in of_block}
         alone = keys | {"nextn_predict_layers": 0, "block_count": N_LAYER}
         for name, value in alone.items():  # those of layers
-            if isinstance(value, list) and len(value) == N_LAYER + 1 and "sections" not in name:
+            if isinstance(value, list) and len(value) == keys["block_count"] and "sections" not in name:
                 alone[name] = value[:N_LAYER]
         write_arch(target, arch_of(row), alone, trunk)
         write_arch(block, arch_of(row), keys, of_block | tables)

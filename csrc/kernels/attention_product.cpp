@@ -2,13 +2,12 @@
 // the sum. So they do not depend on the order of the cells. Sums over channels are taken in one order.
 #include "kernels/attention.h"
 
-#include "kernels/avx2.h"
+#include "kernels/floats_avx2.h"
+#include "kernels/op_rows.h"
 
 #if defined(__x86_64__)
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace eagle3::kernels {
 
@@ -21,39 +20,6 @@ constexpr int     N_TOGETHER        = 4;  // channels or cells of a tile
 constexpr int     N_CHANNELS        = 16; // that a thread multiplies by all rows at a time, where sums go over cells
 constexpr int     N_ROWS            = 24; // of them at a time
 constexpr int64_t N_CELLS_CONVERTED = 128;
-constexpr int64_t N_ROWS_MAX        = 64; // passes of more are prompts, which ggml computes faster
-
-template <class T>
-T * at(const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
-    return reinterpret_cast<T *>(static_cast<char *>(t->data) + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3]);
-}
-
-// [first, last) of n for one of the threads
-std::pair<int64_t, int64_t> share(const ggml_compute_params * params, int64_t n) {
-    return { n * params->ith / params->nth, n * (params->ith + 1) / params->nth };
-}
-
-struct f16 {
-    static constexpr size_t SIZE = 2;
-
-    AVX2_INLINE static __m256 load8(const char * p, int64_t i) { return _mm256_cvtph_ps(load128(p + 2 * i)); }
-
-    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
-        return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 2 * i))));
-    }
-};
-
-struct f32 {
-    static constexpr size_t SIZE = 4;
-
-    AVX2_INLINE static __m256 load8(const char * p, int64_t i) {
-        return _mm256_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
-    }
-
-    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
-        return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float *>(p + 4 * i)));
-    }
-};
 
 struct f64 {
     static constexpr size_t SIZE = 8;
@@ -355,117 +321,6 @@ class product_of_attention : public op_traits {
     }
 };
 
-// e^x for x <= 0, to about a last bit
-AVX2_INLINE __m256 exp8(__m256 x) {
-    const __m256 is_zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ);
-    const __m256 y       = _mm256_max_ps(x, _mm256_set1_ps(-87.0f));
-    const __m256 n =
-        _mm256_round_ps(_mm256_mul_ps(y, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    // ln 2 in two parts
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), y);
-    r        = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
-    __m256 p = _mm256_set1_ps(1.0f / 5040);
-    for (const float c : { 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f }) {
-        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
-    }
-    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    return _mm256_andnot_ps(is_zero, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
-}
-
-// The sum of e^(y - max), which y becomes. Terms are rounded to multiples of 2^-32, so that sums of up to 2^19 of them
-// are exact.
-AVX2 double exponentials(float * y, int64_t n, float max) {
-    const __m256d middle = _mm256_set1_pd(1.5 * (1 << 20));
-    __m256d       sum    = _mm256_setzero_pd();
-    for (int64_t i = 0; i < n; i += 8) {
-        const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(max)));
-        _mm256_storeu_ps(y + i, e);
-        for (const __m128 half : { _mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1) }) {
-            sum = _mm256_add_pd(sum, _mm256_sub_pd(_mm256_add_pd(_mm256_cvtps_pd(half), middle), middle));
-        }
-    }
-    double lanes[4];
-    _mm256_storeu_pd(lanes, sum);
-    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
-}
-
-// y = x * scale + mask * slope; the largest of them
-template <class format>
-AVX2 float scores(const float * x, const char * mask, int64_t n, float scale, float slope, float * y) {
-    __m256 max = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-    for (int64_t i = 0; i < n; i += 8) {
-        __m256 value = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale));
-        if (mask) {
-            value = _mm256_fmadd_ps(format::load8(mask, i), _mm256_set1_ps(slope), value);
-        }
-        _mm256_storeu_ps(y + i, value);
-        max = _mm256_max_ps(max, value);
-    }
-    float lanes[8];
-    _mm256_storeu_ps(lanes, max);
-    return *std::max_element(lanes, lanes + 8);
-}
-
-AVX2 void multiply_by(float * y, int64_t n, float factor) {
-    for (int64_t i = 0; i < n; i += 8) {
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(factor)));
-    }
-}
-
-// what each head adds for the distance (ALiBi)
-float slope_of(int64_t head, int64_t n_head, float max_bias) {
-    if (max_bias <= 0.0f) {
-        return 1.0f;
-    }
-    const int64_t n_even = int64_t{ 1 } << static_cast<int>(std::log2(n_head));
-    return head < n_even ? std::pow(std::pow(2.0f, -max_bias / n_even), head + 1)
-                         : std::pow(std::pow(2.0f, -max_bias / 2.0f / n_even), 2 * (head - n_even) + 1);
-}
-
-class soft_max_of_attention : public op_traits {
-  public:
-    bool work_size(int, const ggml_tensor *, size_t & size) override {
-        size = 0;
-        return true;
-    }
-
-    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
-        const auto [first, last] = share(params, ggml_nrows(op));
-        for (int64_t row = first; row < last; ++row) {
-            compute(op, row % op->ne[1], row / op->ne[1] % op->ne[2], row / op->ne[1] / op->ne[2]);
-        }
-        return true;
-    }
-
-  private:
-    static void compute(const ggml_tensor * op, int64_t i1, int64_t head, int64_t i3) {
-        const ggml_tensor * mask  = op->src[1];
-        const ggml_tensor * sinks = op->src[2];
-        const int64_t       n     = op->ne[0];
-        float               options[2]; // scale, max_bias
-        std::memcpy(options, op->op_params, sizeof(options));
-        const float   slope   = slope_of(head, op->ne[2], options[1]);
-        const char *  added   = mask ? at<const char>(mask, i1, head % mask->ne[2], i3 % mask->ne[3]) : nullptr;
-        const float * x       = at<const float>(op->src[0], i1, head, i3);
-        auto *        y       = at<float>(op, i1, head, i3);
-        const bool    is_half = mask && mask->type == GGML_TYPE_F16;
-        float         max     = (is_half ? scores<f16> : scores<f32>) (x, added, n, options[0], slope, y);
-        const float   sink    = sinks ? static_cast<const float *>(sinks->data)[head] : 0.0f;
-        if (sinks) {
-            max = std::max(max, sink);
-        }
-        if (std::isinf(max)) { // a row that sees nothing
-            std::fill(y, y + n, 0.0f);
-            return;
-        }
-        double sum = exponentials(y, n, max);
-        if (sinks) {
-            sum += std::exp(sink - max);
-        }
-        multiply_by(y, n, static_cast<float>(1.0 / sum));
-    }
-};
-
 } // namespace
 
 op_traits * attention_product(const ggml_tensor * op) {
@@ -479,20 +334,8 @@ op_traits * attention_product(const ggml_tensor * op) {
     const bool is_dense =
         w->nb[0] == ggml_type_size(w->type) && x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
     const bool is_plain =
-        op->op_params[1] != hint_of_hadamard && w->ne[0] % 8 == 0 && x->ne[1] * x->ne[3] <= N_ROWS_MAX;
+        op->op_params[1] != hint_of_hadamard && w->ne[0] % 8 == 0 && x->ne[1] * x->ne[3] <= N_ATTENTION_ROWS_MAX;
     return has_types && is_dense && is_plain && is_supported() ? &instance : nullptr;
-}
-
-op_traits * attention_soft_max(const ggml_tensor * op) {
-    static soft_max_of_attention instance;
-
-    const ggml_tensor * x         = op->src[0];
-    const ggml_tensor * mask      = op->src[1];
-    const bool          has_types = x->type == GGML_TYPE_F32 && op->type == GGML_TYPE_F32 &&
-                                    (!mask || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16);
-    const bool          is_dense  = x->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
-    const bool          is_short  = op->ne[1] * op->ne[3] <= N_ROWS_MAX;
-    return has_types && is_dense && is_short && op->ne[0] % 8 == 0 && is_supported() ? &instance : nullptr;
 }
 
 } // namespace eagle3::kernels
@@ -502,10 +345,6 @@ op_traits * attention_soft_max(const ggml_tensor * op) {
 namespace eagle3::kernels {
 
 op_traits * attention_product(const ggml_tensor *) {
-    return nullptr;
-}
-
-op_traits * attention_soft_max(const ggml_tensor *) {
     return nullptr;
 }
 

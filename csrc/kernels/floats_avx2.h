@@ -1,0 +1,32 @@
+#pragma once
+
+#include "kernels/avx2.h"
+
+#if defined(__x86_64__)
+namespace eagle3::kernels::avx2 {
+
+// Eight floats, or four doubles, from value i of a row on.
+struct f16 {
+    static constexpr size_t SIZE = 2;
+
+    AVX2_INLINE static __m256 load8(const char * p, int64_t i) { return _mm256_cvtph_ps(load128(p + 2 * i)); }
+
+    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
+        return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 2 * i))));
+    }
+};
+
+struct f32 {
+    static constexpr size_t SIZE = 4;
+
+    AVX2_INLINE static __m256 load8(const char * p, int64_t i) {
+        return _mm256_loadu_ps(reinterpret_cast<const float *>(p + 4 * i));
+    }
+
+    AVX2_INLINE static __m256d load4(const char * p, int64_t i) {
+        return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float *>(p + 4 * i)));
+    }
+};
+
+} // namespace eagle3::kernels::avx2
+#endif
