@@ -58,7 +58,7 @@ class Context:
         tokens, n_past = self.tokens(n), self.target.n_past()
         self.target.decode_parts([_core.BatchPart(0, n_past, tokens[:1], tokens[1:])])
         if n > 1:
-            self.target.keep(0, list(range(n_accepted)))
+            self.target.accept(0, list(range(n_accepted)))
 
     def close(self) -> None:
         self.target.close()

@@ -1,6 +1,6 @@
 """What a pass over n rows takes with our CPU kernels and with ggml's alone, and what reading the weights would take.
 
-    python benchmarks/passes.py [--type Q4_0] [--rows 1,2,4,8,16] [--n-past 2000] [-t 2] [--runs 7]
+    python benchmarks/passes.py [--type Q4_0 Q8_0] [--rows 1,2,4,8,16] [--n-past 2000] [-t 2] [--runs 7] [--publish]
     python benchmarks/passes.py --file MODEL.gguf --kernel q4_0x8/avx2
 
 Random weights at some shape, or a file. Both sides take turns in one process, on one loaded model; a side's figure is
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
+import common
 import gguf
 import llama_cpp
 import llama_cpp.llama_cpp as lib
@@ -23,7 +25,9 @@ import numpy.typing as npt
 
 from llama_cpp_eagle3 import _core, planning
 from llama_cpp_eagle3.bench import machine, random_model
+from llama_cpp_eagle3.bench.figures import table
 from llama_cpp_eagle3.bench.inflate import quantize_target
+from llama_cpp_eagle3.bench.report import plot_curves
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -71,21 +75,40 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
-    """Print a table."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--file", type=Path, help="a GGUF file instead of random weights")
-    p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
-    p.add_argument("--type", default="Q4_0", help="Q4_0, Q4_K_M, Q8_0, ...: a type of llama-quantize")
-    p.add_argument("--kernel", action="append", choices=_core.cpu_kernel_names(), help="these alone (default: all)")
-    p.add_argument("--rows", type=numbers, default=ROWS, metavar="N,N,...")
-    p.add_argument("--n-past", type=int, default=0, help="tokens before the pass (default: none)")
-    p.add_argument("--cpu-time", action="store_true", help="the processor's time of all threads, not the wall's")
-    p.add_argument("-t", "--threads", type=int, default=2)
-    p.add_argument("--runs", type=int, default=7)
-    args = p.parse_args()
+@dataclass
+class Passes:
+    """Of one file: milliseconds of a pass by side and rows, and how the logits compare."""
 
-    path = args.file or random_target(args.shape, args.type, args.threads)
+    path: Path
+    kernels: dict[str, int]
+    reading_ms: float
+    """The bytes of the weights over the measured read bandwidth."""
+    times_ms: dict[str, dict[int, float]]
+    differences: dict[int, float]
+    """Ours from ggml's, at most, of the largest logit."""
+    as_alone: dict[int, bool]
+
+    def rows(self) -> list[list[str]]:
+        """Of the table."""
+        ggml, ours = self.times_ms["ggml"], self.times_ms["ours"]
+        first = min(ours)
+        return [
+            [
+                f"{n}",
+                f"{ggml[n]:.1f}",
+                f"{ours[n]:.1f}",
+                f"{ggml[n] / ours[n]:.2f}",
+                f"{ours[n] / ours[first]:.2f}",
+                f"{ours[n] / self.reading_ms:.2f}",
+                f"{self.differences[n]:.0e}",
+                "yes" if self.as_alone[n] else "no",
+            ]
+            for n in ours
+        ]
+
+
+def measure(path: Path, args: argparse.Namespace) -> Passes:
+    """Time both sides in turns."""
     threads = {"n_threads": args.threads, "n_threads_batch": args.threads}
     n_rows_max = max(args.rows)
     n_batch = max(64, n_rows_max)
@@ -94,33 +117,77 @@ def main() -> None:
     matrices = _core.model_matrices(int(llm._model.model))
     clock = process_time if args.cpu_time else perf_counter
     limits = dict.fromkeys(args.kernel or _core.cpu_kernel_names(), n_rows_max)
-    best: dict[tuple[str, int], float] = {}
-    logits: dict[tuple[str, int], npt.NDArray[np.float32]] = {}
+    best: dict[str, dict[int, float]] = {"ggml": {}, "ours": {}}
+    logits: dict[str, dict[int, npt.NDArray[np.float32]]] = {"ggml": {}, "ours": {}}
+    used: dict[str, int] = {}
     for n in range(0, args.n_past, n_batch):
         decode(llm, n, min(n_batch, args.n_past - n), clock)
     for _ in range(args.runs):
-        for side in ("ggml", "ours"):
+        for side in best:
             kernels = _core.CpuKernels(matrices, limits) if side == "ours" else None
             for n in args.rows:
-                seconds, logits[side, n] = decode(llm, args.n_past, n, clock)
-                best[side, n] = min(best.get((side, n), seconds), seconds)
+                seconds, logits[side][n] = decode(llm, args.n_past, n, clock)
+                best[side][n] = min(best[side].get(n, 1e3 * seconds), 1e3 * seconds)
             if kernels is not None:
                 kernels.close()
-                used = kernels.why_not or kernels.n_weights
-    bandwidth = machine.read_bandwidth(args.threads)
-    floor = n_bytes_read(path) / bandwidth * 1e3
-    print(f"{path.name}, {args.threads} threads, {args.n_past} tokens before, ms a pass, best of {args.runs}; {used}")
-    print(f"{n_bytes_read(path) / 1e6:.0f} MB of weights at {bandwidth / 1e9:.1f} GB/s: {floor:.1f} ms")
-    first = args.rows[0]
-    print(f"| rows | ggml | ours | ggml / ours | ours / {first} row | ours / reading | largest difference | as alone |")
-    print("|---:|---:|---:|---:|---:|---:|---:|---|")
-    for n in args.rows:
-        ggml, ours = best["ggml", n] * 1e3, best["ours", n] * 1e3
-        difference = np.abs(logits["ours", n] - logits["ggml", n]).max() / np.abs(logits["ggml", n]).max()
-        same = np.array_equal(logits["ours", n], logits["ours", first])
-        print(
-            f"| {n} | {ggml:.1f} | {ours:.1f} | {ggml / ours:.2f} | {ours / best['ours', first] / 1e3:.2f} "
-            f"| {ours / floor:.2f} | {difference:.0e} | {'yes' if same else 'no'} |"
+                used = dict(kernels.n_weights)
+    llm.close()
+    ours, ggml = logits["ours"], logits["ggml"]
+    return Passes(
+        path,
+        used,
+        n_bytes_read(path) / machine.read_bandwidth(args.threads) * 1e3,
+        best,
+        {n: float(np.abs(ours[n] - ggml[n]).max() / np.abs(ggml[n]).max()) for n in ours},
+        {n: bool(np.array_equal(ours[n], ours[min(ours)])) for n in ours},
+    )
+
+
+def main() -> None:
+    """Print a table for each file."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--file", type=Path, help="a GGUF file instead of random weights")
+    p.add_argument("--shape", choices=random_model.SHAPES, default="1B")
+    p.add_argument("--type", nargs="+", default=["Q4_0"], help="Q4_0, Q4_K_M, Q8_0, ...: types of llama-quantize")
+    p.add_argument("--kernel", action="append", choices=_core.cpu_kernel_names(), help="these alone (default: all)")
+    p.add_argument("--rows", type=numbers, default=ROWS, metavar="N,N,...")
+    p.add_argument("--n-past", type=int, default=0, help="tokens before the pass (default: none)")
+    p.add_argument("--cpu-time", action="store_true", help="the processor's time of all threads, not the wall's")
+    p.add_argument("-t", "--threads", type=int, default=2)
+    p.add_argument("--runs", type=int, default=7)
+    p.add_argument("--publish", action="store_true", help="write the figures to results/")
+    args = p.parse_args()
+
+    files = {str(args.file.name): args.file} if args.file else {}
+    if not files:
+        files = {ftype: random_target(args.shape, ftype, args.threads) for ftype in args.type}
+    found = {}
+    for name, path in files.items():
+        common.progress(name)
+        found[name] = measure(path, args)
+    header = ["rows", "ggml", "ours", "ggml / ours", "ours / 1 row", "ours / reading", "largest difference", "as alone"]
+    parts = [f"Milliseconds of a pass behind {args.n_past} tokens, the fastest of {args.runs}, by turns."]
+    for name, passes in found.items():
+        kernels = ", ".join(f"{kernel} ({n})" for kernel, n in passes.kernels.items()) or "none"
+        about = f"Kernels (weights): {kernels}. Reading the weights takes {passes.reading_ms:.1f} ms."
+        parts += [f"### {name}", about, table(header, passes.rows())]
+    variant = "passes" if not args.n_past else f"passes-{args.n_past}"
+    section = common.Section(
+        "passes",
+        "Passes by rows",
+        "\n\n".join(parts),
+        {name: asdict(passes) | {"path": passes.path.name} for name, passes in found.items()},
+        variant,
+    )
+    common.finish(args, section, [str(path) for path in files.values()])
+    if args.publish:
+        curves = {
+            f"{name}, {side}": [(float(n), t / passes.reading_ms) for n, t in times.items()]
+            for name, passes in found.items()
+            for side, times in reversed(passes.times_ms.items())
+        }
+        plot_curves(
+            common.HERE / "results" / f"{variant}.svg", curves, "rows of a pass", "time over reading the weights"
         )
 
 

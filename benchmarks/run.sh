@@ -32,6 +32,7 @@ $python benchmarks/pair.py --publish
 $python benchmarks/sampled.py -t 1 -n 48 --temperatures 0 0.6 0.8 1.0 --drafts "chain of 4" tree --publish
 $python benchmarks/peer.py --publish
 $python benchmarks/peer.py --random -c 2048 --n-prompts 2 -n 64 --draft-n-max 3 --publish
+$python benchmarks/passes.py --type Q4_0 Q4_K_M Q8_0 --publish
 $python benchmarks/prefill.py --publish
 $python benchmarks/overhead.py --publish
 $python benchmarks/memory.py --publish

@@ -212,7 +212,7 @@ class FeatureTap:
 class BatchPart:
     """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
 
-    draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted token,
+    draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted token,
     the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only. Empty: each
     follows the one before. logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
     """
@@ -280,20 +280,20 @@ class Target:
         Rows are numbered through all parts.
         """
     def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
-        """Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
+        """Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
 
         llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
         """
-    def keep(self, seq_id: int, path: Sequence[int]) -> None:
-        """After a part that was a draft: keep the path through these of its rows and forget its other tokens.
+    def accept(self, seq_id: int, path: Sequence[int]) -> None:
+        """After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
         back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         """
-    def keep_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+    def accept_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Do the same for several sequences; one that holds no draft stays as it is."""
-    def holds_draft(self, seq_id: int) -> bool:
-        """Whether a draft was decoded of which no path was kept yet."""
+    def has_draft(self, seq_id: int) -> bool:
+        """Whether a draft was decoded of which no path was accepted yet."""
     def decode_batch(
         self,
         tokens: Sequence[int],
@@ -442,6 +442,9 @@ class TargetInfo:
     @property
     def boundaries(self) -> list[int]:
         """Where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm."""
+    @property
+    def has_trunk(self) -> bool:
+        """False for a file of layers for multi-token prediction alone."""
     @property
     def why_no_text(self) -> str:
         """Why it does not generate text, so that nothing can draft for it, nor it for others; empty if it does."""
@@ -750,20 +753,25 @@ class Eagle3Drafter(Drafter):
         """Nodes of the last graph, without those that compute nothing."""
 
 class MtpDrafter(Drafter):
-    """The block for multi-token prediction in the target's own file, run by an MTP context of llama.cpp.
+    """The block for multi-token prediction, run by an MTP context of llama.cpp.
 
-    `ctx` is the address of that context, which is freed with the drafter, also if this raises. Each of the `n_seq_max`
+    `ctx` is the address of that context, which is freed with the drafter, also if this raises; so is `model`, which a
+    block in a file of its own has. Each of the `n_seq_max`
     sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees. `n_outputs_max` is
     the context's.
     """
 
-    def __init__(self, ctx: int, path: str, *, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1) -> None: ...
+    def __init__(
+        self, ctx: int, path: str, *, model: int = 0, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1
+    ) -> None: ...
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32 (n_vocab,), of the last row that was computed to draft behind it."""
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
+    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
 
 class SimpleDrafter(Drafter):
     """A small model of the target's vocabulary, which reads tokens alone.
@@ -785,7 +793,7 @@ class SimpleDrafter(Drafter):
         n_outputs_max: int = 1,
     ) -> None: ...
     def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most."""
+        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32, of the last row that was computed to draft behind it: those of tokens that both models have."""

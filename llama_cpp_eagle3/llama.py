@@ -45,7 +45,7 @@ from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
 from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
-from .simple import is_model
+from .pair import draft_kind
 from .state import Eagle3State, check_state
 from .stats import Stats
 
@@ -141,7 +141,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         Args:
             model_path: the target, a GGUF file.
             draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; or a small model of the
-                target's vocabulary, which drafts by itself.
+                target's vocabulary, which drafts by itself; or the target's block for multi-token prediction in a
+                file of its own (mtp-*.gguf).
             draft: "auto" drafts in each step what pays best on this machine, which may be nothing; "chain" drafts
                 draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
                 "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
@@ -212,8 +213,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         no_block = draft_target_layers is not None or any(
             llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
         )
-        is_small = draft_model_path is not None and is_model(os.path.expanduser(os.fspath(draft_model_path)))
-        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), is_small_model=is_small)
+        kind = draft_kind(os.path.expanduser(os.fspath(draft_model_path or "")))
+        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), draft_kind=kind)
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
@@ -264,7 +265,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         loaded = self._loaded_model = LoadedModel(
             self,
             self._loading,
-            block_required=given["draft_sources"] is not None,
+            block_required=given["draft_sources"] is not None or given["draft_model_path"] is not None,
             ngram_store=given["draft_ngram_store"],
             prefill_budget=given["prefill_budget"],
             prefix_cache_bytes=given["prefix_cache_bytes"],

@@ -101,7 +101,7 @@ class LoadedModel:
                 loading.draft.type,
             )
         try:
-            return Head(lambda _: loading.make_block_drafter(model, params, target), None)
+            return Head(lambda _: loading.make_block_drafter(model, params, target, log), None)
         except (IncompatibleDraftError, ModelFileError) as e:
             if block_required:
                 raise
@@ -136,6 +136,8 @@ class LoadedModel:
         drafter = self.head.drafter
         if pair.small is not None:
             name, why = f"draft by the small model '{draft.model_path}' ({pair.small.arch})", ""
+        elif pair.block is not None:
+            name, why = f"draft by the block for multi-token prediction '{draft.model_path}'", ""
         elif pair.head is None:
             name, why = "draft by the target's own block for multi-token prediction", ""
         else:

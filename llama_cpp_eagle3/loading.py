@@ -62,7 +62,8 @@ class Loading:
             info = self.pair.target
             boundaries = list(self.pair.boundaries)
             if self.uses_block:
-                boundaries = [boundary_of(model_path, info)]
+                block = self.pair.block
+                boundaries = [block.n_layer + block.nextn if block is not None else boundary_of(model_path, info)]
             if boundaries:
                 self.tap = FeatureTap(boundaries, info.n_layer, info.n_embd, info.arch)
         if rpc_servers:
@@ -105,7 +106,7 @@ class Loading:
     def preset_model(self, params: Any) -> None:
         """Set what Llama has no argument for in a llama_model_params."""
         self._kept = self.model.preset(params, self.servers)
-        params.load_mtp = self.uses_block
+        params.load_mtp = self.uses_block and self.draft.model_path is None
         if self._progress is not None:
             progress = self._progress
 
@@ -215,13 +216,18 @@ class Loading:
             drafter.use_cpu_kernels(self.kernel_choice.limits(drafter.matrices, n_threads, log))
         return drafter
 
-    def make_block_drafter(self, model: Any, params: Any, target: Target) -> MtpDrafter:
-        """Make a drafter of the target's own block. params: those of the target's context."""
+    def make_block_drafter(self, model: Any, params: Any, target: Target, log: Callable[[str], None]) -> MtpDrafter:
+        """Make a drafter of the target's block, in its file or apart. params: those of the target's context."""
         draft = self.draft
-        return make_drafter(
+        path = draft.model_path
+        matrices: list[int] = []
+        if path is not None:
+            model, matrices = self._load_draft_model(path)
+        drafter = make_drafter(
             model,
             params,
-            self.model_path,
+            path or self.model_path,
+            owns_model=path is not None,
             n_ctx=target.n_ctx,
             n_seq=draft.n_parallel,
             is_pooled=draft.is_pooled,
@@ -230,6 +236,28 @@ class Loading:
             type_k=draft.type_k,
             type_v=draft.type_v,
         )
+        self._use_draft_kernels(drafter, matrices, params, log)
+        return drafter
+
+    def _load_draft_model(self, path: str) -> tuple[int, list[int]]:
+        """Load a model that drafts: its address, and those of its matrices."""
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = 0 if self.draft.n_gpu_layers == 0 else -1
+        params.load_mtp = self.uses_block
+        cpu_build.avoid_broken_amx(params)
+        if self.draft_device is not None:
+            devices = (ctypes.c_void_p * 2)(self.draft_device.address, None)
+            params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        model = simple.load_model(path, params)
+        return model, model_matrices(model)
+
+    def _use_draft_kernels(
+        self, drafter: MtpDrafter | SimpleDrafter, matrices: list[int], params: Any, log: Callable[[str], None]
+    ) -> None:
+        """Have our CPU kernels multiply a drafter's own matrices where they are faster."""
+        if matrices and self.kernel_choice.mode != "off":
+            n_threads = self.draft.n_threads or max(1, int(params.n_threads))
+            drafter.use_cpu_kernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
 
     def make_small_drafter(
         self, target_model: Any, params: Any, target: Target, log: Callable[[str], None]
@@ -237,16 +265,7 @@ class Loading:
         """Load a small model that drafts for a llama_model. params: those of the target's context."""
         draft = self.draft
         assert draft.model_path is not None
-        assert self.pair is not None
-        model_params = lib.llama_model_default_params()
-        model_params.n_gpu_layers = 0 if draft.n_gpu_layers == 0 else -1
-        cpu_build.avoid_broken_amx(model_params)
-        if self.draft_device is not None:
-            devices = (ctypes.c_void_p * 2)(self.draft_device.address, None)
-            model_params.devices = ctypes.cast(devices, ctypes.c_void_p)
-        model = simple.load_model(draft.model_path, model_params)
-        n_threads = draft.n_threads or max(1, int(params.n_threads))
-        matrices = model_matrices(model)
+        model, matrices = self._load_draft_model(draft.model_path)
         drafter = simple.make_drafter(
             model,
             params,
@@ -260,8 +279,7 @@ class Loading:
             type_k=draft.type_k,
             type_v=draft.type_v,
         )
-        if self.kernel_choice.mode != "off":
-            drafter.use_cpu_kernels(matrices, self.kernel_choice.limits(matrices, n_threads, log))
+        self._use_draft_kernels(drafter, matrices, params, log)
         return drafter
 
     def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:

@@ -1,4 +1,4 @@
-"""The block for multi-token prediction (MTP, NextN) in a target's own file, as a drafter."""
+"""The block for multi-token prediction (MTP, NextN) of a target, in its file or in one of its own, as a drafter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import LoadGuard, MtpDrafter, TargetInfo, read_target
+from ._core import LoadGuard, MtpDrafter, TargetInfo, check_header, find_vocab_difference, read_target
 from .draft_context import context_params, n_branches
 from .errors import IncompatibleDraftError, ModelFileError
 from .log import without_details
@@ -47,11 +47,43 @@ def boundary_of(model_path: str, info: TargetInfo) -> int:
     return info.n_layer + info.nextn
 
 
+def check_block(model_path: str, target: TargetInfo, path: str) -> TargetInfo:
+    """Read the header of a block in a file of its own, and compare it with its target's.
+
+    Raises:
+        ModelFileError: the file cannot be read or is not what it should be.
+        IncompatibleDraftError: it belongs to another target, or cannot draft here.
+    """
+    info = read_target(path)
+    check_header(path, {})
+    facts = {
+        "architecture": (target.arch, info.arch),
+        "number of layers": (target.n_layer, info.n_layer),
+        "width": (target.n_embd, info.n_embd),
+        "number of tokens": (target.n_vocab, info.n_vocab),
+    }
+    for name, (of_target, of_block) in facts.items():
+        if of_target != of_block:
+            raise IncompatibleDraftError(
+                f"the block for multi-token prediction '{path}' belongs to another target than '{model_path}': the "
+                f"{name} is {of_block}, of the target {of_target}"
+            )
+    if difference := find_vocab_difference(model_path, path).decode(errors="replace"):
+        raise IncompatibleDraftError(
+            f"the block for multi-token prediction '{path}' has other tokens than the target '{model_path}': "
+            f"{difference}"
+        )
+    if why := why_no_block(info):
+        raise IncompatibleDraftError(f"the block for multi-token prediction '{path}' cannot draft: {why}")
+    return info
+
+
 def make_drafter(
     model: Any,
     params: Any,
     path: str,
     *,
+    owns_model: bool = False,
     n_ctx: int,
     n_seq: int,
     is_pooled: bool,
@@ -62,7 +94,8 @@ def make_drafter(
 ) -> MtpDrafter:
     """A drafter on the block of a loaded llama_model.
 
-    params: those of the target's context. has_trees: whether trees can be verified. n_threads: instead of the target's.
+    params: those of the target's context. owns_model: the drafter takes the model over, also if this raises. has_trees:
+    whether trees can be verified. n_threads: instead of the target's.
 
     Raises:
         IncompatibleDraftError, ModelFileError: llama.cpp cannot run the block.
@@ -82,7 +115,10 @@ def make_drafter(
     with LoadGuard() as guard, without_details():
         ctx = lib.llama_init_from_model(model, own)
     if not ctx:
+        if owns_model:
+            lib.llama_model_free(model)
         raise IncompatibleDraftError(
             f"'{path}': llama.cpp makes no context for the block for multi-token prediction: {guard.reason}"
         )
-    return MtpDrafter(int(ctx), path, n_ctx=n_ctx, n_seq_max=n_seq, n_outputs_max=own.n_outputs_max)
+    own_model = int(model) if owns_model else 0
+    return MtpDrafter(int(ctx), path, model=own_model, n_ctx=n_ctx, n_seq_max=n_seq, n_outputs_max=own.n_outputs_max)

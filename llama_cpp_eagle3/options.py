@@ -52,12 +52,12 @@ class DraftOptions:
 
     @classmethod
     def of(
-        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, is_small_model: bool = False
+        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, draft_kind: DraftSource = "eagle3"
     ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
         has_block: the target's file has a block for multi-token prediction, which drafts if there is no head.
-        is_small_model: model_path is one, and no head.
+        draft_kind: what model_path is.
 
         Raises:
             ValueError: an unknown source or type.
@@ -69,7 +69,7 @@ class DraftOptions:
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         own: DraftSource | None = "mtp" if has_block else None
         if model_path is not None:
-            own = "simple" if is_small_model else "eagle3"
+            own = draft_kind
         chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
@@ -232,10 +232,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
-    if "simple" in draft.sources and (draft.type is not None or draft.target_layers is not None):
+    has_model_file = draft.model_path is not None and {"mtp", "simple"} & set(draft.sources)
+    if has_model_file and (draft.type is not None or draft.target_layers is not None):
         raise ValueError(
-            "draft_type and draft_target_layers are for heads: a small model has the types of its file and reads "
-            "nothing of the target"
+            "draft_type and draft_target_layers are for heads: a small model and a block ('mtp') have the types of "
+            "their files, and are told what to read"
         )
     for_heads = (draft.type, draft.target_layers, draft.device)
     if draft.model_path is None and any(value is not None for value in for_heads):

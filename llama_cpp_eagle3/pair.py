@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ._core import Head, TargetInfo, compare_tokens, read_head, read_target
+from .engine import DraftSource
 from .errors import IncompatibleDraftError, ModelFileError
-from .simple import check_model, is_model
+from .mtp import check_block
+from .simple import check_model
 
 _SAMPLE_BYTES = 1 << 16
+_HEADS = ("eagle3", "eagle3-ext")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,19 @@ class Pair:
     boundaries: tuple[int, ...]
     small: TargetInfo | None = None
     """A small model that drafts in place of a head."""
+    block: TargetInfo | None = None
+    """A block for multi-token prediction in a file of its own."""
+
+
+def draft_kind(path: str) -> DraftSource:
+    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains."""
+    try:
+        info = read_target(path)
+    except ModelFileError:
+        return "eagle3"
+    if info.arch in _HEADS:
+        return "eagle3"
+    return "simple" if info.has_trunk else "mtp"
 
 
 def check_pair(model_path: str, draft_model_path: str | None, draft_target_layers: Sequence[int] | None = None) -> Pair:
@@ -33,10 +49,17 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
         IncompatibleDraftError: the two do not belong together.
     """
     target = read_target(model_path)
-    if target.arch in ("eagle3", "eagle3-ext"):
+    if target.arch in _HEADS:
         raise ModelFileError(f"'{model_path}' is an EAGLE-3 head, not a target: give it as draft_model_path")
-    small = None
-    if draft_model_path is not None and is_model(draft_model_path):
+    if not target.has_trunk:
+        raise ModelFileError(
+            f"'{model_path}' is a block for multi-token prediction alone, not a target: give it as draft_model_path"
+        )
+    small = block = None
+    kind = None if draft_model_path is None else draft_kind(draft_model_path)
+    if draft_model_path is not None and kind == "mtp":
+        block, draft_model_path = check_block(model_path, target, draft_model_path), None
+    if draft_model_path is not None and kind == "simple":
         if target.why_no_text:
             raise IncompatibleDraftError(
                 f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_text}. "
@@ -56,7 +79,7 @@ def check_pair(model_path: str, draft_model_path: str | None, draft_target_layer
     if head is not None:
         _check_fit(model_path, target, head, boundaries)
     _check_boundaries(model_path, target, head, boundaries)
-    return Pair(target, head, boundaries, small)
+    return Pair(target, head, boundaries, small, block)
 
 
 def _check_target(model_path: str, target: TargetInfo) -> None:

@@ -16,15 +16,6 @@ _NO_MODELS = {
     "dspark": "a block drafter (DSpark)",
     "gemma4-assistant": "an assistant that shares the target's K/V",
 }
-_HEADS = ("eagle3", "eagle3-ext")
-
-
-def is_model(path: str) -> bool:
-    """Whether a draft's file is a model by itself, and no EAGLE-3 head; False for one that cannot be read."""
-    try:
-        return read_target(path).arch not in _HEADS
-    except ModelFileError:
-        return False
 
 
 def check_model(model_path: str, path: str) -> TargetInfo:
@@ -49,7 +40,7 @@ def check_model(model_path: str, path: str) -> TargetInfo:
 
 
 def load_model(path: str, params: Any) -> int:
-    """Load a small model; returns its address.
+    """Load a model that is to draft; returns its address.
 
     Raises:
         ModelFileError: llama.cpp does not load it.
@@ -57,7 +48,7 @@ def load_model(path: str, params: Any) -> int:
     with LoadGuard() as guard, without_details():
         model = lib.llama_model_load_from_file(path.encode(), params)
     if not model:
-        raise ModelFileError(f"'{path}': llama.cpp cannot load the small model that is to draft: {guard.reason}")
+        raise ModelFileError(f"'{path}': llama.cpp cannot load what is to draft: {guard.reason}")
     return int(model)
 
 

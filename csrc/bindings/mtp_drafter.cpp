@@ -2,7 +2,7 @@
 
 #include "module.h"
 #include "nogil.h"
-#include "py_drafter.h"
+#include "py_context_drafter.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -17,13 +17,14 @@ struct py_mtp_drafter : py_drafter {
     mtp_drafter & mtp() const { return static_cast<mtp_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, int32_t n_ctx, int32_t n_seq_max,
-                                             int32_t n_outputs_max) {
+std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, uintptr_t model, int32_t n_ctx,
+                                             int32_t n_seq_max, int32_t n_outputs_max) {
     if (ctx == 0) {
         throw std::invalid_argument("expected the address of an MTP context");
     }
-    return std::make_unique<py_mtp_drafter>(std::make_unique<mtp_drafter>(
-        reinterpret_cast<llama_context *>(ctx), path, mtp_params{ n_ctx, n_seq_max, n_outputs_max }));
+    return std::make_unique<py_mtp_drafter>(
+        std::make_unique<mtp_drafter>(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<llama_model *>(model),
+                                      path, mtp_params{ n_ctx, n_seq_max, n_outputs_max }));
 }
 
 py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
@@ -33,14 +34,23 @@ py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
 } // namespace
 
 void register_mtp_drafter(py::module_ & m) {
-    py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter",
-                                           "The block for multi-token prediction in the target's own file.")
-        .def(py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("n_ctx"),
-             py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
-             "ctx: address of a llama_context of the type MTP on the target's model, which is freed with the drafter, "
-             "also if this raises. path: the model's file. n_ctx: positions of each of the n_seq_max sequences; the "
-             "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
-             "Raises ModelFileError, IncompatibleDraftError.")
+    py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter", "The block for multi-token prediction.")
+        .def(
+            py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
+            py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
+            "ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; so "
+            "is model, the llama_model of a block in a file of its own. path: the file that has the block. n_ctx: "
+            "positions of each of the n_seq_max sequences; the "
+            "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
+            "Raises ModelFileError, IncompatibleDraftError.")
+        .def(
+            "use_cpu_kernels",
+            [](py_mtp_drafter & self, const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
+                use_cpu_kernels(self, matrices, n_rows_max);
+            },
+            py::arg("matrices"), py::arg("n_rows_max"), py::call_guard<nogil>(),
+            "Have the CPU multiply these of the drafter's weights by our kernels, [name]: rows of an operation, at "
+            "most.")
         .def_property_readonly(
             "draft_logits",
             [](py_mtp_drafter & self) {

@@ -2,7 +2,7 @@
 
 #include "module.h"
 #include "nogil.h"
-#include "py_drafter.h"
+#include "py_context_drafter.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -43,16 +43,10 @@ void register_simple_drafter(py::module_ & m) {
         .def(
             "use_cpu_kernels",
             [](py_simple_drafter & self, const std::vector<uintptr_t> & matrices,
-               const kernels::row_limits & n_rows_max) {
-                const busy_flag::scope scope(self.busy);
-                kernels::matrices      weights;
-                for (const uintptr_t address : matrices) {
-                    weights.push_back(reinterpret_cast<const ggml_tensor *>(address));
-                }
-                self.simple().use_cpu_kernels(weights, n_rows_max);
-            },
+               const kernels::row_limits & n_rows_max) { use_cpu_kernels(self, matrices, n_rows_max); },
             py::arg("matrices"), py::arg("n_rows_max"), py::call_guard<nogil>(),
-            "Have the CPU multiply these of the model's weights by our kernels, [name]: rows of an operation, at most.")
+            "Have the CPU multiply these of the drafter's weights by our kernels, [name]: rows of an operation, at "
+            "most.")
         .def_property_readonly(
             "draft_logits",
             [](py_simple_drafter & self) {

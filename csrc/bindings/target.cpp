@@ -185,7 +185,7 @@ void register_target(py::module_ & m) {
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
         Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
 
-        draft: tokens that may follow the last one, of which `Target.keep` will say which stay. parents: of a drafted
+        draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
         token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only.
         Empty: each follows the one before.
         logits: of which of `tokens`: "none", "last" or "all"; with a draft all rows have them.
@@ -239,24 +239,24 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().can_take_back(parts);
             },
             py::arg("parts"), R"pbdoc(
-            Whether `keep` could take back the drafts of these parts, if they were decoded in one batch.
+            Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
 
             llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
         )pbdoc")
         .def(
-            "keep",
+            "accept",
             [](py_target & self, llama_seq_id seq_id, const std::vector<int32_t> & path) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.memory().keep(seq_id, path);
+                self.impl.memory().accept(seq_id, path);
             },
             py::arg("seq_id"), py::arg("path"), without_gil(), R"pbdoc(
-            After a part that was a draft: keep the path through these of its rows and forget its other tokens.
+            After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
             Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
             goes back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
         )pbdoc")
         .def(
-            "keep_batch",
+            "accept_batch",
             [](py_target & self, const seq_ids_t & seq_ids, const std::vector<std::vector<int32_t>> & paths) {
                 const busy_flag::scope scope(self.busy);
                 if (paths.size() != seq_ids.size()) {
@@ -264,20 +264,20 @@ void register_target(py::module_ & m) {
                         format("expected one path per sequence, found %zu for %zu", paths.size(), seq_ids.size()));
                 }
                 for (size_t i = 0; i < seq_ids.size(); ++i) {
-                    if (self.impl.memory().holds_draft(seq_ids[i])) {
-                        self.impl.memory().keep(seq_ids[i], paths[i]);
+                    if (self.impl.memory().has_draft(seq_ids[i])) {
+                        self.impl.memory().accept(seq_ids[i], paths[i]);
                     }
                 }
             },
             py::arg("seq_ids"), py::arg("paths"), without_gil(),
             "The same for several sequences; one that holds no draft stays as it is.")
         .def(
-            "holds_draft",
+            "has_draft",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.memory().holds_draft(seq_id);
+                return self.impl.memory().has_draft(seq_id);
             },
-            py::arg("seq_id"), "Whether a draft was decoded of which no path was kept yet.")
+            py::arg("seq_id"), "Whether a draft was decoded of which no path was accepted yet.")
         .def(
             "set_device_argmax",
             [](py_target & self, int32_t n_outputs) {

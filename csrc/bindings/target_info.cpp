@@ -25,6 +25,7 @@ void register_target_info(py::module_ & m) {
         .def_readonly("file_size", &target_info::file_size)
         .def_readonly("boundaries", &target_info::boundaries,
                       "where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm")
+        .def_readonly("has_trunk", &target_info::has_trunk, "False: layers for multi-token prediction alone")
         .def_readonly("why_no_text", &target_info::why_no_text,
                       "why it does not generate text, so that nothing can draft for it; empty if it does")
         .def_readonly("why_no_target", &target_info::why_no_target,

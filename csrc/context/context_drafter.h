@@ -3,6 +3,7 @@
 #include "draft/drafter.h"
 #include "draft/guesses.h"
 #include "draft/limits.h"
+#include "kernels/cpu_kernels.h"
 
 #include "llama.h"
 
@@ -31,6 +32,16 @@ namespace eagle3 {
 class context_drafter : public drafter {
   public:
     const std::string & path() const override { return path_; }
+
+    // Have the CPU multiply weights of a model of its own by our kernels; the target's own say which compute its
+    void use_cpu_kernels(const kernels::matrices & matrices, const kernels::row_limits & limits) {
+        cpu_kernels_.reset();
+        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices, limits);
+    }
+
+    std::map<std::string, int64_t> cpu_kernels() const override {
+        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
+    }
 
     int32_t n_ctx() const override { return limits().n_ctx(); }
     int32_t n_seq_max() const override { return limits().n_seq_max(); }
@@ -186,6 +197,7 @@ class context_drafter : public drafter {
 
     std::unique_ptr<llama_model, deleter>   model_;
     std::unique_ptr<llama_context, deleter> ctx_;
+    std::unique_ptr<kernels::cpu_kernels>   cpu_kernels_; // freed before the weights are
 
     std::string path_;
     int32_t     n_embd_;

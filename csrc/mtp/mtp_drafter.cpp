@@ -25,8 +25,9 @@ std::string arch_of(const llama_model * model) {
 
 } // namespace
 
-mtp_drafter::mtp_drafter(llama_context * ctx, const std::string & path, const mtp_params & params) :
-    context_drafter(ctx, nullptr, path, llama_model_n_embd(llama_get_model(ctx)), params.n_outputs_max,
+mtp_drafter::mtp_drafter(llama_context * ctx, llama_model * own_model, const std::string & path,
+                         const mtp_params & params) :
+    context_drafter(ctx, own_model, path, llama_model_n_embd(llama_get_model(ctx)), params.n_outputs_max,
                     /*has_states =*/false), // a block attends, also where the layers before it have a state
     n_embd_(llama_model_n_embd(llama_get_model(ctx))),
     sequences_(n_embd_, checked_limits(ctx, llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))),

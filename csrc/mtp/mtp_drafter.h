@@ -5,7 +5,6 @@
 
 #include "llama.h"
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,20 +16,17 @@ struct mtp_params {
     int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
 };
 
-// Drafts with the block for multi-token prediction (NextN) that is in the target's own file, on an MTP context of
-// llama.cpp. The block reads the target's hidden row at a position together with the next token, and its own rows from
-// then on, as an EAGLE-3 head does; see draft_sequence for how they are paired. Slot p of a sequence is the cell at
-// position p.
+// Drafts with the block for multi-token prediction (NextN) of the target's own file, or of a file of its own, on an MTP
+// context of llama.cpp. The block reads the target's hidden row at a position together with the next token, and its own
+// rows from then on, as an EAGLE-3 head does; see draft_sequence for how they are paired. Slot p of a sequence is the
+// cell at position p.
 class mtp_drafter : public context_drafter {
   public:
-    // Takes the context over, whatever happens: it is freed with this object, before the model goes. Throws
-    // incompatible_draft_error, model_file_error.
-    mtp_drafter(llama_context * ctx, const std::string & path, const mtp_params & params);
+    // Takes the context over, and the model of a block in a file of its own (else null), whatever happens: they are
+    // freed with this object, before the target's model goes. Throws incompatible_draft_error, model_file_error.
+    mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params);
 
     std::string device() const override { return device_of(eh_proj_); }
-
-    // the target's own say which kernels compute its weights
-    std::map<std::string, int64_t> cpu_kernels() const override { return {}; }
 
     size_t n_bytes_read() const override { return n_bytes_read_; }
 

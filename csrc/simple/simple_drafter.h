@@ -1,12 +1,9 @@
 #pragma once
 
 #include "context/context_drafter.h"
-#include "kernels/cpu_kernels.h"
 
 #include "llama.h"
 
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,17 +25,7 @@ class simple_drafter : public context_drafter {
     // Takes the context and its model over, whatever happens: they are freed with this object. Throws model_file_error.
     simple_drafter(llama_context * ctx, llama_model * model, const std::string & path, const simple_params & params);
 
-    // Have the CPU multiply the model's weights by our kernels.
-    void use_cpu_kernels(const kernels::matrices & matrices, const kernels::row_limits & limits) {
-        cpu_kernels_.reset();
-        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices, limits);
-    }
-
     std::string device() const override { return device_of(lm_head_); }
-
-    std::map<std::string, int64_t> cpu_kernels() const override {
-        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
-    }
 
     size_t n_bytes_read() const override { return n_bytes_read_; }
 
@@ -102,8 +89,6 @@ class simple_drafter : public context_drafter {
     void         write(llama_seq_id seq_id, int32_t n_tokens, bool guess);
     void         unseed(llama_seq_id seq_id);
     void         fit_cells(llama_seq_id seq_id);
-
-    std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // freed before the weights are
 
     draft_limits         limits_;
     std::vector<text>    texts_;

@@ -120,8 +120,8 @@ void target::check_media(const batch_part & part) const {
 
 // a part may begin where its sequence ends, or before: then the rest is forgotten
 void target::begin_part(const batch_part & part) {
-    if (memory_.holds_draft(part.seq_id)) {
-        memory_.keep(part.seq_id, {}); // it was left open
+    if (memory_.has_draft(part.seq_id)) {
+        memory_.accept(part.seq_id, {}); // it was left open
     }
     const int32_t n_have = memory_.n_past(part.seq_id);
     if (part.n_past > n_have && !memory_.has_sections()) {

@@ -65,6 +65,7 @@ target_info read_target_info(const std::string & path) {
     const arch_graph  graph    = find_arch_graph(res.arch);
     const std::string block    = "blk." + std::to_string(n_layer_all - n_nextn) + ".nextn.eh_proj.weight";
     const bool        is_split = file.get_int("split.count").value_or(1) > 1; // it may be in another file
+    res.has_trunk              = n_nextn == 0 || is_split || file.find_tensor("blk.0.attn_norm.weight");
     res.n_layer_nextn          = is_split || file.find_tensor(block) ? static_cast<int32_t>(n_nextn) : 0;
     res.nextn                  = graph.nextn;
     for (int32_t b = 0; b <= res.n_layer + 1; ++b) {

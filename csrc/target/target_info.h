@@ -18,8 +18,9 @@ struct target_info {
     int32_t n_ctx_train = 0;
     int64_t file_size   = 0;
 
-    int32_t n_layer_nextn = 0;  // layers for multi-token prediction that are in the file
-    int32_t nextn         = -1; // the rows that they read are those at boundary n_layer + nextn; -1 = unknown
+    bool    has_trunk     = true; // false: a file of layers for multi-token prediction alone
+    int32_t n_layer_nextn = 0;    // layers for multi-token prediction that are in the file
+    int32_t nextn         = -1;   // the rows that they read are those at boundary n_layer + nextn; -1 = unknown
 
     // where its hidden states can be read: 0 .. n_layer, and n_layer + 1 after the final norm
     std::vector<int32_t> boundaries;

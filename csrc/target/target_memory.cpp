@@ -181,14 +181,14 @@ void target_memory::clear() {
     llama_memory_clear(llama_get_memory(ctx_), /*data =*/true);
 }
 
-bool target_memory::holds_draft(llama_seq_id seq_id) const {
+bool target_memory::has_draft(llama_seq_id seq_id) const {
     check_seq(seq_id);
     return drafts_[seq_id].n_tokens > 0;
 }
 
-void target_memory::keep(llama_seq_id seq_id, const std::vector<int32_t> & path) {
-    if (!holds_draft(seq_id)) {
-        throw error(format("sequence %d has no draft to keep a path of: none was decoded, or that failed", seq_id));
+void target_memory::accept(llama_seq_id seq_id, const std::vector<int32_t> & path) {
+    if (!has_draft(seq_id)) {
+        throw error(format("sequence %d has no draft to accept a path of: none was decoded, or that failed", seq_id));
     }
     const open_draft draft = drafts_[seq_id];
     for (size_t i = 0; i < path.size(); ++i) {

@@ -76,13 +76,13 @@ class target_memory {
     void clear();
 
     // whether a draft was decoded of which no path was kept yet
-    bool holds_draft(llama_seq_id seq_id) const;
+    bool has_draft(llama_seq_id seq_id) const;
 
-    // after a part that is a draft or a tree: keep the path through these of its rows, the first one first, and forget
-    // the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
-    void keep(llama_seq_id seq_id, const std::vector<int32_t> & path);
+    // after a part that is a draft or a tree: accept the path through these of its rows, the first one first, and
+    // remove the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
+    void accept(llama_seq_id seq_id, const std::vector<int32_t> & path);
 
-    // whether keep() could take back the drafts of these parts, as llama.cpp would cut their batch: snapshots of a
+    // whether accept() could take back the drafts of these parts, as llama.cpp would cut their batch: snapshots of a
     // recurrent state may be left behind (see snapshot_moves)
     bool can_take_back(const std::vector<batch_part> & parts) const;
 

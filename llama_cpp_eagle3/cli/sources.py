@@ -10,9 +10,9 @@ from .flags.draft import TEXT_TYPES
 
 
 def uses_head(args: argparse.Namespace) -> bool:
-    """Whether a head or a small model is to draft, if there is one."""
+    """Whether what -md names is to draft, if it names something."""
     types = getattr(args, "spec_type", None)  # not every command has it
-    return types is None or "draft-eagle3" in types or "draft-simple" in types
+    return types is None or bool({"draft-eagle3", "draft-simple", "draft-mtp"} & set(types))
 
 
 def head_of(args: argparse.Namespace) -> str | None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _core
+from ..engine import DraftSource
 from ..errors import IncompatibleDraftError, ModelFileError
-from ..pair import check_pair
-from ..simple import is_model
+from ..pair import check_pair, draft_kind
 from .boundaries import IDS_KEY
 from .checkpoint import read_checkpoint
 from .gguf_file import key_values, open_gguf
@@ -129,16 +129,21 @@ def _upstream(lacking: tuple[str, ...]) -> str:
     return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
 
 
-def _inspect_model(path: Path, target_path: Path | None) -> Report:
-    """A small model that may draft by itself."""
+def _inspect_model(path: Path, kind: DraftSource, target_path: Path | None) -> Report:
+    """A small model that may draft by itself, or a block for multi-token prediction in a file of its own."""
     info = _core.read_target(str(path))
     facts = [
         ("file", f"{path} (GGUF, {path.stat().st_size / 1e6:.1f} MB)"),
-        ("family", f"a small model ({info.arch}) of the target's vocabulary: it drafts by itself"),
+        (
+            "family",
+            f"a small model ({info.arch}) of the target's vocabulary: it drafts by itself"
+            if kind == "simple"
+            else f"a block for multi-token prediction ({info.arch}) in a file of its own",
+        ),
         ("layers", f"{info.n_layer} of width {info.n_embd}"),
         ("vocabulary", f"{info.n_vocab} tokens"),
         ("shared with target", "nothing"),
-        ("llama.cpp", "can run it (draft-simple)"),
+        ("llama.cpp", f"can run it (draft-{kind})"),
     ]
     misfit = None
     if target_path:
@@ -151,8 +156,8 @@ def _inspect_model(path: Path, target_path: Path | None) -> Report:
 
 
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
-    if is_model(str(path)):
-        return _inspect_model(path, target_path)
+    if (kind := draft_kind(str(path))) != "eagle3":
+        return _inspect_model(path, kind, target_path)
     head = _core.read_head(str(path))
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}

@@ -64,6 +64,9 @@ def check_files(target: str, head: str | None) -> list[Finding]:
         small = pair.small
         text = f"small model '{head}': {small.arch}, {small.n_layer} layers of width {small.n_embd}"
         return [*found, Finding("ok", f"{text}, {sizes[1] / 2**20:.0f} MiB"), Finding("ok", "they fit"), *memory]
+    if pair.block is not None:
+        text = f"block for multi-token prediction '{head}': {pair.block.arch}, {sizes[1] / 2**20:.0f} MiB"
+        return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
     assert pair.head is not None
     why = f" ({pair.head.boundaries_why})" if pair.head.boundaries_why else ""
     text = f"head '{head}': {pair.head.dialect} dialect, reads {list(pair.boundaries)}{why}, {sizes[1] / 2**20:.0f} MiB"

@@ -1,6 +1,6 @@
 """What target and draft hold of each sequence. Both move together, here.
 
-`n_past` is how far. Going back, copying, saving and loading cut both at one position; `keep` commits the accepted
+`n_past` is how far. Going back, copying, saving and loading cut both at one position; `commit` keeps the accepted
 rows of a step to both.
 """
 
@@ -146,7 +146,7 @@ class Memory:
         is_there = n_target == n_past or n_target < n_past > sequence.n_own
         # after an interrupt the draft may have gone back already
         n_seen = n_past if drafter is None else drafter.n_past(seq_id)
-        if not is_there or target.holds_draft(seq_id) or n_seen != n_past:
+        if not is_there or target.has_draft(seq_id) or n_seen != n_past:
             self.go_back(sequence, min(n_past, n_seen))
             if sequence.n_past < min(sequence.n_foreign, n_past):
                 self.empty(sequence)
@@ -174,7 +174,7 @@ class Memory:
         """Keep the present state of a sequence to go back to, if its memory needs that."""
         self.target.save(sequence.seq_id)
 
-    def keep(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
+    def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
         """Keep the accepted tokens of a step, and have the draft evaluate their rows if these still exist.
 
         may_wait: for each sequence whether nothing will be drafted for it soon. A call that repeats this after an
@@ -182,7 +182,7 @@ class Memory:
         """
         drafts = [x for x in scheduled if x.draft.tokens]
         if drafts:
-            self.target.keep_batch([x.sequence.seq_id for x in drafts], [x.path for x in drafts])
+            self.target.accept_batch([x.sequence.seq_id for x in drafts], [x.path for x in drafts])
         drafter, tap = self.drafter, self.tap
         if drafter is None or (tap is None and drafter.n_embd_feat) or not has_rows:
             return

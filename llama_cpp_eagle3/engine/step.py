@@ -153,7 +153,7 @@ class Stepper:
             step.only.state = State.IDLE
         evaluated = [x for x in step.scheduled if x.tokens and x.sequence.scheduled is x]
         may_wait = [self.proposers.may_wait(x.sequence, len(step.scheduled)) for x in evaluated]
-        self.memory.keep(evaluated, has_rows, may_wait)
+        self.memory.commit(evaluated, has_rows, may_wait)
         for scheduled in step.scheduled:
             s = scheduled.sequence
             if s.scheduled is not scheduled:

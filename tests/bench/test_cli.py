@@ -190,7 +190,6 @@ def test_ignore_eos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["-m", "nowhere.gguf", "-p", "x"], "nowhere.gguf"),
         (["-md", "nowhere.gguf", "-p", "x"], "-md needs a target"),
         (["-m", "TARGET", "-md", "nowhere.gguf", "-p", "x"], "nowhere.gguf"),
-        (["-m", "TARGET", "-md", "TARGET", "-p", "x"], "expected an EAGLE-3 head"),
         (["-m", "HEAD", "-p", "x"], "is an EAGLE-3 head, not a target"),
         (["-m", "TARGET", "-md", "HEAD"], "-p TEXT or -f FNAME"),
         (["-m", "TARGET", "-md", "HEAD", "-p", "x", "-f", "y"], "-p TEXT or -f FNAME"),

@@ -43,7 +43,7 @@ def test_chains(tmp_path: Path, arch: str) -> None:
             for low in (here, there):
                 low.decode_draft(tokens, len(text))
                 if len(tokens) > 1:
-                    low.target.keep(0, list(range(n_accepted)))
+                    low.target.accept(0, list(range(n_accepted)))
             for row in range(len(tokens)):
                 assert there.target.argmax(row) == here.target.argmax(row)
             np.testing.assert_allclose(there.tap.rows, here.tap.rows, atol=1e-5)
@@ -62,7 +62,7 @@ def test_trees_and_several_sequences(tmp_path: Path) -> None:
             assert there.target.argmax(row) == here.target.argmax(row)
         parts = [(2, 0, [3, 4, 5]), (0, 5, [6]), (1, 0, [7, 8])]
         for low in (here, there):
-            low.target.keep(0, [0, 1])
+            low.target.accept(0, [0, 1])
             low.target.decode_parts(parts_of(*parts))
         for row in range(6):
             assert there.target.argmax(row) == here.target.argmax(row)

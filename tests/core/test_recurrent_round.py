@@ -37,11 +37,11 @@ def run_rounds(low: LowLevel, rng: np.random.Generator, n_rounds: int, seq_id: i
     for _ in range(n_rounds):
         tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
         low.decode_draft(tokens, len(text), seq_id)
-        assert low.target.holds_draft(seq_id) == (len(tokens) > 1)
+        assert low.target.has_draft(seq_id) == (len(tokens) > 1)
         n_accepted = int(rng.integers(1, len(tokens) + 1))
         if len(tokens) > 1:
-            low.target.keep(seq_id, list(range(n_accepted)))
-        assert not low.target.holds_draft(seq_id)
+            low.target.accept(seq_id, list(range(n_accepted)))
+        assert not low.target.has_draft(seq_id)
         text += tokens[:n_accepted]
         assert low.target.n_past(seq_id) == len(text)
     return text
@@ -71,7 +71,7 @@ def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
     with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
         low.target.decode([1, 2, 3], 0)
         low.decode_draft([4, 5, 6, 7], 3)
-        low.target.keep(0, [0, 1])
+        low.target.accept(0, [0, 1])
         assert low.target.n_replay() == (2 if KINDS[arch] == "checkpoint" else 0)
         low.decode_draft([8, 9, 10], 5)
         fresh.target.decode([1, 2, 3, 4, 5, 8, 9, 10], 0)
@@ -80,7 +80,7 @@ def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
         assert low.tap.rows.shape[0] == 3
         np.testing.assert_allclose(low.tap.rows, fresh.tap.rows[5:], atol=1e-5)
         np.testing.assert_allclose(low.target.logits_all(3), fresh.target.logits_all(8)[5:], atol=1e-4)
-        low.target.keep(0, [0, 1, 2])
+        low.target.accept(0, [0, 1, 2])
         assert low.target.n_replay() == 0
 
 
@@ -103,7 +103,7 @@ def test_abort(tmp_path: Path, arch: str) -> None:
     with context(tmp_path, arch) as low, context(tmp_path, arch) as fresh:
         low.target.decode([1, 2, 3], 0)
         low.decode_draft([4, 5, 6], 3)
-        low.target.keep(0, [])
+        low.target.accept(0, [])
         if KINDS[arch] == "snapshots":
             assert low.target.n_past() == 0  # the state before the batch is gone
             low.target.decode([1, 2, 3], 0)
@@ -164,7 +164,7 @@ def test_sequences(tmp_path: Path, arch: str) -> None:
                 np.testing.assert_allclose(logits[first:last], fresh.target.logits_all(len(tokens)), atol=2e-4)
                 n_accepted = int(rng.integers(1, len(tokens) + 1))
                 if len(tokens) > 1:
-                    low.target.keep(s, list(range(n_accepted)))
+                    low.target.accept(s, list(range(n_accepted)))
                 texts[s] += tokens[:n_accepted]
                 first = last
 
@@ -175,12 +175,12 @@ def test_errors(tmp_path: Path) -> None:
             ValueError, match="draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"
         ):
             low.decode_draft([1] * 7, 0)
-        with pytest.raises(Eagle3Error, match="sequence 0 has no draft to keep a path of"):
-            low.target.keep(0, [0])
+        with pytest.raises(Eagle3Error, match="sequence 0 has no draft to accept a path of"):
+            low.target.accept(0, [0])
         low.decode_draft([1, 2], 0)
         for path in ([0, 1, 2], [1], [0, 0]):
             with pytest.raises(ValueError, match="does not go on from the path before it"):
-                low.target.keep(0, path)
+                low.target.accept(0, path)
         with pytest.raises(ValueError, match="sequence id 1 is out of range: the context has n_seq_max = 1"):
             low.target.n_past(1)
         with pytest.raises(ValueError, match="keeps a recurrent state: draft chains"):
@@ -197,7 +197,7 @@ def test_states(tmp_path: Path, arch: str) -> None:
         text = run_rounds(low, rng, 8, seq_id=1)
         low.target.save(1)
         low.decode_draft([3, 4, 5], len(text), 1)
-        low.target.keep(1, [0, 1])
+        low.target.accept(1, [0, 1])
         text += [3, 4]
         state = low.target.state_get(1)
         low.target.truncate(0, 0)
@@ -265,7 +265,7 @@ def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
             ]
             is_safe = low.target.can_take_back(parts)
             low.target.decode_parts(parts)
-            low.target.keep(1, [0])
+            low.target.accept(1, [0])
             if low.target.n_past(1) < 4:  # nothing wrong is kept
                 low.target.decode([2, 2, 3, 4][low.target.n_past(1) :], low.target.n_past(1), seq_id=1)
             low.target.decode([8], 4, seq_id=1)

@@ -62,7 +62,7 @@ def test_trees(tmp_path: Path, arch: str, swa_full: bool) -> None:
                 assert low.target.pos[node] == len(text) + len(path) - 1
             path = path_to(int(rng.integers(0, len(tokens))), parents)
             if len(tokens) > 1:
-                low.target.keep(0, path)
+                low.target.accept(0, path)
             text += [tokens[i] for i in path]
             assert low.target.n_past() == len(text)
             if rng.random() < 0.3:  # chains and going back in between
@@ -89,7 +89,7 @@ def test_cells_of_rejected_nodes_are_free_again(tmp_path: Path) -> None:
         low.target.decode([1], 0)
         for i in range(200):
             low.decode_tree([2, 3, 4, 5, 6, 7], [-1, 0, 0, 0, 1, 2], 1 + i)
-            low.target.keep(0, [0])
+            low.target.accept(0, [0])
         assert low.target.n_past() == 201
 
 
@@ -105,13 +105,13 @@ def test_errors(tmp_path: Path) -> None:
         ):
             with pytest.raises(ValueError, match=message):
                 low.decode_tree(tokens, parents, 2)
-        with pytest.raises(Eagle3Error, match="no draft to keep a path of"):
-            low.target.keep(0, [0])
+        with pytest.raises(Eagle3Error, match="no draft to accept a path of"):
+            low.target.accept(0, [0])
         low.decode_tree([1, 2, 3], [-1, 0, 0], 2)
         for rows in ([1], [0, 5], [0, 1, 2]):
             with pytest.raises(ValueError, match="does not go on from the path before it"):
-                low.target.keep(0, rows)
-        low.target.keep(0, [])
+                low.target.accept(0, rows)
+        low.target.accept(0, [])
         assert low.target.n_past() == 2
         with pytest.raises(ValueError, match=r"sequence id 2 is out of range: .* for leaves of trees"):
             low.target.decode([5], 0, seq_id=2)
@@ -133,7 +133,7 @@ def test_ids_that_guard_windows_are_no_leaves(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="need 2 sequence ids for their leaves, 1 are free"):
             low.target.decode_parts([_core.BatchPart(seq_id, 2, *tree) for seq_id in range(2)])
         low.target.decode_parts([_core.BatchPart(0, 2, *tree), _core.BatchPart(1, 2, [3], [4])])
-        low.target.keep_batch([0, 1], [[0, 2], [0]])
+        low.target.accept_batch([0, 1], [[0, 2], [0]])
         assert [low.target.n_past(0), low.target.n_past(1)] == [4, 3]
 
 
@@ -150,7 +150,7 @@ def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
         low.target.truncate(0)
         low.target.state_set(0, state)  # with what is in the window only: it can go back to the saved state alone
         low.decode_tree(tokens, parents, 60)
-        low.target.keep(0, [0])
+        low.target.accept(0, [0])
         assert low.target.truncate(30) == 30
         low.decode_tree(tokens, parents, 30)
         logits = low.target.logits_all(3)

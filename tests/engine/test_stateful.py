@@ -197,7 +197,7 @@ errors = st.one_of(
     st.builds(
         Fault,
         st.sampled_from([Interrupt, Lost]),
-        names=st.sampled_from([("decode_parts",), ("keep_batch",), ("process_batch",)]),
+        names=st.sampled_from([("decode_parts",), ("accept_batch",), ("process_batch",)]),
         after=st.booleans(),
         skip=st.integers(0, 3),
     ),

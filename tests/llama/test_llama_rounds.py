@@ -288,7 +288,7 @@ class Interrupting:
         "target.decode_parts",
         "target.truncate",
         "target.argmax",
-        "target.keep_batch",
+        "target.accept_batch",
         "drafter.process_batch",
         "drafter.propose",
     ],

@@ -12,7 +12,7 @@ from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.mtp import has_block
 from loading import OPTIONS, is_tie, load, load_plain, prompts, take
-from mtp import write_able
+from mtp import split_block, write_able
 from random_arch import random_tensors, write_arch, write_random_arch
 from tiny import write_head
 
@@ -121,6 +121,47 @@ def test_a_head_and_the_block_exclude_each_other(folder: Path, tiny_target) -> N
         load(path, head, draft_sources=["mtp"])
     with pytest.raises(ValueError, match="draft_type, draft_target_layers and draft_device are for heads"):
         load(path, draft_sources=["mtp"], draft_type="q4_0")
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+@pytest.mark.parametrize("row", ROWS)
+def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> None:
+    """It drafts what it drafts in the target's file, token for token; states of both are those of one block."""
+    whole = write_able(folder, row)
+    target, block = split_block(folder, whole, row)
+    options = options | {"draft_type_k": 0, "draft_type_v": 0}
+    with load(whole, **options) as own, load(target, block, **options) as apart:
+        assert apart.draft_sources == ("mtp", "ngram")
+        assert f"prediction '{block}'" in apart._loaded.description
+        for prompt in prompts(2):
+            text = take(own, prompt, N_TOKENS)
+            assert take(apart, prompt, N_TOKENS) == text
+            assert text == take(load_plain(target), prompt, N_TOKENS)
+        if own.draft == "auto":  # what it does depends on the machine
+            return
+        assert apart.stats.by_source == own.stats.by_source
+        assert apart.stats.of("mtp").accepted > 0
+        apart.drafter.state_set(own.drafter.state_get())
+        assert apart.drafter.propose(1, 3) == own.drafter.propose(1, 3)
+
+
+def test_a_block_of_another_target(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = write_able(folder, "mimo2-mtp")
+    target, block = split_block(folder, whole, "mimo2-mtp")
+    with pytest.raises(IncompatibleDraftError, match="architecture is mimo2, of the target glm4moe") as e:
+        load(write_able(folder, "glm4moe-mtp"), block)
+    assert f"'{block}'" in str(e.value)
+    with pytest.raises(ModelFileError, match="block for multi-token prediction alone, not a target"):
+        load(block)
+    with pytest.raises(ValueError, match="'simple', but no small model is given"):
+        load(target, block, draft_sources=["simple"])
+    with pytest.raises(IncompatibleDraftError, match="no block for multi-token prediction"):
+        load(target, draft_sources=["mtp"])
+    assert main(["inspect", str(block), "--target", str(target)]) == 0
+    assert "a block for multi-token prediction (mimo2) in a file of its own" in capsys.readouterr().out
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-", "--spec-draft-n-max", "3"]
+    assert main(["speculative-simple", "-m", str(target), "-md", str(block), "--spec-type", "draft-mtp", *common]) == 0
+    assert json.loads(capsys.readouterr().out)["drafted"] > 0
 
 
 def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     n_past = len(slot.cached) if user is None else user.n_past
     n_target = target.n_past(slot.seq_id)
     assert n_target == n_past, f"the target holds {n_target} in {slot}"
-    assert not target.holds_draft(slot.seq_id), slot
+    assert not target.has_draft(slot.seq_id), slot
     if drafter is not None and not head_may_be_behind:
         # ahead where the target had to go back further than the draft
         n_draft = drafter.n_past(slot.seq_id)

@@ -159,6 +159,24 @@ def write_able(folder: Path, row: str, rest: float = 0.03) -> Path:
     return write_arch(path, arch_of(row), keys_of(row), {n: t.astype(np.float32) for n, t in tensors.items()})
 
 
+def split_block(folder: Path, path: Path, row: str) -> tuple[Path, Path]:
+    """Write a target without its block, and the block in a file of its own, as llama.cpp's converter splits them."""
+    target, block = folder / f"{row}-trunk.gguf", folder / f"mtp-{row}.gguf"
+    if not target.exists():
+        tensors = random_tensors(path)
+        of_block = {n: t for n, t in tensors.items() if n.startswith(f"blk.{N_LAYER}.")}
+        tables = {n: t for n, t in tensors.items() if not n.startswith("blk.")}
+        keys = keys_of(row)
+        trunk = {n: t for n, t in tensors.items() if n not in of_block}
+        alone = keys | {"nextn_predict_layers": 0, "block_count": N_LAYER}
+        for name, value in alone.items():  # those of layers
+            if isinstance(value, list) and len(value) == N_LAYER + 1 and "sections" not in name:
+                alone[name] = value[:N_LAYER]
+        write_arch(target, arch_of(row), alone, trunk)
+        write_arch(block, arch_of(row), keys, of_block | tables)
+    return target, block
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """In float64."""
     e = np.exp(logits.astype(np.float64) - logits.max())

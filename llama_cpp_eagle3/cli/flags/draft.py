@@ -27,7 +27,8 @@ HEAD = (
     flag(
         "-md --model-draft --spec-draft-model",
         "FNAME",
-        "EAGLE-3 head, or a small model of the same vocabulary, a GGUF file (default: none)",
+        "EAGLE-3 head, a small model of the same vocabulary, or a block for multi-token prediction: a GGUF file "
+        "(default: none)",
         env="LLAMA_ARG_SPEC_DRAFT_MODEL",
         dest="model_draft",
     ),
