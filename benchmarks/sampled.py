@@ -2,7 +2,11 @@
 
 llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed in all of them. What is
 accepted does not depend on the machine, but for "auto", which drafts what pays there. Speeds are of the processor's
-time: use -t 1.
+time: use -t 1. --publish writes the table and the plot.
+
+    python benchmarks/sampled.py -t 1 -n 48 --publish
+    python -m llama_cpp_eagle3.bench.inflate --shape 1B --type Q4_0 FOLDER
+    python benchmarks/sampled.py -t 1 -n 48 -m TARGET -md HEAD --n-prompts 10 --temperatures 0.8 1.0 --drafts plain auto
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from llama_cpp_eagle3.engine import RNGS
 from llama_cpp_eagle3.stats import Stats
 
 DRAFTS: dict[str, dict[str, Any]] = {
+    "plain": {},
     "chain of 4": {"draft": "chain", "draft_n_max": 4},
     "tree": {"draft": "tree"},
     "auto": {"draft": "auto", "draft_sources": ("eagle3",)},
@@ -45,7 +50,14 @@ def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, di
     with ExitStack() as stack:
         llms: Mapping[str, Eagle3Llama] = {
             name: stack.enter_context(
-                closing(load(model, draft, args.threads, args.gpu_layers, args.ctx_size, **DRAFTS[name]))
+                closing(
+                    load(
+                        model,
+                        None if name == "plain" else draft,
+                        *(args.threads, args.gpu_layers, args.ctx_size),
+                        **DRAFTS[name],
+                    )
+                )
             )
             for name in names
         }
@@ -71,6 +83,11 @@ def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, di
     return found
 
 
+def _ratio(before: list[float], now: list[float]) -> float:
+    """How much faster, the median of interleaved pairs."""
+    return median(a / b for a, b in zip(before, now, strict=True))
+
+
 def main() -> None:
     p = common.parser(__doc__, runs=1)
     p.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 0.8, 1.0, 1.2])
@@ -84,25 +101,24 @@ def main() -> None:
     for name, by_temperature in found.items():
         for t, sides in by_temperature.items():
             lengths = {rng: side.stats.mean_acceptance_length for rng, side in sides.items()}
-            for rng in RNGS:
+            for rng in RNGS if name != "plain" else ():
                 curves.setdefault(f"{name}, {rng}", []).append((t, lengths.get(rng, lengths[RNGS[0]])))
-            if t == 0.0:
-                rows.append([name, f"{t:g}", f"{lengths['gumbel']:.2f}", "", "", ""])
-                continue
-            pairs = zip(sides["llama"].seconds, sides["gumbel"].seconds, strict=True)
-            ratio = median(theirs / own for theirs, own in pairs)
+            seconds = {rng: side.seconds for rng, side in sides.items()}
+            plain = found["plain"][t]["gumbel"].seconds if "plain" in found else []
             rows.append(
                 [
-                    *(name, f"{t:g}", f"{lengths['gumbel']:.2f}", f"{lengths['llama']:.2f}"),
-                    *(f"{lengths['gumbel'] / lengths['llama']:.2f}", f"{ratio:.2f}"),
+                    *(name, f"{t:g}", f"{lengths['gumbel']:.2f}", f"{lengths['llama']:.2f}" if t > 0 else ""),
+                    f"{len(seconds['gumbel']) / sum(seconds['gumbel']):.1f}",
+                    f"{_ratio(plain, seconds['gumbel']):.2f}" if plain else "",
+                    f"{_ratio(seconds['llama'], seconds['gumbel']):.2f}" if t > 0 else "",
                 ]
             )
-    head = ["draft", "temperature", "`gumbel`", "`llama`", "ratio", "tokens/s, ratio"]
+    head = ["draft", "temperature", "`gumbel`", "`llama`", "tokens/s", "of plain", "of `llama`"]
     n = len(common.prompts(args))
     text = (
-        f"{table(head, rows)}\n\nMean acceptance length. {n} prompts, {args.n_predict} tokens each, llama.cpp's "
-        f"default samplers, runs: {args.runs}, each with seeds of its own. tokens/s: of the processor's time, median "
-        "of interleaved pairs."
+        f"{table(head, rows)}\n\nMean acceptance length by generator, tokens/s with `gumbel`. {n} prompts, "
+        f"{args.n_predict} tokens each, llama.cpp's default samplers, runs: {args.runs}, each with seeds of its own. "
+        "tokens/s: of the processor's time; ratios are medians of interleaved pairs."
     )
     data = {
         name: {

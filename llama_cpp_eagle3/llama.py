@@ -31,7 +31,7 @@ from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_b
 from .chat import ChatTemplates, grammar_text
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
-from .engine import DraftSettings, Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng
+from .engine import DraftSettings, Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
 from .engine import Sequence as EngineSequence
 from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .features import Features
@@ -220,6 +220,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
         check_rng(rng)
+        check_seed(llama_options.get("seed"))
         set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
         self._given = given
         self._guard = Guard(type(self).__name__)

@@ -43,6 +43,8 @@ class Config:
     """Accept by these odds instead of by what the target says."""
     replay: list[tuple[str, str]] = field(default_factory=list)
     """Prompts and answers that the target says, in place of `texts`."""
+    temperature: float = 0.0
+    """Of our own sides, which sample prompt j with seed j."""
 
 
 @dataclass
@@ -103,6 +105,8 @@ class Result:
     """Whether the target said recorded texts."""
     cpu_kernels: str = ""
     """Which of our kernels multiplied which weights, or why none did."""
+    temperature: float = 0.0
+    """0: greedy."""
 
     def side(self, name: str) -> Side:
         """By the name of its setting."""
@@ -123,6 +127,7 @@ class Result:
             "replay": self.is_replay,
             "draft_type": self.draft_type,
             "cpu_kernels": self.cpu_kernels,
+            "temperature": self.temperature,
             "sides": [side.as_dict() for side in self.sides],
         }
 
@@ -139,6 +144,7 @@ class Result:
             data["draft_type"],
             data.get("replay", False),
             data.get("cpu_kernels", ""),
+            data.get("temperature", 0.0),
         )
 
 
@@ -160,6 +166,9 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         raise ValueError("llama-speculative-simple knows no synthetic acceptance: compare with llama-server")
     if config.replay and any(s.kind == "simple" for s in config.settings):
         raise ValueError("llama-speculative-simple cannot be made to say recorded texts: compare with llama-server")
+    is_own = not (config.synthetic or config.replay or any(s.is_peer for s in config.settings))
+    if config.temperature != 0.0 and not is_own:
+        raise ValueError("--temp is for our own sides and texts: leave out --peer, --replay and --synthetic-acceptance")
     n_prompts = len(config.replay or config.texts)
     found: dict[Setting, list[list[Run]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
     t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
@@ -188,9 +197,17 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
                             different.add(j)
     sides = [Side(s, [total(runs) for runs in found[s]], t_first[s]) for s in config.settings]
     draft_type = None if drafted is None else drafted.draft_type
-    is_replay = bool(config.replay)
-    n_different = len(different)
-    return Result(sides, n_prompts, config.n_predict, n_different, config.synthetic, draft_type, is_replay, kernels)
+    return Result(
+        sides,
+        n_prompts,
+        config.n_predict,
+        len(different),
+        config.synthetic,
+        draft_type,
+        bool(config.replay),
+        kernels,
+        config.temperature,
+    )
 
 
 def _runners(
@@ -277,7 +294,8 @@ def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[R
             llm.engine.on_sample = replay
             replay.answer = prompts[j].answer
         n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
-        return run_own(llm, prompts[j].prompt, n_predict, fresh=fresh, stop=stop)
+        t = config.temperature
+        return run_own(llm, prompts[j].prompt, n_predict, fresh=fresh, stop=stop, temperature=t, seed=j)
 
     return run
 

@@ -49,10 +49,11 @@ def markdown(result: Result, bandwidth: float = 0.0) -> str:
     head += ["drafter, ms a step", "verify, ms a step", "GB/s", "of ideal"]
     rows = [_row(side, plain, bandwidth) for side in result.sides]
     n_runs = len(result.sides[0].runs)
+    draw = f"temperature {result.temperature:g}" if result.temperature > 0.0 else "greedy"
     text = [
         synthetic_line(result),
         table(head, rows),
-        f"{result.n_prompts} prompts, {result.n_predict} tokens each, greedy; medians of {n_runs} interleaved runs "
+        f"{result.n_prompts} prompts, {result.n_predict} tokens each, {draw}; medians of {n_runs} interleaved runs "
         "(lowest - highest). "
         + ("" if result.synthetic else f"Prompts to which our sides wrote different texts: {result.n_different}. ")
         + _conversion(result)

@@ -149,8 +149,10 @@ def run_own(
     fresh: bool = True,
     stop: bool = True,
     clock: Callable[[], float] = perf_counter,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> tuple[Run, list[int]]:
-    """Generate greedily in our engine; returns the figures and the tokens.
+    """Generate in our engine, greedily if nothing else is said; returns the figures and the tokens.
 
     Args:
         llm: what `load` gave.
@@ -159,10 +161,13 @@ def run_own(
         fresh: evaluate the prompt anew even if it is what the context begins with; else `t_prompt` means nothing.
         stop: end with the text.
         clock: seconds for `t_decode`, of the wall or of the processor.
+        temperature: with llama.cpp's default samplers; 0 is greedy.
+        seed: of sampled text.
     """
     if fresh:
         llm.reset()
-    generator = llm.generate(prompt, temp=0.0)
+    llm.set_seed(seed)
+    generator = llm.generate(prompt, temp=temperature)
     tokens = [next(generator)]
     eos, t_before, steps_before, start = llm.token_eos(), _clocks(llm), _n_steps(llm), clock()
     for token in islice(generator, n_predict - 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ def add_arguments(parser: Parser) -> None:
     )
     settings.add_arguments(parser)
     parser.add_argument(
+        "--temp",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="sample, with llama.cpp's default samplers, prompt i with seed i (default: 0, greedy)",
+    )
+    parser.add_argument(
         "--synthetic-acceptance",
         type=synthetic.rates_of,
         metavar="P,...",
@@ -72,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
         print(peer.get_tools(args.tools), file=sys.stderr)
     if min(args.predict, args.runs, args.threads) < 1 or (args.n_prompts is not None and args.n_prompts < 1):
         raise ValueError("expected -n, -r, -t and --n-prompts of at least 1")
+    if not 0.0 <= args.temp < math.inf:
+        raise ValueError(f"expected --temp of at least 0, found {args.temp:g}")
     if args.replay is not None and (args.file or args.synthetic_acceptance):
         raise ValueError("--replay takes the place of -f and --synthetic-acceptance: leave them out")
     model, draft = _pair(args)
@@ -93,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
         cpu_kernels=args.cpu_kernels,
         tools=args.tools,
         synthetic=args.synthetic_acceptance,
+        temperature=args.temp,
     )
     bandwidth = machine.read_bandwidth(args.threads) if args.gpu_layers == 0 else 0.0
     result = measure.measure(config, measure.show_progress)

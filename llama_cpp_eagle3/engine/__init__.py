@@ -11,7 +11,7 @@ from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
 from .request import DraftSettings, DraftSource, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
-from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, samplers_of
+from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed, samplers_of
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
 from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
@@ -53,6 +53,7 @@ __all__ = [
     "check_media",
     "check_prompt",
     "check_rng",
+    "check_seed",
     "media_tokens",
     "samplers_of",
 ]

@@ -72,6 +72,12 @@ def check_rng(rng: str) -> None:
         raise ValueError(f"expected rng to be one of {', '.join(RNGS)}, found {rng!r}")
 
 
+def check_seed(seed: int | None) -> None:
+    """Raise ValueError for what is no integer; None is a random one."""
+    if seed is not None and (not isinstance(seed, Integral) or isinstance(seed, bool)):
+        raise ValueError(f"expected seed to be an integer, found {seed!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
     """A part of the text that a lazy grammar does not look at, and that may have a limit; all in tokens."""
@@ -170,8 +176,7 @@ class Sampling:
             raise ValueError(f"unknown sampler {min(unknown)!r}; there are {', '.join(SAMPLERS)}, infill, adaptive_p")
         if self.mirostat_mode not in (0, 1, 2):
             raise ValueError(f"expected mirostat_mode to be 0, 1 or 2, found {self.mirostat_mode}")
-        if self.seed is not None and (not isinstance(self.seed, Integral) or isinstance(self.seed, bool)):
-            raise ValueError(f"expected seed to be an integer, found {self.seed!r}")
+        check_seed(self.seed)
         check_rng(self.rng)
         if self.samplers is None and any(getattr(self, name) != self._default(name) for name in _ORDERED_ONLY):
             object.__setattr__(self, "samplers", SAMPLERS)

@@ -126,6 +126,23 @@ def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
     assert Result.from_dict(json.loads(json.dumps(result.as_dict()))) == result
 
 
+def test_sampled_text_is_the_same_for_all_sides(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_own, found = runs.run_own, set()
+
+    def kept(llm, prompt, n_predict, **options):  # type: ignore[no-untyped-def]
+        run, tokens = run_own(llm, prompt, n_predict, **options)
+        found.add((tuple(prompt), tuple(tokens)))
+        return run, tokens
+
+    monkeypatch.setattr("llama_cpp_eagle3.bench.measure.run_own", kept)
+    for n_texts, temperature in ((2, 0.0), (4, 2.0)):
+        result = measure(config(tiny_pair, NAMES, temperature=temperature))
+        assert result.n_different == 0
+        assert len(found) == n_texts  # one more of each prompt
+        assert ("greedy;" if temperature == 0.0 else "temperature 2;") in report.markdown(result)
+        assert Result.from_dict(json.loads(json.dumps(result.as_dict()))) == result
+
+
 def test_text_of_other_sides_is_compared(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     run_own = runs.run_own
 
@@ -345,6 +362,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--tree-depth", "2"], "as many"),
         (["-f", "no.txt"], "no.txt"),
         (["--tools", "nowhere", "--peer", "server", "--n-prompts", "1"], "nowhere"),
+        (["--temp", "-1"], "--temp of at least 0, found -1"),
+        (["--temp", "nan"], "--temp of at least 0, found nan"),
+        (["--temp", "0.8", "--peer", "server", "--n-prompts", "1"], "leave out --peer"),
     ],
 )
 def test_command_with_bad_input(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,14 @@
 
 import pytest
 
+import placement
 from drafting import SideBySide, make_drafter
 from head_variants import VARIANTS
 from llama_cpp_eagle3._core import GumbelNoise
 from reference import ReferenceHead
 from tiny import write_head
+
+pytestmark = pytest.mark.also_on_rpc("both-on-rpc")
 
 N_STEPS = 4
 HEADS = ["plain", "sliding_window", "layers_2", "full_vocab", "kimi", "p_eagle", "p_eagle_mla"]
@@ -81,3 +84,25 @@ def test_a_bias_that_forbids_all(tiny_target, tiny_head, model_address):
     assert len(drafter.propose(5, 3)) == 3  # a guess is free to be wrong
     with pytest.raises(ValueError, match="sequence 9"):
         drafter.set_noise(None, 9)
+
+
+def test_a_device_drafts_what_the_host_does(tiny_target, tiny_head, model_address):
+    """The device gives its best candidates, which the host orders: chains, levels and how sure each node is."""
+    found = []
+    for device in (placement.draft_device(), None):
+        drafter = make_drafter(tiny_head, model_address(tiny_target.path), device=device)
+        SideBySide(drafter, ReferenceHead(tiny_head)).process(20)
+        chains, nodes = [], []
+        for seed in range(20):
+            drafter.set_noise(GumbelNoise(seed, temperature=1.2, top_k=20, top_p=0.9))
+            chains.append(drafter.propose(5, N_STEPS))
+            drafter.begin([0], [5], 4)
+            drafter.expand([0, 1], 4)
+            nodes.append(drafter.nodes)
+        found.append((chains, nodes))
+    (chains, nodes), (host_chains, host_nodes) = found
+    assert chains == host_chains
+    assert len({tuple(chain) for chain in chains}) > 10
+    for some, host in zip(nodes, host_nodes, strict=True):
+        assert [(n[0], n[1]) for n in some] == [(n[0], n[1]) for n in host]
+        assert [n[2] for n in some] == pytest.approx([n[2] for n in host], rel=1e-4)

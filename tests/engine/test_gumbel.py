@@ -275,6 +275,8 @@ def test_errors(tiny_target: Any) -> None:
     for seed in (1.5, "7", True):
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             Sampling(seed=seed)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+            load(tiny_target, seed=seed)
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected the temperature to be greater than 0, found 0"):
         GumbelNoise(1, temperature=0.0)

@@ -20,6 +20,8 @@ from loading import cheap_rows, load, load_dice, load_plain, logits_at, prompts,
 pytestmark = pytest.mark.usefixtures("no_clock")
 
 N = 24
+N_CTX, N_KEEP, N_SHIFTED = 256, 4, 250
+"""Of texts whose context is shifted."""
 HOT: dict[str, Any] = {"temperature": 6.0, "top_p": 1.0, "min_p": 0.0}
 """A head that knows the greatest logit of a perfect pair is right four times of five; top-p would leave no other."""
 PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2}
@@ -180,27 +182,31 @@ def shifted(pair: Pair, way: str) -> Sequence:
         return s
 
 
-@pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
-def test_when_the_context_shifts(pair: Pair, way: str) -> None:
-    n_ctx, n_keep, n = N_CTX, N_KEEP, N_SHIFTED
+@pytest.fixture(scope="module")
+def shifted_text(pair: Pair) -> list[int]:
+    """The text in a context that is shifted several times, piece by piece by plain llama_cpp."""
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
-    s = shifted(pair, way)
-    assert s.n_generated == n
-    found = s.generated
-    left, expected = list(prompt), list[int]()
+    left, text = list(prompt), list[int]()
     n_cuts = 0
-    with closing(load_dice(pair.target, n_ctx=2 * n_ctx)) as dice:
+    with closing(load_dice(pair.target, n_ctx=2 * N_CTX)) as dice:
         dice.set_seed(5)
         no_end = without(dice.token_eos())
-        while len(expected) < n:
-            dice.n_drawn = len(expected)
-            n_more = min(n_ctx + 1 - len(left), n - len(expected))
-            expected += take(dice, left, n_more, **plain(HOT), logits_processor=[no_end])
-            left += expected[-n_more:]
-            del left[n_keep : n_keep + (n_ctx - n_keep) // 2]
+        while len(text) < N_SHIFTED:
+            dice.n_drawn = len(text)
+            n_more = min(N_CTX + 1 - len(left), N_SHIFTED - len(text))
+            text += take(dice, left, n_more, **plain(HOT), logits_processor=[no_end])
+            left += text[-n_more:]
+            del left[N_KEEP : N_KEEP + (N_CTX - N_KEEP) // 2]
             n_cuts += 1
     assert n_cuts > 2
-    assert found == expected[n - len(found) :]
+    return text
+
+
+@pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])
+def test_when_the_context_shifts(pair: Pair, shifted_text: list[int], way: str) -> None:
+    s = shifted(pair, way)
+    assert s.n_generated == N_SHIFTED
+    assert s.generated == shifted_text[N_SHIFTED - len(s.generated) :]
 
 
 @pytest.mark.parametrize("way", ["chain of 6", "tree", "both"])
