@@ -168,9 +168,6 @@ def test_preempted(pair: Pair, way: str) -> None:
             assert [s.generated[:N] for s in sequences] == expected
 
 
-N_CTX, N_KEEP, N_SHIFTED = 256, 4, 250
-
-
 def shifted(pair: Pair, way: str) -> Sequence:
     """A text that is longer than the context."""
     prompt = prompts(1, n_vocab=100, length=(150, 151))[0]
