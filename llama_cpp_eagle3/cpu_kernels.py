@@ -16,8 +16,8 @@ from .whole_file import whole_file
 
 MODES = ("auto", "on", "off")
 
-N_ROWS_MAX = 16
-"""Operations of more rows are ggml's, unless ours were measured to be faster there too."""
+N_ROWS_MAX = 64
+"""Operations of more rows are ggml's, unless ours were measured to be faster there too. As in kernels/attention.h."""
 _N_ROWS_ANY = 1 << 30
 
 Times = Mapping[int, tuple[float, float]]
@@ -25,7 +25,7 @@ Times = Mapping[int, tuple[float, float]]
 
 _WEIGHTS = {1: 4, 2: 1, 4: 2, 8: 2, 16: 1}
 """[rows]: how much they count. Text without a draft comes in passes of one row, drafts take two to sixteen."""
-_MORE_ROWS = (32, 128)
+_N_ROWS_PROMPT = 128
 _N_VALUES_MIN = 1 << 22  # of fewer weights it is not the reading that takes time
 _FORMAT = 1
 
@@ -33,18 +33,14 @@ _FORMAT = 1
 def decide(times: Times) -> int:
     """Up to how many rows a kernel is used; 0: never.
 
-    All passes of up to 16 rows are computed by one side, so that a row's sums never depend on how many there are: the
-    side that is faster by the weighted mean of all of them.
+    All passes of up to N_ROWS_MAX rows are computed by one side, so that a row's sums never depend on how many there
+    are: the side that is faster by the weighted mean of those of up to 16.
     """
     known = {n: weight for n, weight in _WEIGHTS.items() if n in times}
     if sum(w * times[n][0] / times[n][1] for n, w in known.items()) > sum(known.values()):
         return 0
-    limit = N_ROWS_MAX
-    for n in _MORE_ROWS:
-        if n not in times or times[n][0] > times[n][1]:
-            return limit
-        limit = n
-    return _N_ROWS_ANY
+    ours, ggml = times.get(_N_ROWS_PROMPT, (1.0, 0.0))
+    return _N_ROWS_ANY if ours <= ggml else N_ROWS_MAX
 
 
 def fastest(names: Sequence[str]) -> list[str]:
@@ -96,7 +92,7 @@ class KernelChoice:
         missing = {name: N_ROWS_MAX for name in keys if name not in found}
         if missing:
             log(f"measuring CPU kernels, once: {', '.join(missing)}")
-            sizes = [*_WEIGHTS, *_MORE_ROWS]
+            sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
             for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
                 if is_doubtful(times):
                     log(f"the machine was busy meanwhile: {name} is used, and measured the next time")

@@ -187,7 +187,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
             model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
                 lazy_mode, load_mode, no_host, use_extra_bufts.
-            cpu_kernels: what multiplies passes of up to 16 rows on a CPU: "on": our kernels, for formats that have one;
+            cpu_kernels: what multiplies by the weights on a CPU: "on": our kernels, for formats that have one;
                 "off": ggml's; "auto": for each format the faster ones, measured once. Other models of the process are
                 not affected.
             rng: the generator that samples: "gumbel" (seeded noise that drafters know, so that more drafts are

@@ -40,7 +40,7 @@ def main() -> int:
                 break
             texts = []
             for llm in (drafts, plain):
-                llm.reset()  # a prompt's pass of more than 16 rows is ggml's: it has to begin at the same token
+                llm.reset()  # a prompt's pass of more than 64 rows is ggml's: it has to begin at the same token
                 answer: Any = llm(prompt, max_tokens=args.tokens, temperature=0.0)
                 texts.append(answer["choices"][0]["text"])
             n_all += 1
