@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -136,17 +137,19 @@ def test_an_error_in_a_stream_of_a_response(pair: Any) -> None:
         ) as client,
     ):
         engine, step = running.server.engine, running.server.engine.step
-        n_steps = 0
+        n_steps, has_begun = 0, threading.Event()
 
         def fail() -> Any:
             nonlocal n_steps
             n_steps += 1
             if n_steps > 3:
+                assert has_begun.wait(30.0)
                 raise RuntimeError("no device")
             return step()
 
         engine.step = fail  # type: ignore[method-assign]
         stream = client.responses.create(model="tiny", input="the self", max_output_tokens=100, stream=True)
+        has_begun.set()
         lines = [line for line in stream.response.iter_lines() if line]
         stream.close()
     assert lines[-2] == "event: error"

@@ -43,7 +43,7 @@ class RpcCounter:
                 server.shutdown(socket.SHUT_WR)
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
-        with server, client:
+        with server, client, contextlib.suppress(OSError):  # it was stopped
             while data := server.recv(1 << 16):
                 self.n["bytes"] += len(data)
                 client.sendall(data)
