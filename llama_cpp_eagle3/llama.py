@@ -80,7 +80,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     """
 
     # what Llama keeps of the context
-    _seed: int
+    _seed: int | None
     _sampler: SamplerChain | None
     n_batch: int
     verbose: bool
@@ -219,7 +219,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
         check_values(draft_options, options)
-        check_rng(rng)
+        self.rng = rng
         check_seed(llama_options.get("seed"))
         set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
         self._given = given
@@ -229,8 +229,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._projector: Projector | None = None
         self._log = partial(tell, bool(options.get("verbose", True)))
         self.n_parallel = n_parallel
-        self.rng: Rng = rng
-        """What tokens are drawn with, see `Sampling.rng`."""
         self.draft, self.draft_sources = draft_options.mode, draft_options.sources
         self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
         self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
@@ -448,6 +446,21 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._chat_handler = handler
         if self._loaded_model is not None:
             hook_handler(handler, self, int(self._ctx.ctx))
+
+    @property
+    def rng(self) -> Rng:
+        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: Rng) -> None:
+        check_rng(rng)
+        self._rng = rng
+
+    def set_seed(self, seed: int | None) -> None:
+        """Set the seed of texts that name none; None: another one each time."""
+        check_seed(seed)
+        self._seed = seed
 
     @property
     def draft_model_path(self) -> str | None:

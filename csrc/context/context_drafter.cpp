@@ -1,6 +1,5 @@
 #include "context/context_drafter.h"
 
-#include "draft/foresight.h"
 #include "draft/time_scope.h"
 #include "error.h"
 #include "fnv1a.h"
@@ -60,7 +59,12 @@ uint64_t context_drafter::fingerprint_of(const std::vector<const ggml_tensor *> 
 
 void context_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     limits().check(seq_id);
-    noise_[seq_id] = std::move(noise);
+    foresight_[seq_id].noise = std::move(noise);
+}
+
+void context_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+    limits().check(seq_id);
+    foresight_[seq_id].rules = std::move(rules);
 }
 
 // batches
@@ -185,15 +189,17 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t 
     const float * logits = logits_of(i_batch);
     const int32_t kept   = keep_row(i_batch);
     const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    const auto    noise  = noise_[seq_id];
+    const auto &  known  = foresight_[seq_id];
 
     std::vector<draft_candidate> found;
-    for (const llama_token_data & c : best_of_row(logits, n_logits(), noise ? std::max(top_k, n_top_noise) : top_k)) {
+    for (const llama_token_data & c : best_of_row(logits, n_logits(), known.n_top(top_k))) {
         found.push_back({ c.id, c.p });
     }
-    if (noise) {
-        order_by_noise(*noise, static_cast<uint32_t>(depth - 1), [](int32_t id) { return id; }, found, top_k);
+    std::vector<llama_token> path;
+    for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
+        path.insert(path.begin(), nodes_[i].token);
     }
+    known.order(path, [](int32_t id) { return id; }, found, top_k);
     for (const draft_candidate & c : found) {
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
         places_.push_back({ kept, -1 });

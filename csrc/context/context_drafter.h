@@ -1,6 +1,7 @@
 #pragma once
 
 #include "draft/drafter.h"
+#include "draft/foresight.h"
 #include "draft/guesses.h"
 #include "draft/limits.h"
 #include "kernels/cpu_kernels.h"
@@ -48,6 +49,7 @@ class context_drafter : public drafter {
     int32_t n_vocab() const { return limits().n_vocab(); }
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     bool    is_parallel() const override { return false; }
     int32_t n_unroll() const override { return 1; }
@@ -154,7 +156,6 @@ class context_drafter : public drafter {
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
 
     struct deleter {
         void operator()(llama_context * ctx) const { llama_free(ctx); }
@@ -207,7 +208,7 @@ class context_drafter : public drafter {
     bool        shares_cells_; // between sequences
     bool        has_states_;
 
-    std::map<llama_seq_id, std::shared_ptr<const gumbel_noise>> noise_;
+    std::map<llama_seq_id, foresight> foresight_;
 
     // of a round
     std::vector<participant>  round_;

@@ -12,7 +12,15 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from .._core import DrawKind, GumbelNoise, Target, grammar_sampler, sampler_accept
+from .._core import (
+    DrawKind,
+    GrammarLookahead,
+    GumbelNoise,
+    Target,
+    grammar_is_waiting,
+    grammar_sampler,
+    sampler_accept,
+)
 from ..errors import Eagle3Error
 from .sampling import Sampling
 from .vocab import Vocab
@@ -40,6 +48,8 @@ class SamplerChain:
         """What it draws with, as far as drafts can know it."""
         self._grammar: Any = None
         self._grammar_address = 0
+        self._gbnf_address = 0  # of the grammar alone, in the link that applies it
+        self._rules_address = 0
         self.probs: list[tuple[int, float]] = []
         """With `keeps_probs`: the candidates of the last draw, the most probable first."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
@@ -86,6 +96,12 @@ class SamplerChain:
             return DrawKind.KNOWN
         return DrawKind.GREEDY if self._leaves_one else DrawKind.UNKNOWN
 
+    def lookahead(self) -> GrammarLookahead | None:
+        """What the grammar allows next, for drafts of this step; None: anything."""
+        if not self._gbnf_address or grammar_is_waiting(self._gbnf_address):
+            return None
+        return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
+
     @property
     def _leaves_one(self) -> bool:
         """Whether the temperature leaves one candidate; a range of temperatures ends above 0."""
@@ -123,6 +139,11 @@ class SamplerChain:
 
     def _grammar_link(self) -> Any:
         """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
+        link = self._make_grammar_link()
+        self._rules_address = _address(link)
+        return link
+
+    def _make_grammar_link(self) -> Any:
         s = self._sampling
         vocab = _address(self._vocab.pointer)
         grammar = 0
@@ -130,6 +151,7 @@ class SamplerChain:
             if s.grammar is not None:
                 triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
                 grammar = grammar_sampler(vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers)
+                self._gbnf_address = grammar
                 try:
                     for token in () if s.grammar_lazy else s.grammar_prefill:
                         sampler_accept(grammar, token)

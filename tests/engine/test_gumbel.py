@@ -21,7 +21,7 @@ from llama_cpp_eagle3._core import GumbelNoise, philox4x32
 from llama_cpp_eagle3.engine import SAMPLERS, SamplerChain, Sampling
 from llama_cpp_eagle3.engine.vocab import Vocab
 from llama_cpp_eagle3.models import heldout_prompts
-from loading import OPTIONS, bundled_pair, load, prompts
+from loading import OPTIONS, bundled_pair, load, prompts, take
 from lowlevel import LowLevel
 from tiny import write_target
 
@@ -278,6 +278,18 @@ def test_errors(tiny_target: Any) -> None:
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             load(tiny_target, seed=seed)
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+    with load(tiny_target) as llm:
+        for bad in (1.5, "7", True):
+            with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+                llm.set_seed(bad)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'x'"):
+            llm.rng = "x"  # type: ignore[assignment]
+        assert (llm.rng, llm._seed) == ("gumbel", 1)
+        llm.set_seed(None)
+        assert len({tuple(take(llm, PROMPT, 8, temp=2.0)) for _ in range(4)}) > 1
+        llm.set_seed(3)
+        llm.rng = "llama"
+        assert take(llm, PROMPT, 8, temp=2.0) == take(llm, PROMPT, 8, temp=2.0)
     with pytest.raises(ValueError, match="expected the temperature to be greater than 0, found 0"):
         GumbelNoise(1, temperature=0.0)
 
