@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
-from ..engine import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
+_SOURCES: dict[str, tuple[str, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Setting:
         kind, _, n_max = name.partition(" ")
         if kind not in (*OWN, *PEERS) or kind == "tree" or (n_max and not n_max.isdecimal()):
             raise ValueError(
-                "expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
+                f"expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
             )
         return cls(kind, int(n_max or 0))
 

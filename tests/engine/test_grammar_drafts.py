@@ -226,6 +226,6 @@ def test_lazy_grammars_and_reasoning(samplers: Any) -> None:
         for more in ({"grammar_triggers": ["import"]}, {"grammar_triggers": ["zz"], "reasoning": reasoning}):
             for temperature in (0.0, 0.9):
                 options = {"temperature": temperature, "samplers": samplers} | LAZY | more
-                drafted = run(llm, options, (1, 2), 40, prompt)
-                assert [x.generated for x in drafted] == [x.generated for x in run(plain, options, (1, 2), 40, prompt)]
+                drafted = run(llm, options, (1,), 40, prompt)
+                assert [x.generated for x in drafted] == [x.generated for x in run(plain, options, (1,), 40, prompt)]
                 assert all(x.result.stats.drafted > 0 for x in drafted)

@@ -348,6 +348,28 @@ def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
         assert changed > 3
 
 
+def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
+    """As if the target's logits deviated by 2.5: what lies further below the best one than n times that comes last."""
+    options = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.3}
+    n_cut = 0
+    with closing(load(*tiny_pair)) as llm:
+        drafter, d2t = llm.drafter, tiny_pair[1].d2t
+        assert drafter is not None
+        llm.eval(prompts(1, seed=4)[0])
+        for seed in range(40):
+            noise = SamplerChain(Sampling(seed=seed, **options), llm.engine.vocab, N_CTX).noise
+            assert noise is not None
+            drafter.set_noise(noise)
+            found = drafter.propose(65, 1)
+            logits = drafter.draft_logits.astype(np.float64)
+            best = np.argsort(-logits)[:16]
+            uncut = np.array([logits[k] / 2.0 + noise(int(d2t[k])) for k in best])
+            scores = uncut - np.where(logits[best] < logits.max() - 0.3 * 2.5, 3.0, 0.0)
+            assert found == [int(d2t[best[scores.argmax()]])]
+            n_cut += int(scores.argmax() != uncut.argmax())
+    assert n_cut > 3
+
+
 def test_known_dice_are_worth_more() -> None:
     """The bundled pair with llama.cpp's default samplers: fewer steps for the same text."""
     target, head = bundled_pair()
