@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp import Llama
 
-from ._core import FeatureTap, NgramStore, Target, local_accelerators
+from ._core import FeatureTap, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .engine import DraftSettings, Engine, Vocab
 from .errors import IncompatibleDraftError, ModelFileError
@@ -21,6 +21,9 @@ from .model_file import file_errors
 from .pair import fingerprint
 from .planning import have_planner, keep_corrections, load_costs, machine, why_not
 from .stats import Stats
+
+if TYPE_CHECKING:
+    from .arguments import Eagle3LlamaOptions
 
 _N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
 _N_ROWS = 64  # passes of more rows than this are not measured
@@ -35,11 +38,7 @@ class LoadedModel:
         self,
         llm: Llama,
         loading: Loading,
-        *,
-        block_required: bool,
-        ngram_store: NgramStore | bool,
-        prefill_budget: int | None,
-        prefix_cache_bytes: int,
+        given: Eagle3LlamaOptions,
         log: Callable[[str], None],
     ):
         """Load the head, and make the engine.
@@ -47,10 +46,7 @@ class LoadedModel:
         Args:
             llm: has loaded the target.
             loading: what it was loaded with.
-            block_required: raise the error if the target's own block cannot draft; else go on without it.
-            ngram_store: see `Eagle3Llama`, as the following two.
-            prefill_budget: see there.
-            prefix_cache_bytes: see there.
+            given: the arguments of `Eagle3Llama`.
             log: called with lines for the user.
 
         Raises:
@@ -64,6 +60,7 @@ class LoadedModel:
         self._has_explained = False
         with file_errors(llm.model_path):
             target = loading.make_target(llm.ctx, llm.model, log)
+        block_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, llm.n_batch, block_required) if loading.has_head else None
         """The head; None without one."""
         self.engine = Engine(
@@ -73,12 +70,12 @@ class LoadedModel:
             drafter=None if self.head is None else self.head.drafter,
             tap=loading.tap,
             draft_model=llm.draft_model,
-            ngram=loading.make_ngram_drafter(ngram_store),
+            ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
             n_rs_seq=self._context_params.n_rs_seq,
             before_step=loading.check_servers,
             log=log,
-            prefill_budget=prefill_budget,
-            prefix_cache_bytes=prefix_cache_bytes,
+            prefill_budget=given["prefill_budget"],
+            prefix_cache_bytes=given["prefix_cache_bytes"],
         )
         self.n_state_bytes = 0
         """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
@@ -91,6 +88,7 @@ class LoadedModel:
             raise
 
     def _load_head(self, target: Target, n_batch: int, block_required: bool) -> Head | None:
+        """What drafts. If it is a block of the target that cannot, and is not required, there is none."""
         # the functions below must not hold self, which would keep itself alive
         loading, log, model, params = self._loading, self._log, self._model, self._context_params
         n_ctx, n_threads = target.n_ctx, self._n_threads
@@ -130,6 +128,11 @@ class LoadedModel:
     def tap(self) -> FeatureTap | None:
         """The tap that reads the target's hidden states; None without a head."""
         return self._loading.tap
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
 
     @property
     def description(self) -> str:
@@ -254,6 +257,15 @@ class LoadedModel:
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
         return perf_counter_ns() - start
+
+    def prepare_drafts(self, settings: DraftSettings) -> int:
+        """Check settings, and have the planner that they need; returns the nanoseconds that measuring took.
+
+        Raises:
+            ValueError: the settings cannot work.
+        """
+        self.engine.check_draft(settings)
+        return self.have_planner() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Say why nothing was drafted in what was generated: in its figures, and once in the log."""

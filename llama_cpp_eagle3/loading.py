@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from ._core import (
 from .cpu_kernels import KernelChoice
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
+from .model_file import check_file
 from .model_options import ModelOptions
 from .mtp import boundary_of, make_drafter
 from .options import DraftOptions
@@ -87,6 +88,13 @@ class Loading:
                 f"{name}={draft.depth}: the block drafter '{drafter.path}' was trained for blocks of "
                 f"{drafter.block_size} rows, which draft {drafter.n_draft_max} tokens: expected that or less"
             )
+
+    def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
+        """Check the models' headers, in a child process too; see `check_file`."""
+        check_file(self.model_path, options, checked)
+        if self.uses_small_model or self.block_drafter is not None:
+            assert self.draft.model_path is not None
+            check_file(self.draft.model_path, {}, checked)
 
     @property
     def uses_block(self) -> bool:

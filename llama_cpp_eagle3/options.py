@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .engine import DraftSource
+from .engine import DraftSettings, DraftSource
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
@@ -93,6 +93,21 @@ class DraftOptions:
             n_threads=arguments["draft_n_threads"],
             n_parallel=arguments["n_parallel"],
             kv_unified=arguments["kv_unified"],
+        )
+
+    @property
+    def settings(self) -> DraftSettings:
+        """How sequences draft that do not say it themselves."""
+        return DraftSettings(
+            mode=self.mode,  # type: ignore[arg-type]
+            sources=self.sources,
+            n_max=self.n_max,
+            n_max_ngram=self.ngram_n_max,
+            n_min=self.n_min,
+            p_min=self.p_min,
+            tree_depth=self.tree_depth,
+            tree_topk=self.tree_topk,
+            tree_tokens=self.tree_tokens,
         )
 
     @property
