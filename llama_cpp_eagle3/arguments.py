@@ -71,7 +71,7 @@ class LlamaOptions(TypedDict, total=False):
     verbose: bool
 
 
-class OwnOptions(LlamaOptions, total=False):
+class Eagle3LlamaOptions(LlamaOptions, total=False):
     """What `Eagle3Llama` takes by name: the arguments of `llama_cpp.Llama`, and the following.
 
     Attributes:
@@ -170,19 +170,13 @@ class OwnOptions(LlamaOptions, total=False):
     checked: bool
 
 
-class Eagle3LlamaOptions(OwnOptions, total=False):
-    """What `Eagle3Llama` takes beside `model_path`.
-
-    Attributes:
-        draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; a block drafter (dflash); a
-            small model of the target's vocabulary, which drafts by itself; or the target's block for multi-token
-            prediction in a file of its own (mtp-*.gguf).
-    """
+class ConstructorOptions(Eagle3LlamaOptions, total=False):
+    """All arguments of the constructor beside `model_path`; `draft_model_path` is documented there."""
 
     draft_model_path: str | os.PathLike[str] | None
 
 
-DEFAULTS: OwnOptions = {
+DEFAULTS: Eagle3LlamaOptions = {
     "draft": None,
     "draft_sources": None,
     "draft_n_max": None,
@@ -226,7 +220,7 @@ def show_arguments(function: F) -> F:
     *named, options = signature.parameters.values()
     own = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=OwnOptions.__annotations__[name]
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Eagle3LlamaOptions.__annotations__[name]
         )
         for name, default in DEFAULTS.items()
     ]
@@ -243,7 +237,7 @@ def check_names(function: str, given: Iterable[str], *more: str) -> None:
         given: keywords that are looked up among those of `Eagle3Llama`.
         more: further ones that the function takes.
     """
-    known = [*Eagle3LlamaOptions.__annotations__, *more]
+    known = [*ConstructorOptions.__annotations__, *more]
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -251,13 +245,13 @@ def check_names(function: str, given: Iterable[str], *more: str) -> None:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
 
 
-def own_arguments(given: Eagle3LlamaOptions) -> Eagle3LlamaOptions:
+def own_arguments(given: ConstructorOptions) -> ConstructorOptions:
     """Our arguments, without those of `Llama`."""
     own = {name: value for name, value in given.items() if name not in LlamaOptions.__annotations__}
-    return cast(Eagle3LlamaOptions, own)
+    return cast(ConstructorOptions, own)
 
 
-def read_arguments(path: str, given: Eagle3LlamaOptions) -> tuple[DraftOptions, dict[str, Any]]:
+def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, dict[str, Any]]:
     """Check the constructor's arguments, and set defaults: the drafter's options, and the arguments of `Llama`.
 
     Args:

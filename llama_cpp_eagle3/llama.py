@@ -57,7 +57,7 @@ from .stats import Stats
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .arguments import Eagle3LlamaOptions, OwnOptions
+    from .arguments import ConstructorOptions, Eagle3LlamaOptions
 
 _SETTINGS = (
     "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
@@ -97,7 +97,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     n_batch: int
     verbose: bool
 
-    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
+    # how to draft, see `ConstructorOptions`; the next generation does it so
     draft: str = _setting("mode")
     draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]] = _setting("sources")
     draft_n_max: int = _setting("n_max")
@@ -113,13 +113,15 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self,
         model_path: str | os.PathLike[str],
         draft_model_path: str | os.PathLike[str] | None = None,
-        **options: Unpack[OwnOptions],
+        **options: Unpack[Eagle3LlamaOptions],
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: what drafts, a GGUF file: a head, a block drafter, a small model or an MTP block.
+            draft_model_path: what drafts, a GGUF file: an EAGLE-3 head in llama.cpp's dialect or ours; a block drafter
+                (dflash); a small model of the target's vocabulary; or the target's block for multi-token prediction in
+                a file of its own (mtp-*.gguf).
             **options: what `llama_cpp.Llama` takes, and our own arguments: see `Eagle3LlamaOptions`. An unknown name is
                 a TypeError.
 
@@ -129,7 +131,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             RpcError: one of the rpc_servers cannot be used.
         """
         path = os.path.expanduser(os.fspath(model_path))
-        given: Eagle3LlamaOptions = {**DEFAULTS, **options, "draft_model_path": draft_model_path}
+        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft_model_path}
         draft_options, llama_options = read_arguments(path, given)
         self._given = own_arguments(given)
         self._guard = Guard(type(self).__name__)
@@ -201,7 +203,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_filename: str | None = None,
         token: str | None = None,
         offline: bool = False,
-        **kwargs: Unpack[Eagle3LlamaOptions],
+        **kwargs: Unpack[ConstructorOptions],
     ) -> Eagle3Llama:
         """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 

@@ -23,7 +23,7 @@ from .planning import have_planner, keep_corrections, load_costs, machine, why_n
 from .stats import Stats
 
 if TYPE_CHECKING:
-    from .arguments import Eagle3LlamaOptions
+    from .arguments import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
 _N_ROWS = 64  # passes of more rows than this are not measured
@@ -38,7 +38,7 @@ class LoadedModel:
         self,
         llm: Llama,
         loading: Loading,
-        given: Eagle3LlamaOptions,
+        given: ConstructorOptions,
         log: Callable[[str], None],
     ):
         """Load the head, and make the engine.

@@ -15,7 +15,7 @@ from .engine import DraftSettings, DraftSource
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
-    from .arguments import Eagle3LlamaOptions
+    from .arguments import ConstructorOptions
 
 MODES = ("auto", "chain", "tree")
 SOURCES = ("eagle3", "mtp", "simple", "dflash", "ngram")
@@ -52,7 +52,7 @@ class DraftOptions:
 
     @classmethod
     def of(
-        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, draft_kind: DraftSource = "eagle3"
+        cls, arguments: ConstructorOptions, *, has_block: bool = False, draft_kind: DraftSource = "eagle3"
     ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
