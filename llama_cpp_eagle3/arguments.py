@@ -13,11 +13,11 @@ from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from ._core import NgramStore
+from .drafters import DraftSource, kind_of
+from .drafters.mtp import has_block
 from .engine import check_rng, check_seed
 from .media import AllowHttp
-from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
-from .pair import draft_kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,7 +136,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     """
 
     draft: Literal["auto", "chain", "tree"] | None
-    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]] | None
+    draft_sources: Sequence[DraftSource] | None
     draft_n_max: int | None
     draft_ngram_n_max: int | None
     draft_ngram_store: NgramStore | bool
@@ -267,7 +267,7 @@ def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, 
     no_block = given["draft_target_layers"] is not None or any(
         options.get(name) for name in ("draft_model", "embedding", "vocab_only")
     )
-    kind = draft_kind(os.path.expanduser(os.fspath(given["draft_model_path"] or "")))
+    kind = kind_of(os.path.expanduser(os.fspath(given["draft_model_path"] or "")))
     draft = DraftOptions.of(given, has_block=not no_block and has_block(path), draft_kind=kind)
     options |= cache_types(options)
     check_values(draft, options)

@@ -97,9 +97,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     n_batch: int
     verbose: bool
 
-    # how to draft, see `ConstructorOptions`; the next generation does it so
+    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
     draft: str = _setting("mode")
-    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]] = _setting("sources")
+    draft_sources: Sequence[str] = _setting("sources")
     draft_n_max: int = _setting("n_max")
     draft_ngram_n_max: int = _setting("n_max_ngram")
     draft_n_min: int = _setting("n_min")
@@ -181,11 +181,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         if given["mmproj_path"] is not None:
             self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
             self._log(self._projector.describe())
-            if self._loading.uses_small_model:
-                self._log(
-                    "the small model that drafts sees placeholder tokens in place of images and sounds: it knows "
-                    "nothing of what they show"
-                )
+            if self._loading.draft_file is not None and self._loading.draft_file.of_media:
+                self._log(self._loading.draft_file.of_media)
         if self.draft == "auto":
             loaded.use_stored_type()
 
