@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ._core import Guard
+from .context import Context
 from .engine import (
     DraftSettings,
     Engine,
@@ -24,7 +25,25 @@ from .engine import (
     check_prompt,
 )
 from .errors import ContextFullError
+from .sampling_arguments import SamplingArguments, SamplingDefaults
 from .stats import Stats
+
+
+class PromptOptions(SamplingArguments, total=False):
+    """What may differ for each prompt of `generate_batch`: sampling, and the following.
+
+    Attributes:
+        max_tokens: tokens to generate at most (default 16); None = as many as the prompt's share of n_ctx holds.
+        stop: strings that end a text, and are cut off.
+        logprobs: return the log-probability of each token too, and those of so many of the most probable ones.
+    """
+
+    max_tokens: int | None
+    stop: str | SequenceOf[str] | None
+    logprobs: int | None
+
+
+_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +111,72 @@ def make_request(
     return Request(tokens, sampling, max_tokens=max_tokens, stop=stops, logprobs=logprobs, media=media)
 
 
+def check_options(prompts: Any, options: SequenceOf[PromptOptions] | None, common: PromptOptions) -> None:
+    """Check what does not need the model.
+
+    Raises:
+        TypeError: prompts is one text instead of a list of them; there is an unknown option.
+        ValueError: there are not as many options as prompts.
+    """
+    if isinstance(prompts, (str, bytes)):
+        raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
+    for given in (common, *(options or ())):
+        unknown = set(given) - set(PromptOptions.__annotations__)
+        if unknown:
+            raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
+    if options is not None and len(options) != len(prompts):
+        raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")
+
+
 def make_requests(
     prompts: SequenceOf[str | SequenceOf[int]],
-    options: SequenceOf[Mapping[str, Any]] | None,
-    common: Mapping[str, Any],
+    options: SequenceOf[PromptOptions] | None,
+    common: PromptOptions,
     tokens_of: Callable[[str | SequenceOf[int]], list[int]],
-    make_sampling: Callable[..., Sampling],
+    defaults: SamplingDefaults,
     engine: Engine,
 ) -> list[Request]:
-    """Check the arguments of `Eagle3Llama.generate_batch`: common ones, and in `options` what differs for each prompt.
+    """Make the requests of `Eagle3Llama.generate_batch`: options in common, and what differs for each prompt.
 
     Raises:
         ValueError, ContextFullError: they name the prompt by its number.
     """
     requests = []
     for i, prompt in enumerate(prompts):
-        merged = {**common, **(options[i] if options is not None else {})}
-        own = {name: merged.pop(name) for name in ("max_tokens", "stop", "logprobs")}
-        merged.pop("tfs_z")
-        merged["logit_bias"] = merged["logit_bias"] or {}
+        merged = common if options is None else {**common, **options[i]}
         with _errors_of(i):
             tokens = tokens_of(prompt)
-        requests.append(make_request(i, tokens, make_sampling(**merged), **own, engine=engine))
+        requests.append(
+            make_request(
+                i,
+                tokens,
+                defaults.sampling(merged),
+                max_tokens=merged.get("max_tokens", _MAX_TOKENS),
+                stop=merged.get("stop"),
+                logprobs=merged.get("logprobs"),
+                engine=engine,
+            )
+        )
     return requests
 
 
 class BatchRun:
     """Requests that an engine is run for until all have ended."""
 
-    def __init__(self, engine: Engine, requests: SequenceOf[Request], draft: DraftSettings):
+    def __init__(self, context: Context, requests: SequenceOf[Request], draft: DraftSettings):
         """Add all of them.
 
+        Args:
+            context: of the model, which gets the figures.
+            requests: to be run.
+            draft: how they draft.
+
         Raises:
-            ValueError: a sampler cannot be built; nothing was added then.
+            ValueError: a sampler cannot be built, or the settings cannot work; nothing was added then.
         """
-        self.engine = engine
+        self._context, self._draft = context, draft
+        self.engine = engine = context.begin_run(draft)
+        self._calibrate_ns = context.stats.calibrate_ns
         self.sequences: list[Sequence] = []
         try:
             for request in requests:
@@ -148,17 +198,13 @@ class BatchRun:
             if i is not None:
                 yield i, output.token, output.text
 
-    def stream(
-        self, guard: Guard, bar: Any, on_end: Callable[[Stats], None], total_ns: int = 0, calibrate_ns: int = 0
-    ) -> BatchStream:
+    def stream(self, guard: Guard, bar: Any, total_ns: int = 0) -> BatchStream:
         """Advance all until they are done; they end when it is left.
 
         Args:
             guard: held while the engine works.
             bar: a progress bar; `update` is called with the number of sequences that ended.
-            on_end: called with the figures of all sequences at the end.
             total_ns: that was spent on them before.
-            calibrate_ns: the same on measuring.
         """
         try:
             while n_left := self._count_left():
@@ -174,8 +220,9 @@ class BatchRun:
                 if is_in:
                     self.drop()
             stats = sum((sequence.result.stats for sequence in self.sequences), Stats())
-            stats.total_ns, stats.calibrate_ns = total_ns, calibrate_ns
-            on_end(stats)
+            stats.total_ns, stats.calibrate_ns = total_ns, self._calibrate_ns
+            self._context.stats = stats
+            self._context.end_run(self._draft)
         return self.results()
 
     def _count_left(self) -> int:
@@ -205,6 +252,54 @@ class BatchRun:
             )
             for s in self.sequences
         ]
+
+
+def run_batch(
+    guard: Guard,
+    context: Context,
+    make: Callable[[], SequenceOf[Request]],
+    draft: DraftSettings,
+    progress: bool | None,
+) -> BatchStream:
+    """Make requests when the first token is asked for, and run them.
+
+    Args:
+        guard: of the model, held while the engine works.
+        context: of the model, which gets the figures.
+        make: makes the requests.
+        draft: how they draft.
+        progress: show a tqdm bar; None = on a terminal.
+    """
+    with guard:
+        start = perf_counter_ns()
+        requests = make()
+        total_ns = perf_counter_ns() - start
+        run = BatchRun(context, requests, draft)
+    return (yield from run.stream(guard, progress_bar(len(requests), progress), total_ns))
+
+
+def run_one(guard: Guard, context: Context, request: Request, draft: DraftSettings) -> tuple[Sequence, Iterator[str]]:
+    """Add a request: its sequence, and its text as it comes. An error of the sequence is raised at the end."""
+    with guard:
+        run = BatchRun(context, [request], draft)
+
+    def texts() -> Iterator[str]:
+        for _, _, text in run.stream(guard, progress_bar(1, False)):
+            yield text
+        if run.sequences[0].result.error is not None:
+            raise run.sequences[0].result.error
+
+    return run.sequences[0], texts()
+
+
+def results_of(stream: BatchStream) -> list[BatchResult]:
+    """Run a stream to its end."""
+    while True:
+        try:
+            next(stream)
+        except StopIteration as e:
+            results: list[BatchResult] = e.value
+            return results
 
 
 class _NoBar:

@@ -19,6 +19,7 @@ from llama_cpp import LlamaState
 from ._core import Guard
 from .engine import DraftSettings, Engine, Media, Request, SamplerChain, ScheduledSequence, Sequence
 from .errors import ContextFullError, Eagle3Error
+from .loaded_model import LoadedModel
 from .stats import Stats
 
 _SEQ_ID = 0
@@ -43,6 +44,7 @@ class Context:
     def __init__(self) -> None:
         self.sequence = Sequence(Request([]), max_tokens=_NO_LIMIT, draft=DraftSettings())
         self.engine: Engine | None = None  # until the model is loaded
+        self._loaded: LoadedModel | None = None
         self.input_ids: npt.NDArray[np.intc] = np.zeros(0, dtype=np.intc)
         self.scores: npt.NDArray[np.single] = np.zeros((0, 0), dtype=np.single)
         self.last_token_drafted = False
@@ -71,14 +73,19 @@ class Context:
             sequence.rows, sequence.is_dirty = [], True
         self._n_mirrored = n
 
-    def start(self, engine: Engine, *, logits_all: bool, n_vocab: int) -> None:
-        """The model is loaded: evaluate on this engine from now on."""
-        self.engine = engine
+    def start(self, loaded: LoadedModel, *, logits_all: bool, n_vocab: int) -> None:
+        """The model is loaded: evaluate on its engine from now on."""
+        self._loaded = loaded
+        engine = self.engine = loaded.engine
         if len(self.input_ids) < engine.n_ctx:  # llama.cpp rounds n_ctx up
             self.input_ids = np.zeros(engine.n_ctx, dtype=np.intc)
             if logits_all:
                 self.scores = np.ndarray((engine.n_ctx, n_vocab), dtype=np.single)
         self.sequence.logits_all = logits_all
+
+    def close(self) -> None:
+        """The model is about to be freed."""
+        self.engine = self._loaded = None
 
     # figures
 
@@ -101,6 +108,23 @@ class Context:
         if self.stats.tokens > 0:
             self._stats_before += self.stats
             self.stats = Stats()
+
+    def begin_run(self, settings: DraftSettings) -> Engine:
+        """Begin new figures of what will be drafted with these settings; measures what passes cost if they need it.
+
+        Raises:
+            ValueError: the settings cannot work.
+        """
+        assert self._loaded is not None
+        calibrate_ns = self._loaded.prepare_drafts(settings)
+        self.begin_stats()
+        self.stats.calibrate_ns += calibrate_ns
+        return self._loaded.engine
+
+    def end_run(self, settings: DraftSettings) -> None:
+        """The figures are complete: explain if nothing was drafted."""
+        if self._loaded is not None:  # a stream may outlive the model
+            self._loaded.explain(self.stats, settings)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -172,7 +196,7 @@ class Context:
     # generating
 
     def generate(
-        self, guard: Guard, begin: Callable[[], Generation], prompt: list[int], reset: bool, on_end: Callable[[], None]
+        self, guard: Guard, begin: Callable[[], Generation], prompt: list[int], reset: bool
     ) -> Generator[int, Any, None]:
         """Yield the tokens that follow a prompt. The consumer may send tokens to be put behind the last one.
 
@@ -181,7 +205,6 @@ class Context:
             begin: makes the generation, when the first token is asked for; the time it takes is not counted.
             prompt: tokens.
             reset: the prompt is all; else it stands behind what is there.
-            on_end: called when the generator ends or is left, unless another thread uses the model then.
         """
         generation: Generation | None = None
         run: Generator[int, Any, None] | None = None
@@ -207,7 +230,7 @@ class Context:
                 if is_in and generation is not None:
                     if self._driver is generation:
                         self._begin()  # the context holds everything before the token that came last
-                    on_end()
+                    self.end_run(generation.draft)
 
     def _generate(self, generation: Generation, prompt: list[int], reset: bool) -> Generator[int, Any, None]:
         sequence, engine = self.sequence, self._begin()

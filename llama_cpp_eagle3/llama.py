@@ -9,14 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import (
-    LLAMA_FLASH_ATTN_TYPE_ENABLED,
     Llama,
     LlamaGrammar,
     LlamaState,
@@ -25,16 +24,22 @@ from llama_cpp import (
     StoppingCriteriaList,
 )
 
-from ._core import Drafter, FeatureTap, Guard, NgramStore, Planner, Target
-from .arguments import Eagle3LlamaOptions, check_names
-from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_bar
-from .chat import ChatTemplates, grammar_text
+from ._core import Drafter, FeatureTap, Guard, Planner, Target
+from .arguments import DEFAULTS, check_names, own_arguments, read_arguments, show_arguments
+from .batch import (
+    BatchResult,
+    BatchStream,
+    PromptOptions,
+    check_options,
+    make_requests,
+    results_of,
+    run_batch,
+    run_one,
+)
+from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
-from .drafters import DraftSource, kind_of
-from .drafters.mtp import has_block
-from .engine import DraftSettings, Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
-from .engine import Sequence as EngineSequence
+from .engine import Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
 from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .features import Features
 from .guard import bury, closed_error
@@ -42,30 +47,37 @@ from .head import Head
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .log import tell
-from .media import AllowHttp, Projector, hook_handler
-from .model_file import check_file, file_errors, guard_tokenizer
+from .media import Projector, hook_handler, open_projector
+from .model_file import file_errors, guard_tokenizer
 from .model_options import ModelOptions
-from .options import DraftOptions, cache_types, check_values, set_defaults
+from .sampling_arguments import SamplingDefaults
 from .state import Eagle3State, check_state
 from .stats import Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .arguments import LlamaOptions
+    from .arguments import ConstructorOptions, Eagle3LlamaOptions
 
-DRAFT_SETTINGS = (
+_SETTINGS = (
     "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
     "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
 )  # fmt: skip
-"""Attributes that may be changed between two generations."""
-
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
 )  # fmt: skip
 _NOT_PICKLED = ("progress", "draft_ngram_store")
-_NOT_SAMPLING = ("self", "prompts", "options", "progress", "stream")
 _NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
+
+
+def _setting(name: str) -> Any:
+    """An attribute that is a field of `draft_settings`."""
+
+    def change(llm: Eagle3Llama, value: Any) -> None:
+        value = tuple(value) if name == "sources" else value
+        llm.draft_settings = replace(llm.draft_settings, **{name: value})
+
+    return property(lambda llm: getattr(llm.draft_settings, name), change)
 
 
 class Eagle3Llama(Llama):  # type: ignore[misc]
@@ -85,174 +97,67 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     n_batch: int
     verbose: bool
 
-    # how to draft, see the constructor
-    draft: str
-    draft_sources: Sequence[str]
-    draft_n_max: int
-    draft_ngram_n_max: int
-    draft_n_min: int
-    draft_p_min: float
-    draft_tree_depth: int
-    draft_tree_topk: int
-    draft_tree_tokens: int
+    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
+    draft: str = _setting("mode")
+    draft_sources: Sequence[str] = _setting("sources")
+    draft_n_max: int = _setting("n_max")
+    draft_ngram_n_max: int = _setting("n_max_ngram")
+    draft_n_min: int = _setting("n_min")
+    draft_p_min: float = _setting("p_min")
+    draft_tree_depth: int = _setting("tree_depth")
+    draft_tree_topk: int = _setting("tree_topk")
+    draft_tree_tokens: int = _setting("tree_tokens")
 
+    @show_arguments
     def __init__(
         self,
         model_path: str | os.PathLike[str],
         draft_model_path: str | os.PathLike[str] | None = None,
-        *,
-        draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[DraftSource] | None = None,
-        draft_n_max: int | None = None,
-        draft_ngram_n_max: int | None = None,
-        draft_ngram_store: NgramStore | bool = False,
-        draft_n_min: int = 0,
-        draft_p_min: float = 0.0,
-        draft_tree_depth: int | None = None,
-        draft_tree_topk: int | None = None,
-        draft_tree_tokens: int | None = None,
-        draft_n_gpu_layers: int = -1,
-        draft_device: str | None = None,
-        draft_type: int | str | None = None,
-        draft_type_k: int | str | None = None,
-        draft_type_v: int | str | None = None,
-        draft_target_layers: Sequence[int] | None = None,
-        draft_n_threads: int | None = None,
-        n_parallel: int = 1,
-        kv_unified: bool | None = None,
-        prefill_budget: int | None = None,
-        prefix_cache_bytes: int = 0,
-        rpc_servers: str | Sequence[str] | None = None,
-        devices: str | Sequence[str] | None = None,
-        override_tensor: Sequence[tuple[str, str]] = (),
-        lora: Sequence[str | tuple[str, float]] = (),
-        model_params: Mapping[str, Any] | None = None,
-        cpu_kernels: str = "auto",
-        rng: Literal["gumbel", "llama"] = "gumbel",
-        progress: Callable[[float], None] | None = None,
-        mmproj_path: str | os.PathLike[str] | None = None,
-        media_placeholder: int | str | None = None,
-        media_http: AllowHttp = False,
-        checked: bool = True,
-        **llama_options: Unpack[LlamaOptions],
+        **options: Unpack[Eagle3LlamaOptions],
     ):
         """Load a target and, if given, its head. Loading is all or nothing.
 
         Args:
             model_path: the target, a GGUF file.
-            draft_model_path: the EAGLE-3 head, a GGUF file in llama.cpp's dialect or ours; a block drafter (dflash); a
-                small model of the target's vocabulary, which drafts by itself; or the target's block for multi-token
-                prediction in a file of its own (mtp-*.gguf).
-            draft: "auto" drafts in each step what pays best on this machine, which may be nothing; "chain" drafts
-                draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
-                "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
-            draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in
-                the target's file; "simple" and "dflash", the small model or block drafter that draft_model_path names;
-                "ngram", which drafts what followed earlier where the text ended as it ends now. Default: all that there
-                is, "mtp" without a draft_model_path; if there is only "ngram", then only with draft="auto".
-            draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8, of a block
-                drafter 16).
-            draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
-            draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
-                objects of this process on the same model file share.
-            draft_n_min: drop shorter chains.
-            draft_p_min: end a chain before a token that the head thinks less likely than this, 0 to 1.
-            draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
-            draft_tree_topk: candidates behind each of the best nodes of a level (default 3).
-            draft_tree_tokens: nodes of a tree that are verified (default 8).
-            draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
-                target's lm_head is, or on this machine's first accelerator if that is on an rpc server.
-            draft_device: where the head runs instead: a ggml device (CPU, CUDA0, ...) or one of `rpc_servers`.
-            draft_type: ggml type, such as "q4_0", to which the head's wider matrices are converted while loading: it
-                drafts faster, and slightly fewer tokens are accepted. "f32" leaves all as they are. Default: as they
-                are, or with draft="auto" Q4_0, if that was measured to be faster.
-            draft_type_k: ggml type of the head's K cache (default "f16").
-            draft_type_v: ggml type of the head's V cache (default "f16").
-            draft_target_layers: the hidden states that the head reads, as numbers of layers before them, instead of
-                what its file says. Without a head: those that `features` gives.
-            draft_n_threads: CPU threads of the head (default: n_threads).
-            n_parallel: number of slots: sequences that run at the same time.
-            kv_unified: True: the slots share n_ctx positions. Then they can draft trees, share prefixes without a copy,
-                and are preempted when it is full. False: each has n_ctx / n_parallel, and passes over many sequences
-                are faster, since none reads the others' cells. Default: False, or True for draft="tree".
-            prefill_budget: rows of prompts in a step in which other sequences decode. Default: as many as double the
-                step's time.
-            prefix_cache_bytes: host memory for cached prefixes that are evicted from their slots.
-            rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
-                ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
-            devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
-                "none": the CPU.
-            override_tensor: (regular expression, buffer type) pairs: tensors with a matching name go to that buffer
-                type, for example (r"\\.ffn_(up|down|gate)_exps", "CPU").
-            lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
-            model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
-                lazy_mode, load_mode, no_host, use_extra_bufts.
-            cpu_kernels: what multiplies by the weights on a CPU: "on": our kernels, for formats that have one;
-                "off": ggml's; "auto": for each format the faster ones, measured once. Other models of the process are
-                not affected.
-            rng: the generator that samples: "gumbel" (seeded noise that drafters know, so that more drafts are
-                accepted) or "llama" (llama.cpp's, for its texts for a seed). Both sample the same distribution.
-            progress: called with the share of the target that is loaded, 0 to 1.
-            mmproj_path: a multimodal projector, a GGUF file: `create_chat_completion` then takes images or sounds in
-                messages, from data URLs, files and bytes; `chat_format` is "auto", if it is not given.
-            media_placeholder: token, or its text, that the head reads in place of each row of an image. Default: by the
-                projector's type and the vocabulary.
-            media_http: fetch public http addresses in messages; "private": also those of this machine and of private
-                networks.
-            checked: load the header of a target that is new to this machine in a child process first (a few tenths of a
-                second, once), so that a damaged file cannot end this process.
-            **llama_options: what `llama_cpp.Llama` takes; `type_k` and `type_v` also by name. `n_threads` and
-                `n_threads_batch` default to the number of physical cores that the process may use.
+            draft_model_path: what drafts, a GGUF file: an EAGLE-3 head in llama.cpp's dialect or ours; a block drafter
+                (dflash); a small model of the target's vocabulary; or the target's block for multi-token prediction in
+                a file of its own (mtp-*.gguf).
+            **options: what `llama_cpp.Llama` takes, and our own arguments: see `Eagle3LlamaOptions`. An unknown name is
+                a TypeError.
 
         Raises:
             ModelFileError: a file is missing or is not what it should be.
             IncompatibleDraftError: head and target do not belong together.
             RpcError: one of the rpc_servers cannot be used.
         """
-        given = cast(Eagle3LlamaOptions, {n: v for n, v in locals().items() if n in Eagle3LlamaOptions.__annotations__})
         path = os.path.expanduser(os.fspath(model_path))
-        no_block = draft_target_layers is not None or any(
-            llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
-        )
-        kind = kind_of(os.path.expanduser(os.fspath(draft_model_path or "")))
-        draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), draft_kind=kind)
-        check_names("Eagle3Llama", llama_options)
-        options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
-        check_values(draft_options, options)
-        self.rng = rng
-        check_seed(llama_options.get("seed"))
-        set_defaults(options, has_projector=mmproj_path is not None, has_servers=bool(rpc_servers))
-        self._given = given
+        given: ConstructorOptions = {**DEFAULTS, **options, "draft_model_path": draft_model_path}
+        draft_options, llama_options = read_arguments(path, given)
+        self._given = own_arguments(given)
         self._guard = Guard(type(self).__name__)
         self._context = Context()
         self._loaded_model: LoadedModel | None = None
         self._projector: Projector | None = None
-        self._log = partial(tell, bool(options.get("verbose", True)))
-        self.n_parallel = n_parallel
-        self.draft, self.draft_sources = draft_options.mode, draft_options.sources
-        self.draft_n_max, self.draft_ngram_n_max = draft_options.n_max, draft_options.ngram_n_max
-        self.draft_n_min, self.draft_p_min = draft_n_min, draft_p_min
-        self.draft_tree_depth, self.draft_tree_topk = draft_options.tree_depth, draft_options.tree_topk
-        self.draft_tree_tokens = draft_options.tree_tokens
+        self._log = partial(tell, bool(llama_options.get("verbose", True)))
+        self.n_parallel = given["n_parallel"]
+        self.rng = given["rng"]
+        self.draft_settings = draft_options.settings
+        """What the attributes `draft`, `draft_n_max`, ... say."""
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
-        draft_model = options.pop("draft_model", None)
-        if options.get("lora_path") is not None:
-            options["lora_path"] = os.path.expanduser(os.fspath(options["lora_path"]))
+        draft_model = llama_options.pop("draft_model", None)
         try:
-            vocab_only = bool(options.get("vocab_only"))
-            more = ModelOptions.of(given)
-            self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
-            check_file(path, options, checked)
-            draft_file = self._loading.draft_file
-            if draft_file is not None and draft_file.is_model:
-                check_file(draft_file.path, {}, checked)
+            self._loading = Loading(
+                path,
+                draft_options,
+                given["rpc_servers"],
+                ModelOptions.of(given),
+                vocab_only=bool(llama_options.get("vocab_only")),
+                progress=given["progress"],
+            )
+            self._loading.check_files(llama_options, given["checked"])
             with file_errors(path):
-                super().__init__(path, **options)
+                super().__init__(path, **llama_options)
             self.draft_model = draft_model
-            if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
-                raise ModelFileError(
-                    f"'{self.lora_path}' is missing, or is no LoRA adapter in GGUF for '{self.model_path}'"
-                )
             self._start()
         except BaseException:
             self.close()
@@ -261,30 +166,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def _start(self) -> None:
         """Llama has loaded the target: make the engine, with the head and the projector if they are given."""
         given = self._given
-        loaded = self._loaded_model = LoadedModel(
-            self,
-            self._loading,
-            draft_required=given["draft_sources"] is not None or given["draft_model_path"] is not None,
-            ngram_store=given["draft_ngram_store"],
-            prefill_budget=given["prefill_budget"],
-            prefix_cache_bytes=given["prefix_cache_bytes"],
-            log=self._log,
-        )
+        if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
+            raise ModelFileError(
+                f"'{self.lora_path}' is missing, or is no LoRA adapter in GGUF for '{self.model_path}'"
+            )
+        loaded = self._loaded_model = LoadedModel(self, self._loading, given, self._log)
         engine = loaded.engine
         self.draft_sources = self._loading.draft.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
-        self._context.start(engine, logits_all=self._logits_all, n_vocab=self._n_vocab)
+        self._context.start(loaded, logits_all=self._logits_all, n_vocab=self._n_vocab)
         hook_handler(self.chat_handler, self, int(self._ctx.ctx))
         if given["mmproj_path"] is not None:
-            self._projector = Projector(
-                os.path.expanduser(os.fspath(given["mmproj_path"])),
-                self.model_address,
-                n_threads=self.n_threads_batch,
-                use_gpu=self.model_params.n_gpu_layers != 0,
-                flash_attn=self.context_params.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED,
-                placeholder=given["media_placeholder"],
-            )
+            self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
             self._log(self._projector.describe())
             if self._loading.draft_file is not None and self._loading.draft_file.of_media:
                 self._log(self._loading.draft_file.of_media)
@@ -305,7 +199,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_filename: str | None = None,
         token: str | None = None,
         offline: bool = False,
-        **kwargs: Unpack[Eagle3LlamaOptions],
+        **kwargs: Unpack[ConstructorOptions],
     ) -> Eagle3Llama:
         """Load a target, and a head if one is named, from the Hugging Face hub (needs the extra `hub`).
 
@@ -358,7 +252,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             loading, loaded = self.__dict__.get("_loading"), self._loaded_model
             if loading is not None:
                 loading.prepare_free()
-            self._loaded_model = self._sampler = self._context.engine = None
+            self._loaded_model = self._sampler = None
+            self._context.close()
             if loaded is not None:
                 loaded.close()
             if self._projector is not None:
@@ -387,13 +282,14 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         given = {name: value for name, value in self._given.items() if name not in _NOT_PICKLED}
-        changed = {name: getattr(self, name) for name in (*DRAFT_SETTINGS, "rng")}
+        changed = {name: getattr(self, name) for name in (*_SETTINGS, "rng")}
         return {**super().__getstate__(), **given, **changed}
 
     # what it is made of
 
     @property
-    def _loaded(self) -> LoadedModel:
+    def loaded(self) -> LoadedModel:
+        """What is loaded: where it runs, with which kernels and head, and what passes cost."""
         if self._loaded_model is None:
             raise closed_error(type(self).__name__)
         return self._loaded_model
@@ -401,7 +297,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     @property
     def engine(self) -> Engine:
         """The engine that generates; add sequences of your own and call `step`."""
-        return self._loaded.engine
+        return self.loaded.engine
 
     @property
     def target(self) -> Target:
@@ -465,63 +361,19 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         return self._loading.draft.model_path
 
     @property
-    def draft_type_asked(self) -> int | None:
-        """The ggml type that was asked for the head's wider matrices; None = what is fastest."""
-        return self._loading.draft.type
-
-    @property
     def draft_type(self) -> int | None:
         """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
-        return self.draft_type_asked if self.head is None else self.head.type
-
-    @property
-    def draft_settings(self) -> DraftSettings:
-        """What the attributes `draft`, `draft_n_max`, ... say now."""
-        return DraftSettings(
-            mode=self.draft,  # type: ignore[arg-type]
-            sources=tuple(self.draft_sources),
-            n_max_ngram=self.draft_ngram_n_max,
-            n_max=self.draft_n_max,
-            n_min=self.draft_n_min,
-            p_min=self.draft_p_min,
-            tree_depth=self.draft_tree_depth,
-            tree_topk=self.draft_tree_topk,
-            tree_tokens=self.draft_tree_tokens,
-        )
+        return self._loading.draft.type if self.head is None else self.head.type
 
     @property
     def model_address(self) -> int:
         """Address of the loaded llama_model, for functions of llama.h."""
         return int(self._model.model)
 
-    @property
-    def pair_id(self) -> tuple[str, str]:
-        """Fingerprints of target and head; both empty without a head."""
-        return self._loading.pair_id
-
-    @property
-    def where(self) -> str:
-        """One line on what runs where."""
-        return self._loaded.where
-
-    @property
-    def cpu_kernels_used(self) -> str:
-        """Which of our kernels multiply which weights on a CPU, or why none do."""
-        return self._loaded.cpu_kernels_used
-
-    @property
-    def n_state_bytes(self) -> int:
-        """Bytes of recurrent state that the target keeps per sequence; 0 for targets that only attend."""
-        return self._loaded.n_state_bytes
-
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
         with self._guard:
-            self._loaded.convert_draft(draft_type)
-
-    def costs_key(self) -> dict[str, Any]:
-        """Everything that measured costs depend on, ready for JSON."""
-        return self._loaded.costs_key()
+            self.loaded.convert_draft(draft_type)
 
     def calibrate(self, seconds: float = 2.0, log: Callable[[str], None] | None = None) -> None:
         """Measure what passes cost now, unless that is known; else the first generation with `draft="auto"` does it.
@@ -534,20 +386,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             Eagle3Error: they must be measured, and the context is not empty.
         """
         with self._guard:
-            self._context.stats.calibrate_ns += self._loaded.have_planner(seconds, must=True, log=log)
-
-    def _begin(self) -> DraftSettings:
-        """Check the settings, which may have changed, begin new figures, and have a planner if the mode needs it."""
-        settings = self.draft_settings
-        self.engine.check_draft(settings)
-        self._context.begin_stats()
-        if self.draft == "auto":
-            self._context.stats.calibrate_ns += self._loaded.have_planner()
-        return settings
-
-    def _explain(self) -> None:
-        if self._loaded_model is not None:  # a stream may outlive the model
-            self._loaded_model.explain(self._context.stats, self.draft_settings)
+            self._context.stats.calibrate_ns += self.loaded.have_planner(seconds, must=True, log=log)
 
     # what Llama's own methods read and set
 
@@ -644,30 +483,17 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         Raises:
             ContextFullError: no room for the tokens, or for one more.
         """
-        sampling = sampling or self._sampling(
-            temperature=temp,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            mirostat_mode=mirostat_mode,
-            mirostat_tau=mirostat_tau,
-            mirostat_eta=mirostat_eta,
-            logits_processor=logits_processor,
-            grammar=grammar,
-            ignore_eos=ignore_eos,
-        )
+        sampling = sampling or self._defaults.sampling(locals())
         prompt = [int(t) for t in tokens]
 
         def begin() -> Generation:
             self._sampler = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
             self._sampler.see(prompt)
-            return Generation(self._sampler, self._begin(), stopping_criteria)
+            settings = self.draft_settings
+            self._context.begin_run(settings)
+            return Generation(self._sampler, settings, stopping_criteria)
 
-        yield from self._context.generate(self._guard, begin, prompt, reset, self._explain)
+        yield from self._context.generate(self._guard, begin, prompt, reset)
 
     def _check_length(self, text: str) -> None:
         """Refuse a text that cannot fit before it is tokenized, unless the tokenizer is not llama.cpp's."""
@@ -692,48 +518,30 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
-        options: Sequence[Mapping[str, Any]] | None = None,
+        options: Sequence[PromptOptions] | None = None,
         *,
         stream: Literal[False] = False,
-        **common: Any,
+        progress: bool | None = None,
+        **common: Unpack[PromptOptions],
     ) -> list[BatchResult]: ...
     @overload
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
-        options: Sequence[Mapping[str, Any]] | None = None,
+        options: Sequence[PromptOptions] | None = None,
         *,
         stream: Literal[True],
-        **common: Any,
+        progress: bool | None = None,
+        **common: Unpack[PromptOptions],
     ) -> BatchStream: ...
-    def generate_batch(  # type: ignore[misc]  # the overloads leave out what both have in common
+    def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
-        options: Sequence[Mapping[str, Any]] | None = None,
+        options: Sequence[PromptOptions] | None = None,
         *,
-        max_tokens: int | None = 16,
-        stop: str | Sequence[str] | None = None,
-        seed: int | None = None,
-        rng: Rng | None = None,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        logits_processor: LogitsProcessorList | None = None,
-        grammar: LlamaGrammar | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        ignore_eos: bool = False,
-        logprobs: int | None = None,
         stream: bool = False,
         progress: bool | None = None,
+        **common: Unpack[PromptOptions],
     ) -> list[BatchResult] | BatchStream:
         """Complete prompts, `n_parallel` at a time; all of them share each step's draft graph and pass of the target.
 
@@ -742,84 +550,28 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
         Args:
             prompts: texts, or tokens.
-            options: for each prompt the arguments below that differ from those given here.
-            max_tokens: None = as many as the prompt's share of n_ctx holds.
-            stop: strings that end a text, and are cut off.
-            seed: of each prompt's sampler; None = the model's.
-            rng: what it draws with, see `Sampling.rng`; None = the model's.
-            temperature: 0 = greedy. This and the following: as `create_completion` takes them.
-            top_k: see there.
-            top_p: see there.
-            min_p: see there.
-            typical_p: see there.
-            repeat_penalty: see there.
-            frequency_penalty: see there.
-            presence_penalty: see there.
-            tfs_z: see there.
-            mirostat_mode: see there.
-            mirostat_tau: see there.
-            mirostat_eta: see there.
-            logits_processor: see there; a processor gets the tokens of its own prompt.
-            grammar: see there.
-            logit_bias: see there.
-            ignore_eos: never draw a token that ends the text.
-            logprobs: return the log-probability of each token too, and those of so many of the most probable ones.
+            options: for each prompt what differs from `common`.
             stream: return a generator of (number of the prompt, token, new text) instead. The token that ends a text is
                 included; None stands for an end without a token. The generator's return value is the results. Closing
                 it ends all prompts.
             progress: show a tqdm bar over the prompts; None = on a terminal.
+            **common: max_tokens, stop, temperature, ...: see `PromptOptions`.
 
         Returns:
             One result per prompt, in their order.
 
         Raises:
-            TypeError: prompts is one text instead of a list of them.
+            TypeError: prompts is one text instead of a list of them; there is an unknown option.
             ValueError: an argument cannot work; the message names the prompt.
             ContextFullError: a prompt and its max_tokens do not fit into n_ctx.
         """
-        if isinstance(prompts, (str, bytes)):
-            raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
-        common = {name: value for name, value in locals().items() if name not in _NOT_SAMPLING}
-        for option in options or ():
-            unknown = set(option) - set(common)
-            if unknown:
-                raise TypeError(f"generate_batch() got unexpected options {sorted(unknown)}")
-        run = self._run_batch(prompts, options, common, progress)
-        if stream:
-            return run
-        while True:
-            try:
-                next(run)
-            except StopIteration as e:
-                results: list[BatchResult] = e.value
-                return results
+        check_options(prompts, options, common)
 
-    def _run_batch(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        options: Sequence[Mapping[str, Any]] | None,
-        common: Mapping[str, Any],
-        progress: bool | None,
-    ) -> BatchStream:
-        """`generate_batch`, step by step."""
-        if options is not None and len(options) != len(prompts):
-            raise ValueError(f"expected options for each of {len(prompts)} prompts, found {len(options)}")
-        with self._guard:
-            start = perf_counter_ns()
-            requests = make_requests(prompts, options, common, self._prompt_tokens, self._sampling, self.engine)
-            total_ns = perf_counter_ns() - start
-            run, calibrate_ns = self._begin_run(requests)
-        bar = progress_bar(len(prompts), progress)
-        return (yield from run.stream(self._guard, bar, self._end_run, total_ns, calibrate_ns))
+        def make() -> list[Request]:
+            return make_requests(prompts, options, common, self._prompt_tokens, self._defaults, self.engine)
 
-    def _begin_run(self, requests: Sequence[Request]) -> tuple[BatchRun, int]:
-        """Add requests to the engine; also returns the nanoseconds that measuring took before."""
-        settings = self._begin()
-        return BatchRun(self.engine, requests, settings), self._context.stats.calibrate_ns
-
-    def _end_run(self, stats: Stats) -> None:
-        self._context.stats = stats
-        self._explain()
+        run = run_batch(self._guard, self._context, make, self.draft_settings, progress)
+        return run if stream else results_of(run)
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Tokens of a prompt as `create_completion` makes them."""
@@ -858,22 +610,15 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         with self._guard:
             params = chat.apply(self.chat_templates)
             self._check_length(params.prompt)
-            request = chat.request(params, self.engine, self.tokenize, self._sampling)
+            request = chat.request(params, self.engine, self.tokenize, self._defaults)
         model = arguments["model"] or self.model_path
-        completion = ChatCompletion(params, model, self.engine.vocab, lambda: self._begin_chat(request))
+        completion = ChatCompletion(
+            params,
+            model,
+            self.engine.vocab,
+            lambda: run_one(self._guard, self._context, request, self.draft_settings),
+        )
         return completion.stream() if arguments["stream"] else completion.whole()
-
-    def _begin_chat(self, request: Request) -> tuple[EngineSequence, Iterator[str]]:
-        with self._guard:
-            run, calibrate_ns = self._begin_run([request])
-
-        def texts() -> Iterator[str]:
-            for _, _, text in run.stream(self._guard, progress_bar(1, False), self._end_run, 0, calibrate_ns):
-                yield text
-            if run.sequences[0].result.error is not None:
-                raise run.sequences[0].result.error
-
-        return run.sequences[0], texts()
 
     # evaluating and drawing token by token
 
@@ -916,46 +661,17 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         idx: int | None = None,
     ) -> int:
         """Draw one token, as `Llama.sample` does, from the logits of the last token or of the one at position `idx`."""
+        arguments = locals()
         with self._guard:
             chain = self._sampler
             if chain is None:
-                sampling = self._sampling(
-                    temperature=temp,
-                    top_k=top_k,
-                    top_p=top_p,
-                    min_p=min_p,
-                    typical_p=typical_p,
-                    repeat_penalty=repeat_penalty,
-                    frequency_penalty=frequency_penalty,
-                    presence_penalty=presence_penalty,
-                    mirostat_mode=mirostat_mode,
-                    mirostat_eta=mirostat_eta,
-                    mirostat_tau=mirostat_tau,
-                    logits_processor=logits_processor,
-                    grammar=grammar,
-                )
+                sampling = self._defaults.sampling(arguments)
                 chain = SamplerChain(sampling, self.engine.vocab, self.engine.n_ctx)
             return self._context.sample(chain, idx)
 
-    def _sampling(
-        self,
-        *,
-        logits_processor: Sequence[Any] | None,
-        grammar: LlamaGrammar | None,
-        seed: int | None = None,
-        rng: Rng | None = None,
-        **options: Any,
-    ) -> Sampling:
-        """Llama's sampling options as the engine's."""
-        if grammar is not None:
-            options["grammar"], options["grammar_root"] = grammar_text(grammar)
-        return Sampling(
-            seed=self._seed if seed is None else seed,
-            rng=rng or self.rng,
-            penalty_last_n=self.last_n_tokens_size,
-            logits_processors=list(logits_processor or ()),
-            **options,
-        )
+    @property
+    def _defaults(self) -> SamplingDefaults:
+        return SamplingDefaults(self._seed, self.rng, self.last_n_tokens_size)
 
     # saved states
 
@@ -1005,12 +721,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         with self._guard:
             if self.tap is None:
                 raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
-            return Features(
-                self.tap.rows,
-                tokens=self.target.tokens,
-                positions=self.target.pos,
-                boundaries=self.tap.boundaries,
-            )
+            return Features.of_decode(self.tap, self.target)
 
     @property
     def stats(self) -> Stats:

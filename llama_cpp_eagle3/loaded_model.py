@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp import Llama
 
-from ._core import FeatureTap, NgramStore, Target, local_accelerators
+from ._core import FeatureTap, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
@@ -22,6 +22,9 @@ from .model_file import file_errors
 from .pair import fingerprint
 from .planning import have_planner, keep_corrections, load_costs, machine, why_not
 from .stats import Stats
+
+if TYPE_CHECKING:
+    from .arguments import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
 _N_ROWS = 64  # passes of more rows than this are not measured
@@ -36,11 +39,7 @@ class LoadedModel:
         self,
         llm: Llama,
         loading: Loading,
-        *,
-        draft_required: bool,
-        ngram_store: NgramStore | bool,
-        prefill_budget: int | None,
-        prefix_cache_bytes: int,
+        given: ConstructorOptions,
         log: Callable[[str], None],
     ):
         """Load the head, and make the engine.
@@ -48,10 +47,7 @@ class LoadedModel:
         Args:
             llm: has loaded the target.
             loading: what it was loaded with.
-            draft_required: raise the error if what drafts cannot be loaded; else go on without it.
-            ngram_store: see `Eagle3Llama`, as the following two.
-            prefill_budget: see there.
-            prefix_cache_bytes: see there.
+            given: the arguments of `Eagle3Llama`.
             log: called with lines for the user.
 
         Raises:
@@ -65,6 +61,7 @@ class LoadedModel:
         self._has_explained = False
         with file_errors(llm.model_path):
             target = loading.make_target(llm.ctx, llm.model, log)
+        draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
         self.engine = Engine(
@@ -74,12 +71,12 @@ class LoadedModel:
             drafter=None if self.head is None else self.head.drafter,
             tap=loading.tap,
             draft_model=llm.draft_model,
-            ngram=loading.make_ngram_drafter(ngram_store),
+            ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
             n_rs_seq=self._context_params.n_rs_seq,
             before_step=loading.check_servers,
             log=log,
-            prefill_budget=prefill_budget,
-            prefix_cache_bytes=prefix_cache_bytes,
+            prefill_budget=given["prefill_budget"],
+            prefix_cache_bytes=given["prefix_cache_bytes"],
         )
         self.n_state_bytes = 0
         """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
@@ -92,6 +89,7 @@ class LoadedModel:
             raise
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
+        """What drafts. Without it, if it cannot be loaded and is not required."""
         loading, log, file, params = self._loading, self._log, self._loading.draft_file, self._context_params
         if file is None:
             return None
@@ -138,6 +136,11 @@ class LoadedModel:
     def tap(self) -> FeatureTap | None:
         """The tap that reads the target's hidden states; None without a head."""
         return self._loading.tap
+
+    @property
+    def pair_id(self) -> tuple[str, str]:
+        """Fingerprints of target and head; both empty without a head."""
+        return self._loading.pair_id
 
     @property
     def description(self) -> str:
@@ -250,6 +253,15 @@ class LoadedModel:
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
         return perf_counter_ns() - start
+
+    def prepare_drafts(self, settings: DraftSettings) -> int:
+        """Check settings, and have the planner that they need; returns the nanoseconds that measuring took.
+
+        Raises:
+            ValueError: the settings cannot work.
+        """
+        self.engine.check_draft(settings)
+        return self.have_planner() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
         """Say why nothing was drafted in what was generated: in its figures, and once in the log."""

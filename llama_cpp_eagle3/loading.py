@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from .cpu_kernels import KernelChoice
 from .drafters import NGRAM, DrafterFile, LoadedTarget
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
+from .model_file import check_file
 from .model_options import ModelOptions
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
@@ -72,6 +73,12 @@ class Loading:
                 f"{name}={draft.depth}: the {file.title} '{file.path}' was trained to draft {n_most} tokens: expected "
                 "that or less"
             )
+
+    def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
+        """Check the models' headers, in a child process too; see `check_file`."""
+        check_file(self.model_path, options, checked)
+        if self.draft_file is not None and self.draft_file.is_model:
+            check_file(self.draft_file.path, {}, checked)
 
     @property
     def draft_file(self) -> DrafterFile | None:

@@ -18,7 +18,7 @@ from .pair import fingerprint
 from .rpc import RpcServers, find_device
 
 if TYPE_CHECKING:
-    from .arguments import Eagle3LlamaOptions
+    from .arguments import ConstructorOptions
 
 FIELDS = ("check_tensors", "lazy_mode", "load_mode", "no_host", "use_extra_bufts")
 """Of llama.h's llama_model_params."""
@@ -39,7 +39,7 @@ class ModelOptions:
     cpu_kernels: str = "auto"
 
     @classmethod
-    def of(cls, arguments: Eagle3LlamaOptions) -> ModelOptions:
+    def of(cls, arguments: ConstructorOptions) -> ModelOptions:
         """Check what can be checked before anything is loaded.
 
         Raises:

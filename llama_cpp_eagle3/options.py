@@ -13,10 +13,11 @@ import llama_cpp
 
 from .drafters import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
 from .drafters.eagle3 import Eagle3Head
+from .engine import DraftSettings
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
-    from .arguments import Eagle3LlamaOptions
+    from .arguments import ConstructorOptions
 
 DrafterKind = type[DrafterFile]
 
@@ -57,7 +58,7 @@ class DraftOptions:
     @classmethod
     def of(
         cls,
-        arguments: Eagle3LlamaOptions,
+        arguments: ConstructorOptions,
         *,
         has_block: bool = False,
         draft_kind: DrafterKind = Eagle3Head,
@@ -102,6 +103,21 @@ class DraftOptions:
             n_threads=arguments["draft_n_threads"],
             n_parallel=arguments["n_parallel"],
             kv_unified=arguments["kv_unified"],
+        )
+
+    @property
+    def settings(self) -> DraftSettings:
+        """How sequences draft that do not say it themselves."""
+        return DraftSettings(
+            mode=self.mode,  # type: ignore[arg-type]
+            sources=self.sources,
+            n_max=self.n_max,
+            n_max_ngram=self.ngram_n_max,
+            n_min=self.n_min,
+            p_min=self.p_min,
+            tree_depth=self.tree_depth,
+            tree_topk=self.tree_topk,
+            tree_tokens=self.tree_tokens,
         )
 
     @property

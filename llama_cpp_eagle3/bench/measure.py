@@ -246,7 +246,7 @@ def _runners(
             if s.kind in ("head", "text"):  # a planner that learns from nothing else
                 alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options())))
             runners[s] = _own(config, alone, s, prompts)
-    return runners, engines[-1].cpu_kernels_used
+    return runners, engines[-1].loaded.cpu_kernels_used
 
 
 def _load(config: Config, head: str | None, **options: Any) -> Eagle3Llama:

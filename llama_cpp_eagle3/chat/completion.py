@@ -13,8 +13,9 @@ from typing import Any, Literal
 from llama_cpp import Llama
 
 from ..batch import make_request
-from ..engine import Engine, Media, Request, Sampling, Sequence, TokenLogprob, Vocab
+from ..engine import Engine, Media, Request, Sequence, TokenLogprob, Vocab
 from ..media import TIMEOUT_S, AllowHttp, Projector, read_media, take_media
+from ..sampling_arguments import SamplingDefaults
 from .grammar import grammar_text
 from .parser import Message
 from .request import apply_request
@@ -28,10 +29,6 @@ REQUEST_OPTIONS = (
     *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
 )
 """What `apply_request` looks at beside the messages."""
-_SAMPLING_OPTIONS = (
-    *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "presence_penalty", "frequency_penalty"),
-    *("repeat_penalty", "mirostat_mode", "mirostat_tau", "mirostat_eta", "logits_processor"),
-)
 _MORE_OPTIONS = {*REQUEST_OPTIONS, "enable_thinking", "reasoning_budget", "reasoning_budget_message"}
 
 
@@ -104,7 +101,7 @@ class Chat:
         params: ChatParams,
         engine: Engine,
         tokenize: Callable[..., list[int]],
-        make_sampling: Callable[..., Sampling],
+        defaults: SamplingDefaults,
     ) -> Request:
         """The engine's request.
 
@@ -112,7 +109,7 @@ class Chat:
             params: what `apply` returned.
             engine: that will answer.
             tokenize: `Llama.tokenize`.
-            make_sampling: Llama's sampling options as the engine's.
+            defaults: how the model samples where the arguments do not say it.
 
         Raises:
             ValueError, ContextFullError: it cannot be generated.
@@ -131,8 +128,7 @@ class Chat:
             tokens, media = prompt.tokens, prompt.media
         else:
             tokens = tokenize(params.prompt.encode(), add_bos=True, special=True)
-        options = {name: arguments[name] for name in _SAMPLING_OPTIONS}
-        sampling = make_sampling(**options, logit_bias=arguments["logit_bias"] or {}, grammar=None)
+        sampling = defaults.sampling({**arguments, "grammar": None})  # the grammar is in params, with the template's
         max_tokens, stop = arguments["max_tokens"], arguments["stop"] or []
         request = make_request(
             0,

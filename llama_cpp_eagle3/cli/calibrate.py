@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     cpu_kernels.forget()
     llm = load_model(args, args.model_draft)
     try:
-        key, kernels = llm.costs_key(), llm.cpu_kernels_used
+        key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used
         costs = measure_types(llm.engine, llm.head, args.seconds, lambda text: None)
     finally:
         llm.close()

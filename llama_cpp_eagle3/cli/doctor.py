@@ -85,7 +85,7 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
     with llm:
         if llm.head is None:
             return
-        key = llm.costs_key()
+        key = llm.loaded.costs_key()
         costs = load_costs(key)
         if args.measure:
             costs = measure_types(llm.engine, llm.head, _SECONDS, lambda text: None)

@@ -108,7 +108,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     assert drafter is not None
     converted = "" if llm.draft_type is None else f"; head converted to {type_name(llm.draft_type)}"
     kind = llm.target.rollback_kind
-    found = [Finding("ok", f"loaded: {llm.where}{converted}; rejected tokens go by {kind}")]
+    found = [Finding("ok", f"loaded: {llm.loaded.where}{converted}; rejected tokens go by {kind}")]
     if kind == "checkpoint":
         text = "after a rejected draft this target evaluates accepted tokens once more: drafts pay less than elsewhere"
         found.append(Finding("note", text))

@@ -6,7 +6,7 @@ from .handlers import hook_handler
 from .limits import MediaError
 from .messages import take_media
 from .placeholders import find_placeholder
-from .projector import Projector, Prompt
+from .projector import Projector, Prompt, open_projector
 
 __all__ = [
     "TIMEOUT_S",
@@ -17,6 +17,7 @@ __all__ = [
     "find_placeholder",
     "hook_handler",
     "load_base64_or_url",
+    "open_projector",
     "read_media",
     "take_media",
 ]

@@ -17,6 +17,7 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import numpy.typing as npt
+from llama_cpp import Llama
 
 from .._core import BLANK_LEAVES, LoadGuard, decode_sound, read_projector, tokenize, with_stack_for
 from ..engine import Media, media_tokens
@@ -251,6 +252,22 @@ class Projector:
     def _encoding(self, encode: Callable[[Any], Rows]) -> Rows:
         with self._lock:
             return encode(self._context())
+
+
+def open_projector(llm: Llama, path: str | os.PathLike[str], placeholder: int | str | None) -> Projector:
+    """Load the projector of a loaded model, to encode with as many threads and on the same kind of device.
+
+    Raises:
+        ModelFileError, ValueError: see `Projector`.
+    """
+    return Projector(
+        os.path.expanduser(os.fspath(path)),
+        int(llm.model),
+        n_threads=llm.n_threads_batch,
+        use_gpu=llm.model_params.n_gpu_layers != 0,
+        flash_attn=llm.context_params.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        placeholder=placeholder,
+    )
 
 
 def context_params() -> Any:

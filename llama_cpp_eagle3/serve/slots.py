@@ -126,7 +126,7 @@ def _path(server: Server, body: Any) -> Path:
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     tokens, state = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
-    n_written = await server.run_in_executor(_write, path, server.llm.pair_id, tokens, state.target, state.draft)
+    n_written = await server.run_in_executor(_write, path, server.llm.loaded.pair_id, tokens, state.target, state.draft)
     return {
         "id_slot": id_slot,
         "filename": path.name,
@@ -138,7 +138,9 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, target, draft, n_read = await server.run_in_executor(_read, path, server.llm.pair_id, server.engine.n_ctx)
+    tokens, target, draft, n_read = await server.run_in_executor(
+        _read, path, server.llm.loaded.pair_id, server.engine.n_ctx
+    )
     try:
         await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
     except (Eagle3Error, ValueError) as e:

@@ -243,7 +243,7 @@ def test_placement_leaves_the_text(tiny_target: Any, tiny_head: Any) -> None:
 def test_cpu_kernels(tiny_target: Any, capsys: Any) -> None:
     for flags, expected in (((), False), (("--cpu-kernels", "off"), True)):
         with closing(load_model(parse("-t", 1, "-c", 64, "-m", path_of(tiny_target), *flags), None)) as llm:
-            assert ("cpu_kernels is off" in llm.where) == expected
+            assert ("cpu_kernels is off" in llm.loaded.where) == expected
     assert "--cpu-kernels: expected one of auto, on, off, found 'maybe'" in fails(capsys, "--cpu-kernels", "maybe")
 
 

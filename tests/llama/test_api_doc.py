@@ -39,7 +39,7 @@ def test_all_arguments() -> None:
     arguments = set(inspect.signature(Eagle3Llama.__init__).parameters) - {"self", "llama_options"}
     assert arguments - NAMES == set()
     table = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`draft[^|]*) \|", TEXT, re.MULTILINE))))
-    assert {name for name in table if name.startswith("draft_t")} - arguments <= {"draft_type_asked"}
+    assert {name for name in table if name.startswith("draft_t")} - arguments == set()
     for method in ("generate_batch", "from_pretrained"):
         own = set(inspect.signature(getattr(Eagle3Llama, method)).parameters)
         assert own - set(inspect.signature(getattr(llama_cpp.Llama, method, Eagle3Llama.eval)).parameters)

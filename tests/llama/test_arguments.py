@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import types
@@ -14,7 +15,7 @@ import llama_cpp
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.arguments import Eagle3LlamaOptions, LlamaOptions
+from llama_cpp_eagle3.arguments import DEFAULTS, ConstructorOptions, Eagle3LlamaOptions, LlamaOptions
 from llama_cpp_eagle3.drafters import KINDS, NGRAM, DraftSource
 
 WIDER = {"type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too"}
@@ -44,15 +45,21 @@ def test_llamas_arguments() -> None:
 
 
 def test_our_arguments() -> None:
-    """from_pretrained takes what the constructor does."""
-    parameters = inspect.signature(Eagle3Llama.__init__).parameters
-    own = {n: p for n, p in parameters.items() if n not in ("self", "model_path", "llama_options")}
+    """All have a type and a default, `help` shows them, and from_pretrained takes what the constructor does."""
     of_llama = LlamaOptions.__annotations__
     declared = {n: hint for n, hint in Eagle3LlamaOptions.__annotations__.items() if n not in of_llama}
-    assert list(declared) == list(own)
-    for name, parameter in own.items():
-        assert declared[name].__forward_arg__ == parameter.annotation, name
-    assert not set(own) & set(of_llama)
+    assert list(declared) == list(DEFAULTS)
+    assert set(ConstructorOptions.__annotations__) == {"draft_model_path", *declared, *of_llama}
+    parameters = inspect.signature(Eagle3Llama).parameters
+    assert list(parameters) == ["model_path", "draft_model_path", *declared, "llama_options"]
+    for name, hint in declared.items():
+        assert parameters[name].annotation == hint, name
+        assert parameters[name].default == DEFAULTS[name], name  # type: ignore[literal-required]
+
+
+def test_all_arguments_are_documented() -> None:
+    text = Eagle3LlamaOptions.__doc__ or ""
+    assert set(re.findall(r"^        (\w+): ", text, re.MULTILINE)) == set(DEFAULTS)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_what_runs_where(
         assert "runs on the CPU although this machine has GPU7 (a card): say n_gpu_layers=-1" in caplog.text
         with load(tiny_target, n_gpu_layers=-1) as llm:
             n = tiny_target.n_layer + 1
-            assert f"target {n} of {n} layers (with the output's) on GPU7" in llm.where
-            assert llm.where in caplog.text
+            assert f"target {n} of {n} layers (with the output's) on GPU7" in llm.loaded.where
+            assert llm.loaded.where in caplog.text
 
 
 def test_verbose_shows_the_log(tiny_target: Any, capsys: pytest.CaptureFixture[str]) -> None:

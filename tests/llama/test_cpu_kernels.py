@@ -36,8 +36,8 @@ needs_kernel = pytest.mark.skipif(not _core.cpu_kernel_names(), reason="no kerne
 @needs_kernel
 def test_logits_are_those_of_ggml(pair: tuple[str, str]) -> None:
     with closing(load(pair, "on", logits_all=True)) as ours, closing(load(pair, "off", logits_all=True)) as ggml:
-        assert "matrices by q4_0x8/" in ours.where
-        assert "matrices by" not in ggml.where
+        assert "matrices by q4_0x8/" in ours.loaded.where
+        assert "matrices by" not in ggml.loaded.where
         tokens = ours.tokenize(TEXT)
         for n in (1, 2, 3, 4, 7, 16, len(tokens)):
             assert_same_logits(ours, ggml, tokens[:n])
@@ -65,7 +65,7 @@ def test_logits_of_experts_are_those_of_ggml(tmp_path: Path) -> None:
     ):
         # q, k, v, o and three of the experts in each of three layers, and what makes the logits
         n_matrices = 3 * (4 + 3)
-        found = sum(int(part.split()[0]) for part in ours.where.split("; ") if "matrices by q4_0x8/" in part)
+        found = sum(int(part.split()[0]) for part in ours.loaded.where.split("; ") if "matrices by q4_0x8/" in part)
         assert found >= n_matrices
         for n in (1, 2, 5, 16):
             assert_same_logits(ours, ggml, list(range(20, 20 + n)))
@@ -77,7 +77,7 @@ def test_the_head_drafts_with_them(pair: tuple[str, str]) -> None:
     texts, lengths = [], []
     for cpu_kernels in ("on", "off"):
         with closing(load(pair, cpu_kernels, draft_n_max=4, draft_type="q4_0")) as llm:
-            assert ("of the head by q4_0x8/" in llm.where) == (cpu_kernels == "on")
+            assert ("of the head by q4_0x8/" in llm.loaded.where) == (cpu_kernels == "on")
             texts.append(llm(TEXT.decode(), max_tokens=24, temperature=0)["choices"][0]["text"])
             lengths.append(llm.last_stats.mean_acceptance_length)
     assert texts[0] == texts[1]
@@ -115,7 +115,7 @@ def test_nothing_to_compute_is_said(tiny_target: Any, monkeypatch: pytest.Monkey
     """On a processor for which there is no kernel."""
     monkeypatch.setattr("llama_cpp_eagle3.cpu_kernels.cpu_kernel_names", list)
     with closing(Eagle3Llama(tiny_target.path, cpu_kernels="on", n_ctx=64, verbose=False)) as llm:
-        assert "ggml's own kernels alone: no weight" in llm.where
+        assert "ggml's own kernels alone: no weight" in llm.loaded.where
 
 
 def test_unknown_value(tiny_target: Any) -> None:

@@ -39,7 +39,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: Able, options: dict) -> No
     plain = load_plain(pair.target)
     with load(pair.target, pair.drafter, **options) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
-        assert "dflash, 6 tokens in one pass" in llm._loaded.description
+        assert "dflash, 6 tokens in one pass" in llm.loaded.description
         if llm.draft == "auto":
             cheap_rows(llm)  # else what it does depends on the machine
         for prompt in prompts(3):

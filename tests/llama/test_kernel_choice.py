@@ -101,14 +101,14 @@ def test_what_is_faster_is_used_kept_and_said(
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
     for _ in range(2):
         with closing(load(target)) as llm:
-            assert said in llm.where
-            assert said in llm.cpu_kernels_used
+            assert said in llm.loaded.where
+            assert said in llm.loaded.cpu_kernels_used
     assert asked.count([KERNEL]) == 1  # the second time it was known
     assert [path.suffix for path in folder.iterdir()].count(".json") >= 1
     with closing(load(target, cpu_kernels="on")) as llm:
-        assert f"matrices by {KERNEL};" in llm.where + ";"
+        assert f"matrices by {KERNEL};" in llm.loaded.where + ";"
     with closing(load(target, cpu_kernels="off")) as llm:
-        assert "cpu_kernels is off" in llm.where
+        assert "cpu_kernels is off" in llm.loaded.where
     assert asked.count([KERNEL]) == 1
     main(["calibrate", target, "--seconds", "0.1", "-t", "2", "-c", "64"])
     out = capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_what_a_busy_machine_says_is_not_kept(
 ) -> None:
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: times})
     with closing(load(target)) as llm:
-        assert f"matrices by {KERNEL} (not measured, since the machine was busy)" in llm.where
+        assert f"matrices by {KERNEL} (not measured, since the machine was busy)" in llm.loaded.where
     assert not folder.exists()
 
 
@@ -168,7 +168,7 @@ def test_small_models_are_not_measured(tmp_path: Path, folder: Path, monkeypatch
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: pytest.fail("measured"))
     write_target(tmp_path / "small.gguf", Shape(3, 64, 128, 2, 2, 300, 64, 64), "Q4_0")
     with closing(load(str(tmp_path / "small.gguf"))) as llm:
-        assert f"matrices by {KERNEL}" in llm.where
+        assert f"matrices by {KERNEL}" in llm.loaded.where
 
 
 def test_off_limits_nothing() -> None:

@@ -37,7 +37,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(path: Path, options: dict) -> No
     plain = load_plain(path)
     with load(path, **options) as llm:
         assert llm.draft_sources == ("mtp", "ngram")
-        assert "block for multi-token prediction" in llm._loaded.description
+        assert "block for multi-token prediction" in llm.loaded.description
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
         if llm.draft == "auto":  # what it does depends on the machine
@@ -53,7 +53,7 @@ def test_of_several_blocks_the_first_one_drafts(folder: Path, options: dict) -> 
     plain = load_plain(path)
     texts = prompts(4, seed=4)
     with load(path, n_parallel=2, kv_unified=True, **options) as llm:
-        assert "(the first of 3 blocks)" in llm._loaded.description
+        assert "(the first of 3 blocks)" in llm.loaded.description
         outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
         for prompt, output in zip(texts, outputs, strict=True):
             is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
@@ -145,7 +145,7 @@ def test_a_block_in_a_file_of_its_own(folder: Path, row: str, options: dict) -> 
     options = options | {"draft_type_k": 0, "draft_type_v": 0}
     with load(whole, **options) as own, load(target, block, **options) as apart:
         assert apart.draft_sources == ("mtp", "ngram")
-        assert f"prediction '{block}'" in apart._loaded.description
+        assert f"prediction '{block}'" in apart.loaded.description
         for prompt in prompts(2):
             text = take(own, prompt, N_TOKENS)
             assert take(apart, prompt, N_TOKENS) == text

@@ -50,8 +50,8 @@ def test_told_at_load(pair: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "llama_cpp_eagle3")
     with closing(load(target, head, draft_n_max=5, verbose=True, **OPTIONS)) as llm:
         assert llm.target.rollback_kind == KINDS[arch]
-        assert llm.n_state_bytes > 1000
-        line = f"rejected tokens go by {KINDS[arch]}, {llm.n_state_bytes} bytes of state per sequence"
+        assert llm.loaded.n_state_bytes > 1000
+        line = f"rejected tokens go by {KINDS[arch]}, {llm.loaded.n_state_bytes} bytes of state per sequence"
         assert line in caplog.text
         n_rs_seq = llama_cpp.llama_cpp._lib.llama_n_rs_seq
         n_rs_seq.argtypes, n_rs_seq.restype = (llama_cpp.llama_context_p_ctypes,), llama_cpp.ctypes.c_uint32

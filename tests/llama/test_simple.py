@@ -44,7 +44,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: list[str], options: dict) 
         assert llm.draft_sources == ("simple", "ngram")
         assert isinstance(llm.drafter, SimpleDrafter)
         assert llm.tap is None
-        assert f"the small model '{small}'" in llm._loaded.description
+        assert f"the small model '{small}'" in llm.loaded.description
         for prompt in prompts(3):
             is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
         if llm.draft == "auto":  # what it does depends on the machine

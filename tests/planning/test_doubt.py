@@ -93,13 +93,13 @@ def test_a_busy_machine_is_told_and_no_doubtful_value_kept(
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", lambda *_: BUSY)
     with auto() as llm, caplog.at_level(logging.DEBUG, "llama_cpp_eagle3"):
         llm.calibrate()
-        assert load_costs(llm.costs_key()) is None
-        assert 4 not in load_part(llm.costs_key()).target
+        assert load_costs(llm.loaded.costs_key()) is None
+        assert 4 not in load_part(llm.loaded.costs_key()).target
         assert "the machine was busy meanwhile (4 rows of the target took" in caplog.text
         assert llm.planner.costs[0].measured[4] == 2200.0
     # what was kept by an older version is not believed
     with auto() as llm:
-        key = llm.costs_key()
+        key = llm.loaded.costs_key()
         path = save_costs(key, BUSY)
         assert path is not None
         assert load_costs(key) is None
@@ -146,7 +146,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
     told = Costs({n: 1400.0 * n for n in (1, 2, 4, 8)}, GOOD.draft_begin, GOOD.draft_step)
     assert told.doubt == ""
     with auto() as llm:
-        key = llm.costs_key()
+        key = llm.loaded.costs_key()
         save_costs(key, told)
         llm.calibrate()
         assert not llm.planner.can_pay()
@@ -168,7 +168,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
 def test_why_nothing_is_drafted(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     never = Costs({n: 1e3 * n for n in (1, 2, 4, 8)}, {1: 1e3, 16: 2e4}, {1: 1e3, 8: 8e3})
     with auto() as llm:
-        save_costs(llm.costs_key(), never)
+        save_costs(llm.loaded.costs_key(), never)
         for _ in range(2):
             take(llm, [1, 2, 3], 20)
         stats = llm.last_stats
@@ -187,7 +187,7 @@ def test_why_nothing_is_drafted(auto: Callable[..., Any], caplog: pytest.LogCapt
 
 def test_a_head_that_is_always_wrong(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, draft="auto")) as llm:
-        save_costs(llm.costs_key(), GOOD)
+        save_costs(llm.loaded.costs_key(), GOOD)
         take(llm, [1, 2, 3], 400)
         take(llm, [1, 2, 3], 12)
         assert llm.last_stats.drafts > 0 or "accepted too rarely" in llm.last_stats.why_not_drafted
@@ -212,7 +212,7 @@ def test_one_key_for_the_command_and_the_class(perfect_pair: Any, monkeypatch: p
     target, head = perfect_pair
     assert main(["calibrate", target.path, "-md", head.path]) == 0
     with closing(Eagle3Llama(target.path, head.path, verbose=False)) as llm:
-        assert load_costs(llm.costs_key()) == GOOD
+        assert load_costs(llm.loaded.costs_key()) == GOOD
         llm.calibrate()
         assert asdict(GOOD)["target"] == llm.planner.costs[0].measured
     monkeypatch.setattr("llama_cpp_eagle3.cli.calibrate.measure_types", lambda *_: BUSY)

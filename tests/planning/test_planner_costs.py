@@ -29,7 +29,7 @@ def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
 
 
 def costs_of(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
-    return planning.costs_of(llm.engine, llm.head, llm.costs_key(), seconds)
+    return planning.costs_of(llm.engine, llm.head, llm.loaded.costs_key(), seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_without_a_head(tiny_target: Any) -> None:
     with closing(load(tiny_target)) as llm:
         for seconds in (0.1, 1.0, 3.0):  # doubtful values of a busy machine are measured again
             costs = costs_of(llm, seconds)
-            if load_costs(llm.costs_key()) is not None:
+            if load_costs(llm.loaded.costs_key()) is not None:
                 break
         assert costs.draft_begin == costs.draft_step == {}
         assert costs_of(llm) == costs
@@ -130,10 +130,10 @@ def test_without_a_head(tiny_target: Any) -> None:
 def test_measured_once(llm: Eagle3Llama, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds in (0.1, 1.0, 3.0):  # what is measured while much else runs is not kept
         costs = costs_of(llm, seconds)
-        if load_costs(llm.costs_key()) is not None:
+        if load_costs(llm.loaded.costs_key()) is not None:
             break
     (file,) = cache.rglob("*.json")
-    assert file == costs_path(llm.costs_key())
+    assert file == costs_path(llm.loaded.costs_key())
     monkeypatch.setattr("llama_cpp_eagle3.planning.setup.measure", None)
     llm.eval([1, 2, 3])  # nothing is measured, so it need not be empty
     assert costs_of(llm) == costs
@@ -182,7 +182,7 @@ def test_measuring_ends_at_its_limit(
             # something is found out in any case: the draft's costs take two passes, a target's row one
             assert slept - before + perf_counter() - start - 2 * row_seconds < max(20.0, 2 * row_seconds)
             assert "about 2 s, at most 20 s behind the first pass" in caplog.text
-            costs = load_costs(llm.costs_key())
+            costs = load_costs(llm.loaded.costs_key())
             assert (llm.planner is None) == (costs is None)
             assert ("measuring further" in caplog.text) == (n_runs > 1)
         if costs is not None:
@@ -208,10 +208,10 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
         {"draft_target_layers": [0, 1, 3]},
     ):
         with closing(load(tiny_target, tiny_head, **options)) as llm:
-            keys.append(costs_path(llm.costs_key()))
-            assert costs_path(llm.costs_key()) == keys[-1]
+            keys.append(costs_path(llm.loaded.costs_key()))
+            assert costs_path(llm.loaded.costs_key()) == keys[-1]
     with closing(load(tiny_target)) as llm:
-        keys.append(costs_path(llm.costs_key()))
+        keys.append(costs_path(llm.loaded.costs_key()))
     assert len(set(keys)) == len(keys)
 
 

@@ -1,0 +1,97 @@
+"""Sampling arguments of Llama's methods, as the engine's `Sampling`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import LlamaGrammar
+
+from .chat import grammar_text
+from .engine import Rng, Sampling
+
+_TO_SAMPLING = (
+    *("top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty", "presence_penalty"),
+    *("mirostat_mode", "mirostat_tau", "mirostat_eta", "ignore_eos"),
+)
+
+
+class SamplingArguments(TypedDict, total=False):
+    """Names, types and defaults are those of `Llama.create_completion`, where it has them.
+
+    Attributes:
+        seed: of the sampler. Default: the model's.
+        rng: the generator that samples, see `Sampling.rng`. Default: the model's.
+        temperature: 0 = greedy.
+        top_k: sample one of the k most probable tokens; 0 = of all.
+        top_p: of the most probable ones that have this share of the probability together.
+        min_p: of those that are at least this share as probable as the most probable one.
+        typical_p: of those whose information is nearest to the expected one, with this share together; 1 = of all.
+        repeat_penalty: divides (or multiplies) logits of tokens that the text has; 1 = none.
+        frequency_penalty: subtracted from a token's logit as often as the text has it.
+        presence_penalty: subtracted once from logits of tokens that the text has.
+        tfs_z: ignored, as by Llama.
+        mirostat_mode: 1 or 2: sample by mirostat in place of the four options from top_k on.
+        mirostat_tau: surprise that mirostat aims at, in bits.
+        mirostat_eta: its learning rate.
+        logits_processor: functions of (tokens of the text, logits float32 (n_vocab,)) that return logits.
+        grammar: which the text follows.
+        logit_bias: token -> what is added to its logit.
+        ignore_eos: never sample a token that ends the text.
+    """
+
+    seed: int | None
+    rng: Rng | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    tfs_z: float
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logits_processor: Sequence[Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]]] | None
+    grammar: LlamaGrammar | None
+    logit_bias: Mapping[int, float] | None
+    ignore_eos: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """How a model samples where a call does not say it."""
+
+    seed: int
+    rng: Rng
+    penalty_last_n: int
+
+    def sampling(self, arguments: Mapping[str, Any]) -> Sampling:
+        """The engine's sampling.
+
+        Args:
+            arguments: `SamplingArguments`, and any other arguments of a method, which are ignored.
+
+        Raises:
+            ValueError: a value cannot work.
+        """
+        options = {name: arguments[name] for name in _TO_SAMPLING if name in arguments}
+        if arguments.get("grammar") is not None:
+            options["grammar"], options["grammar_root"] = grammar_text(arguments["grammar"])
+        temperature = arguments.get("temperature", arguments.get("temp"))  # `generate` and `sample` call it temp
+        if temperature is not None:
+            options["temperature"] = temperature
+        seed = arguments.get("seed")
+        return Sampling(
+            seed=self.seed if seed is None else seed,
+            rng=arguments.get("rng") or self.rng,
+            penalty_last_n=self.penalty_last_n,
+            logit_bias=arguments.get("logit_bias") or {},
+            logits_processors=list(arguments.get("logits_processor") or ()),
+            **options,
+        )
