@@ -138,6 +138,12 @@ class LoadGuard:
     def asserted(self) -> bool:
         """Whether that was an assertion."""
 
+def read_arch(path: str) -> str:
+    """Read the architecture that a GGUF file names; empty if it names none.
+
+    Raises ModelFileError if it is no GGUF file.
+    """
+
 def check_header(path: str, overrides: Mapping[str, bool | int | float | str] = ...) -> int:
     """Check the numbers in a model's header against each other, as llama.cpp's loader asserts them, its vocabulary and
     the other files of a split model. Raises ModelFileError; returns how many bytes the header takes."""
@@ -560,6 +566,11 @@ class Drafter:
     @property
     def cpu_kernels(self) -> dict[str, int]:
         """[name of a kernel]: own weights that it computes."""
+    @property
+    def matrices(self) -> list[int]:
+        """Addresses of the ggml tensors that it multiplies by, but for those of the target."""
+    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
+        """Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most."""
     def process(
         self,
         tap: FeatureTap | None,
@@ -722,11 +733,6 @@ class Eagle3Drafter(Drafter):
         n_threads: int = 1,
         n_batch: int = 512,
     ) -> None: ...
-    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most."""
-    @property
-    def matrices(self) -> list[int]:
-        """Addresses of the ggml tensors that the head multiplies by, but for those of the target."""
     @property
     def head(self) -> Head: ...
     @property
@@ -770,8 +776,6 @@ class MtpDrafter(Drafter):
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
-    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
 
 class SimpleDrafter(Drafter):
     """A small model of the target's vocabulary, which reads tokens alone.
@@ -792,8 +796,6 @@ class SimpleDrafter(Drafter):
         n_seq_max: int = 1,
         n_outputs_max: int = 1,
     ) -> None: ...
-    def use_cpu_kernels(self, matrices: Sequence[int], n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply these of its weights by our kernels, [name]: rows of an operation, at most."""
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
         """float32, of the last row that was computed to draft behind it: those of tokens that both models have."""
@@ -835,12 +837,6 @@ class DflashFile:
     def n_draft_max(self) -> int:
         """Tokens of a draft, at most."""
 
-def is_dflash(path: str) -> bool:
-    """Whether a GGUF file is a block drafter.
-
-    Raises ModelFileError if it is no GGUF file.
-    """
-
 def read_dflash(path: str) -> DflashFile:
     """Read the header of a block drafter.
 
@@ -858,11 +854,6 @@ class DflashDrafter(Drafter):
     def __init__(
         self, file: DflashFile, model: int, ctx: int, model_tgt: int, *, n_ctx: int, n_seq_max: int = 1
     ) -> None: ...
-    def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
-        """Have the CPU multiply the drafter's own weights by these kernels, [name]: rows of an operation, at most."""
-    @property
-    def matrices(self) -> list[int]:
-        """Addresses of the ggml tensors that it multiplies by, but for those of the target."""
     @property
     def file(self) -> DflashFile: ...
     @property

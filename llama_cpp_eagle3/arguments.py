@@ -12,6 +12,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from ._core import NgramStore
+from .drafters import DraftSource
 from .media import AllowHttp
 
 
@@ -69,7 +70,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
 
     draft_model_path: str | os.PathLike[str] | None
     draft: Literal["auto", "chain", "tree"] | None
-    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]] | None
+    draft_sources: Sequence[DraftSource] | None
     draft_n_max: int | None
     draft_ngram_n_max: int | None
     draft_ngram_store: NgramStore | bool

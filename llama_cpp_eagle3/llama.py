@@ -31,6 +31,8 @@ from .batch import BatchResult, BatchRun, BatchStream, make_requests, progress_b
 from .chat import ChatTemplates, grammar_text
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
+from .drafters import DraftSource, kind_of
+from .drafters.mtp import has_block
 from .engine import DraftSettings, Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
 from .engine import Sequence as EngineSequence
 from .errors import ContextFullError, Eagle3Error, ModelFileError
@@ -43,9 +45,7 @@ from .log import tell
 from .media import AllowHttp, Projector, hook_handler
 from .model_file import check_file, file_errors, guard_tokenizer
 from .model_options import ModelOptions
-from .mtp import has_block
 from .options import DraftOptions, cache_types, check_values, set_defaults
-from .pair import draft_kind
 from .state import Eagle3State, check_state
 from .stats import Stats
 
@@ -87,7 +87,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # how to draft, see the constructor
     draft: str
-    draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]]
+    draft_sources: Sequence[str]
     draft_n_max: int
     draft_ngram_n_max: int
     draft_n_min: int
@@ -102,7 +102,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         draft_model_path: str | os.PathLike[str] | None = None,
         *,
         draft: Literal["auto", "chain", "tree"] | None = None,
-        draft_sources: Sequence[Literal["eagle3", "mtp", "simple", "dflash", "ngram"]] | None = None,
+        draft_sources: Sequence[DraftSource] | None = None,
         draft_n_max: int | None = None,
         draft_ngram_n_max: int | None = None,
         draft_ngram_store: NgramStore | bool = False,
@@ -214,7 +214,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         no_block = draft_target_layers is not None or any(
             llama_options.get(name) for name in ("draft_model", "embedding", "vocab_only")
         )
-        kind = draft_kind(os.path.expanduser(os.fspath(draft_model_path or "")))
+        kind = kind_of(os.path.expanduser(os.fspath(draft_model_path or "")))
         draft_options = DraftOptions.of(given, has_block=not no_block and has_block(path), draft_kind=kind)
         check_names("Eagle3Llama", llama_options)
         options: dict[str, Any] = {**llama_options, **cache_types(llama_options)}
@@ -245,9 +245,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             more = ModelOptions.of(given)
             self._loading = Loading(path, draft_options, rpc_servers, more, vocab_only=vocab_only, progress=progress)
             check_file(path, options, checked)
-            if self._loading.uses_small_model or self._loading.block_drafter is not None:
-                assert draft_options.model_path is not None
-                check_file(draft_options.model_path, {}, checked)
+            draft_file = self._loading.draft_file
+            if draft_file is not None and draft_file.is_model:
+                check_file(draft_file.path, {}, checked)
             with file_errors(path):
                 super().__init__(path, **options)
             self.draft_model = draft_model
@@ -266,7 +266,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         loaded = self._loaded_model = LoadedModel(
             self,
             self._loading,
-            block_required=given["draft_sources"] is not None or given["draft_model_path"] is not None,
+            draft_required=given["draft_sources"] is not None or given["draft_model_path"] is not None,
             ngram_store=given["draft_ngram_store"],
             prefill_budget=given["prefill_budget"],
             prefix_cache_bytes=given["prefix_cache_bytes"],
@@ -288,11 +288,8 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
                 placeholder=given["media_placeholder"],
             )
             self._log(self._projector.describe())
-            if self._loading.uses_small_model:
-                self._log(
-                    "the small model that drafts sees placeholder tokens in place of images and sounds: it knows "
-                    "nothing of what they show"
-                )
+            if self._loading.draft_file is not None and self._loading.draft_file.of_media:
+                self._log(self._loading.draft_file.of_media)
         if self.draft == "auto":
             loaded.use_stored_type()
 

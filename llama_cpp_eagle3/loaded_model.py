@@ -12,6 +12,7 @@ from llama_cpp import Llama
 
 from ._core import FeatureTap, NgramStore, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
 from .errors import IncompatibleDraftError, ModelFileError
 from .head import Head
@@ -36,7 +37,7 @@ class LoadedModel:
         llm: Llama,
         loading: Loading,
         *,
-        block_required: bool,
+        draft_required: bool,
         ngram_store: NgramStore | bool,
         prefill_budget: int | None,
         prefix_cache_bytes: int,
@@ -47,7 +48,7 @@ class LoadedModel:
         Args:
             llm: has loaded the target.
             loading: what it was loaded with.
-            block_required: raise the error if the target's own block cannot draft; else go on without it.
+            draft_required: raise the error if what drafts cannot be loaded; else go on without it.
             ngram_store: see `Eagle3Llama`, as the following two.
             prefill_budget: see there.
             prefix_cache_bytes: see there.
@@ -64,7 +65,7 @@ class LoadedModel:
         self._has_explained = False
         with file_errors(llm.model_path):
             target = loading.make_target(llm.ctx, llm.model, log)
-        self.head = self._load_head(target, llm.n_batch, block_required) if loading.has_head else None
+        self.head = self._load_head(target, draft_required)
         """The head; None without one."""
         self.engine = Engine(
             target,
@@ -90,27 +91,34 @@ class LoadedModel:
             self.close()
             raise
 
-    def _load_head(self, target: Target, n_batch: int, block_required: bool) -> Head | None:
-        # the functions below must not hold self, which would keep itself alive
-        loading, log, model, params = self._loading, self._log, self._model, self._context_params
-        n_ctx, n_threads = target.n_ctx, self._n_threads
-        if loading.block_drafter is not None:
-            ctx, model_params = self._ctx, self._model_params
-            return Head(lambda _: loading.make_dflash_drafter(ctx, model_params, params, target, log), None)
-        if loading.uses_small_model:
-            return Head(lambda _: loading.make_small_drafter(model, params, target, log), None)
-        if not loading.uses_block:
-            return Head(
-                lambda draft_type: loading.make_drafter(model, n_ctx, n_threads, n_batch, draft_type, log),
-                loading.draft.type,
-            )
-        try:
-            return Head(lambda _: loading.make_block_drafter(model, params, target, log), None)
+    def _load_head(self, target: Target, draft_required: bool) -> Head | None:
+        loading, log, file, params = self._loading, self._log, self._loading.draft_file, self._context_params
+        if file is None:
+            return None
+        draft = loading.draft
+        place = LoadedTarget(
+            model=self._model,
+            ctx=self._ctx,
+            model_params=self._model_params,
+            context_params=params,
+            n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))),
+            n_ctx=target.n_ctx,
+            n_seq=draft.n_parallel,
+            is_pooled=draft.is_pooled,
+            has_trees=target.n_leaves_max > 1,
+            n_threads=draft.n_threads or max(1, int(params.n_threads)),
+            n_gpu_layers=draft.n_gpu_layers,
+            device=loading.draft_device,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+        )
+        try:  # the function must not hold self, which would keep itself alive
+            return Head(lambda draft_type: loading.make_drafter(place, draft_type, log), draft.type)
         except (IncompatibleDraftError, ModelFileError) as e:
-            if block_required:
+            if draft_required:
                 raise
-            loading.drop_block()
-            log(f"the target's own block for multi-token prediction does not draft: {e}")
+            loading.drop_draft()
+            log(f"the {file.describe()} does not draft: {e}")
             return None
 
     def _tell(self) -> None:
@@ -133,30 +141,18 @@ class LoadedModel:
 
     @property
     def description(self) -> str:
-        """One line on the head that was loaded."""
-        draft, pair, tap, target = self._loading.draft, self._loading.pair, self._loading.tap, self.engine.target
+        """One line on what was loaded to draft."""
+        pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
+        assert pair.draft is not None
         drafter = self.head.drafter
-        if pair.block_drafter is not None:
-            file, why = pair.block_drafter, ""
-            name = f"draft '{file.path}' (block drafter {file.kind}, {file.block_size} rows)"
-        elif pair.small is not None:
-            name, why = f"draft by the small model '{draft.model_path}' ({pair.small.arch})", ""
-        elif pair.head is None:
-            block, name = pair.target, "draft by the target's own block for multi-token prediction"
-            if pair.block is not None:
-                block, name = pair.block, f"draft by the block for multi-token prediction '{draft.model_path}'"
-            why = f"the first of {block.n_layer_nextn} blocks" if block.n_layer_nextn > 1 else ""
-        else:
-            name = f"draft '{draft.model_path}' ({pair.head.dialect})"
-            why = "draft_target_layers" if draft.target_layers else pair.head.boundaries_why
         reads = "reads tokens alone"
         if tap is not None and drafter.n_embd_feat:
             reads = f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
         return (
-            f"{name} on {drafter.device}, {reads}"
-            + (f" ({why})" if why else "")
+            f"draft by the {pair.draft.describe()}, on {drafter.device}, {reads}"
+            + (f" ({pair.draft.note})" if pair.draft.note else "")
             + f"; rejected tokens go by {target.rollback_kind}"
             + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
         )
@@ -205,7 +201,7 @@ class LoadedModel:
         has_accelerator = bool(local_accelerators()) or loading.servers is not None
         return {
             "target": fingerprint(loading.model_path),
-            "draft": loading.pair_id[1] if loading.has_head else None,
+            "draft": loading.pair_id[1] or None,
             "lora_path": self._lora_path and fingerprint(self._lora_path),
             "boundaries": None if tap is None else tap.boundaries,
             "tap": None if tap is None else tap.kind,

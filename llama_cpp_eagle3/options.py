@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .engine import DraftSource
+from .drafters import KINDS, NGRAM, DrafterFile, DraftSource, MtpBlock, kind_of_source
+from .drafters.eagle3 import Eagle3Head
 from .ggml_types import CACHE_TYPES, FLOAT_TYPES, WEIGHT_TYPES, type_id
 
 if TYPE_CHECKING:
     from .arguments import Eagle3LlamaOptions
 
+DrafterKind = type[DrafterFile]
+
 MODES = ("auto", "chain", "tree")
-SOURCES = ("eagle3", "mtp", "simple", "dflash", "ngram")
+SOURCES = (*(kind.source for kind in KINDS), NGRAM)
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
-_N_MAX_AUTO: dict[DraftSource | None, int] = {"dflash": 16}  # a block is one pass, however long
 _N_CTX_MAX = 2**31 - 1
 _N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 
@@ -31,8 +33,10 @@ class DraftOptions:
     """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
 
     model_path: str | None
+    kind: DrafterKind | None
+    """What drafts with weights."""
     mode: str
-    sources: tuple[DraftSource, ...]
+    sources: tuple[str, ...]
     n_max: int
     ngram_n_max: int
     n_min: int
@@ -52,7 +56,11 @@ class DraftOptions:
 
     @classmethod
     def of(
-        cls, arguments: Eagle3LlamaOptions, *, has_block: bool = False, draft_kind: DraftSource = "eagle3"
+        cls,
+        arguments: Eagle3LlamaOptions,
+        *,
+        has_block: bool = False,
+        draft_kind: DrafterKind = Eagle3Head,
     ) -> DraftOptions:
         """The constructor's arguments, with the defaults of those that are None.
 
@@ -68,16 +76,17 @@ class DraftOptions:
         tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
-        own: DraftSource | None = "mtp" if has_block else None
-        if path is not None:
-            own = draft_kind
-        chosen = _sources(arguments["draft_sources"], own, is_auto=draft == "auto")
+        kind = draft_kind if path is not None else MtpBlock if has_block else None
+        chosen = _sources(arguments["draft_sources"], kind, has_file=path is not None, is_auto=draft == "auto")
+        if path is None:
+            kind = MtpBlock if MtpBlock.source in chosen else None
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
             model_path=path,
+            kind=kind,
             mode=mode,
             sources=chosen,
-            n_max=(_N_MAX_AUTO.get(own, 8) if mode == "auto" else 3) if n_max is None else n_max,
+            n_max=_n_max(kind, mode) if n_max is None else n_max,
             ngram_n_max=(n_max or _N_MAX_TEXT) if ngram_n_max is None else ngram_n_max,
             n_min=n_min,
             p_min=p_min,
@@ -98,12 +107,21 @@ class DraftOptions:
     @property
     def has_model(self) -> bool:
         """Whether a head, a block of the target, or a small model is loaded to draft."""
-        return self.model_path is not None or "mtp" in self.sources
+        return self.kind is not None
+
+    @property
+    def uses_own_block(self) -> bool:
+        """Whether the target's own block for multi-token prediction drafts."""
+        return self.kind is MtpBlock and self.model_path is None
+
+    def without_model(self) -> DraftOptions:
+        """The same with nothing that drafts with weights."""
+        return replace(self, kind=None, model_path=None, sources=tuple(s for s in self.sources if s == NGRAM))
 
     @property
     def drafts(self) -> bool:
         """Whether anything may be drafted."""
-        return self.model_path is not None or bool(self.sources)
+        return self.kind is not None or bool(self.sources)
 
     @property
     def n_rows(self) -> int:
@@ -133,27 +151,34 @@ def _mode(mode: str | None, chain: bool, tree: bool) -> str:
     return "tree" if tree else "chain" if chain else "auto"
 
 
+def _n_max(kind: DrafterKind | None, mode: str) -> int:
+    if mode != "auto":
+        return 3
+    return DrafterFile.n_max_auto if kind is None else kind.n_max_auto
+
+
 def _sources(
-    sources: Sequence[DraftSource] | None, own: DraftSource | None, *, is_auto: bool
-) -> tuple[DraftSource, ...]:
+    sources: Sequence[DraftSource] | None, kind: DrafterKind | None, *, has_file: bool, is_auto: bool
+) -> tuple[str, ...]:
     """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source.
 
-    own: the model that drafts, if there is one.
+    kind: what drafts with weights, if there is something; has_file: which was given.
     """
     if sources is None:
-        return (own, "ngram") if own is not None else ("ngram",) if is_auto else ()
+        return (kind.source, NGRAM) if kind is not None else (NGRAM,) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    given = {"eagle3": "a head", "simple": "a small model", "dflash": "a block drafter"}
-    for name in given.keys() | {"mtp"}:
-        if name in sources and own in given and own != name:
+    for name in sources:
+        if name == NGRAM or (kind is not None and name == kind.source):
+            continue
+        if has_file and kind is not None:
             raise ValueError(
-                f"draft_sources names {name!r}, but {given[own]} is given as draft_model_path: drop one of them"
+                f"draft_sources names {name!r}, but a {kind.title} is given as draft_model_path: drop one of them"
             )
-    for name in ("simple", "dflash"):
-        if name in sources and own != name:
-            raise ValueError(f"draft_sources names {name!r}, but no {given[name][2:]} is given as draft_model_path")
-    return tuple(source for source in sources if source != "eagle3" or own == "eagle3")
+        if (asked := kind_of_source(name)).needs_file:
+            raise ValueError(f"draft_sources names {name!r}, but no {asked.title} is given as draft_model_path")
+    # ("eagle3", "ngram") is for files with and without a head; without a block, "mtp" is refused when it is looked for
+    return tuple(name for name in sources if name != Eagle3Head.source or kind is Eagle3Head)
 
 
 def default_threads() -> int:
@@ -234,22 +259,16 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
-    has_model_file = draft.model_path is not None and {"mtp", "simple"} & set(draft.sources)
-    if has_model_file and (draft.type is not None or draft.target_layers is not None):
-        raise ValueError(
-            "draft_type and draft_target_layers are for heads: a small model and a block ('mtp') have the types of "
-            "their files, and are told what to read"
-        )
-    for_heads = (draft.type, draft.target_layers, draft.device)
-    if draft.model_path is None and any(value is not None for value in for_heads):
+    assert draft.kind is not None
+    if draft.model_path is None and any(v is not None for v in (draft.type, draft.target_layers, draft.device)):
         raise ValueError(
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"
         )
-    if "dflash" in draft.sources and (draft.type is not None or draft.target_layers is not None):
+    if not draft.kind.takes_head_options and (draft.type is not None or draft.target_layers is not None):
         raise ValueError(
-            "draft_type and draft_target_layers are for heads: a block drafter has the types that its file has, which "
-            "names the target's layers too"
+            f"draft_type and draft_target_layers are for heads: a {draft.kind.title} has the types of its file, which "
+            "says what it reads"
         )
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:

@@ -7,155 +7,54 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._core import DflashFile, Head, TargetInfo, compare_tokens, is_dflash, read_dflash, read_head, read_target
-from .engine import DraftSource
-from .errors import IncompatibleDraftError, ModelFileError
-from .mtp import check_block
-from .simple import check_model
+from ._core import TargetInfo, read_target
+from .drafters import DrafterFile, MtpBlock, kind_of
+from .drafters.fit import check_boundaries, check_generates
+from .errors import ModelFileError
 
 _SAMPLE_BYTES = 1 << 16
-_HEADS = ("eagle3", "eagle3-ext")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what reads its hidden states."""
+    """A target and what drafts for it."""
 
     target: TargetInfo
-    head: Head | None
+    draft: DrafterFile | None
     boundaries: tuple[int, ...]
-    small: TargetInfo | None = None
-    """A small model that drafts in place of a head."""
-    block: TargetInfo | None = None
-    """A block for multi-token prediction in a file of its own."""
-    block_drafter: DflashFile | None = None
+    """What is read of the target."""
 
 
-def draft_kind(path: str) -> DraftSource:
-    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains."""
-    try:
-        if is_dflash(path):
-            return "dflash"
-        info = read_target(path)
-    except ModelFileError:
-        return "eagle3"
-    if info.arch in _HEADS:
-        return "eagle3"
-    return "simple" if info.has_trunk else "mtp"
-
-
-def check_pair(model_path: str, draft_model_path: str | None, draft_target_layers: Sequence[int] | None = None) -> Pair:
+def check_pair(
+    model_path: str,
+    draft_model_path: str | None,
+    draft_target_layers: Sequence[int] | None = None,
+    *,
+    uses_own_block: bool = False,
+) -> Pair:
     """Read both headers and check that they fit.
+
+    uses_own_block: without a draft, the target's own block for multi-token prediction drafts.
 
     Raises:
         ModelFileError: one of the files cannot be read or is not what it should be.
         IncompatibleDraftError: the two do not belong together.
     """
     target = read_target(model_path)
-    if target.arch in _HEADS:
-        raise ModelFileError(f"'{model_path}' is an EAGLE-3 head, not a target: give it as draft_model_path")
-    if target.arch == "dflash":
-        raise ModelFileError(f"'{model_path}' is a block drafter, not a target: give it as draft_model_path")
-    if not target.has_trunk:
-        raise ModelFileError(
-            f"'{model_path}' is a block for multi-token prediction alone, not a target: give it as draft_model_path"
-        )
-    small = block = None
-    kind = None if draft_model_path is None else draft_kind(draft_model_path)
-    if draft_model_path is not None and kind == "dflash":
-        return _check_block_drafter(model_path, target, read_dflash(draft_model_path))
-    if draft_model_path is not None and kind == "mtp":
-        block, draft_model_path = check_block(model_path, target, draft_model_path), None
-    if draft_model_path is not None and kind == "simple":
-        if target.why_no_text:
-            raise IncompatibleDraftError(
-                f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_text}. "
-                "Load it without a draft, or use a model that generates text."
-            )
-        small, draft_model_path = check_model(model_path, draft_model_path), None
-    head = None if draft_model_path is None else read_head(draft_model_path)
-    if draft_target_layers is not None:
-        boundaries = tuple(int(b) for b in draft_target_layers)
-    elif head is not None:
-        # without auxiliary hidden states a head reads the target's final normed one
-        boundaries = tuple(head.boundaries) if head.use_aux_hidden_state else (target.n_layer + 1,)
-    else:
-        boundaries = ()
-    if head is not None or draft_target_layers is not None:
-        _check_target(model_path, target)
-    if head is not None:
-        _check_fit(model_path, target, head, boundaries)
-    _check_boundaries(model_path, target, None if head is None else head.path, boundaries)
-    return Pair(target, head, boundaries, small, block)
-
-
-def _check_block_drafter(model_path: str, target: TargetInfo, drafter: DflashFile) -> Pair:
-    _check_target(model_path, target)
-    _check_made_for(model_path, target, drafter.path, drafter.n_embd, drafter.n_vocab)
-    boundaries = tuple(drafter.boundaries)
-    _check_boundaries(model_path, target, drafter.path, boundaries)
-    return Pair(target, None, boundaries, block_drafter=drafter)
-
-
-def _check_target(model_path: str, target: TargetInfo) -> None:
-    if target.why_no_target:
-        raise IncompatibleDraftError(
-            f"'{model_path}' ({target.arch}) cannot be the target of a draft: {target.why_no_target}. "
-            "Load it without a draft, or use a model that generates text."
-        )
-
-
-def _check_fit(model_path: str, target: TargetInfo, head: Head, boundaries: tuple[int, ...]) -> None:
-    _check_made_for(model_path, target, head.path, head.n_embd_tgt, head.n_vocab)
-    if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
-        raise IncompatibleDraftError(
-            f"the draft '{head.path}' reads {len(head.boundaries)} hidden states, draft_target_layers names "
-            f"{len(boundaries)}: {list(boundaries)}. Name as many layers as the head reads. {_offer(target)}"
-        )
-
-
-def _check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: int, n_vocab: int) -> None:
-    """Width and vocabulary of the target that a draft was made for; n_vocab 0: its file does not say."""
-    if n_embd_tgt != target.n_embd:
-        raise IncompatibleDraftError(
-            f"the draft '{path}' reads hidden states of {n_embd_tgt} values, the target '{model_path}' "
-            f"has {target.n_embd}. Use the head that was trained for this target."
-        )
-    if n_vocab and n_vocab != target.n_vocab:
-        raise IncompatibleDraftError(
-            f"the draft '{path}' was made for a vocabulary of {n_vocab} tokens, the target '{model_path}' "
-            f"has {target.n_vocab}. Use the head that was trained for this target."
-        )
-    n_different, first, text_target, text_draft = compare_tokens(model_path, path)
-    # fine-tunes rename a few reserved tokens; more than that is another tokenizer
-    if n_different > target.n_vocab // 100:
-        raise IncompatibleDraftError(
-            f"the draft '{path}' was made for another tokenizer than '{model_path}' has: {n_different} of "
-            f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
-            "Use the head that was trained for this target."
-        )
-
-
-def _check_boundaries(model_path: str, target: TargetInfo, path: str | None, boundaries: tuple[int, ...]) -> None:
-    reader = "draft_target_layers" if path is None else f"the draft '{path}'"
-    for i, b in enumerate(boundaries):
-        if b not in target.boundaries:
-            raise IncompatibleDraftError(
-                f"{reader} reads the hidden state after {b} layers, which the target '{model_path}' ({target.arch}) "
-                f"does not offer. {_offer(target)} Use the head that was trained for this target, or say "
-                "draft_target_layers."
-            )
-        if b in boundaries[:i]:
-            raise IncompatibleDraftError(
-                f"{reader} reads the hidden state after {b} layers twice: {list(boundaries)}. {_offer(target)}"
-            )
-
-
-def _offer(target: TargetInfo) -> str:
-    """What can be read of a target, as a sentence."""
-    layers = [b for b in target.boundaries if b <= target.n_layer]
-    after = f", and {target.n_layer + 1} is the state after the final norm" if layers != target.boundaries else ""
-    return f"It has {target.n_layer} layers: {layers[0]} to {layers[-1]} can be read{after}."
+    if what := kind_of(model_path).why_no_target:
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
+    layers = None if draft_target_layers is None else tuple(int(b) for b in draft_target_layers)
+    draft: DrafterFile | None = None
+    if draft_model_path is not None:
+        draft = kind_of(draft_model_path)(draft_model_path)
+    elif uses_own_block:
+        draft = MtpBlock(model_path)
+    if draft is not None:
+        return Pair(target, draft, draft.fit(model_path, target, layers))
+    if layers is not None:
+        check_generates(model_path, target, target.why_no_target)
+        check_boundaries(model_path, target, "draft_target_layers", layers)
+    return Pair(target, None, layers or ())
 
 
 def fingerprint(path: str) -> str:

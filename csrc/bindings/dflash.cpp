@@ -50,9 +50,6 @@ void register_dflash(py::module_ & m) {
                 .format(h.path, h.kind_name(), h.boundaries, h.n_embd, h.n_layer, h.block_size);
         });
     m.def(
-        "is_dflash", [](const std::string & path) { return is_dflash(gguf_file(path)); }, py::arg("path"), without_gil,
-        "Whether a GGUF file is a block drafter. Raises ModelFileError if it is no GGUF file.");
-    m.def(
         "read_dflash", [](const std::string & path) { return read_dflash(gguf_file(path)); }, py::arg("path"),
         without_gil,
         "Read the header of a block drafter. Raises ModelFileError with the key or tensor, what was expected and what "
@@ -65,24 +62,6 @@ void register_dflash(py::module_ & m) {
              "freed with the drafter, also if this raises. model_tgt: the target's, whose tables it may use. n_ctx: "
              "positions of each of the n_seq_max sequences; the context has room for a block more.\n"
              "Raises ModelFileError.")
-        .def(
-            "use_cpu_kernels",
-            [](py_dflash_drafter & self, const kernels::row_limits & n_rows_max) {
-                const busy_flag::scope scope(self.busy);
-                self.dflash().use_cpu_kernels(n_rows_max);
-            },
-            py::arg("n_rows_max"), without_gil,
-            "Have the CPU multiply the drafter's own weights by these kernels, [name]: rows of an operation, at most.")
-        .def_property_readonly(
-            "matrices",
-            [](const py_dflash_drafter & self) {
-                std::vector<uintptr_t> addresses;
-                for (const ggml_tensor * weight : self.dflash().matrices()) {
-                    addresses.push_back(reinterpret_cast<uintptr_t>(weight));
-                }
-                return addresses;
-            },
-            "Addresses of the ggml tensors that it multiplies by, but for those of the target.")
         .def_property_readonly("file", [](const py_dflash_drafter & self) { return self.dflash().hparams(); })
         .def_property_readonly(
             "block_logits",

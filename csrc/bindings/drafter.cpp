@@ -132,6 +132,24 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
             "[name of a kernel]: own weights that it computes.")
+        .def_property_readonly(
+            "matrices",
+            [](const py_drafter & self) {
+                std::vector<uintptr_t> addresses;
+                for (const ggml_tensor * weight : self.impl().matrices()) {
+                    addresses.push_back(reinterpret_cast<uintptr_t>(weight));
+                }
+                return addresses;
+            },
+            "Addresses of the ggml tensors that it multiplies by, but for those of the target.")
+        .def(
+            "use_cpu_kernels",
+            [](py_drafter & self, const kernels::row_limits & n_rows_max) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().use_cpu_kernels(n_rows_max);
+            },
+            py::arg("n_rows_max"), without_gil,
+            "Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "

@@ -87,24 +87,6 @@ void register_eagle3_drafter(py::module_ & m) {
             "None = "
             "as they are. type_k, type_v: ggml types of the cache.\n"
             "Raises ModelFileError, IncompatibleDraftError.")
-        .def(
-            "use_cpu_kernels",
-            [](py_eagle3_drafter & self, const kernels::row_limits & n_rows_max) {
-                const busy_flag::scope scope(self.busy);
-                self.eagle3().use_cpu_kernels(n_rows_max);
-            },
-            py::arg("n_rows_max"), without_gil,
-            "Have the CPU multiply the head's own weights by these kernels, [name]: rows of an operation, at most.")
-        .def_property_readonly(
-            "matrices",
-            [](const py_eagle3_drafter & self) {
-                std::vector<uintptr_t> addresses;
-                for (const ggml_tensor * weight : self.eagle3().weights().matrices()) {
-                    addresses.push_back(reinterpret_cast<uintptr_t>(weight));
-                }
-                return addresses;
-            },
-            "Addresses of the ggml tensors that the head multiplies by, but for those of the target.")
         .def_property_readonly("head", [](const py_eagle3_drafter & self) { return self.eagle3().head(); })
         .def_property_readonly("n_embd", [](const py_eagle3_drafter & self) { return self.eagle3().head().n_embd; })
         .def_property_readonly("n_vocab_dft",

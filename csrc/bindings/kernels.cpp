@@ -56,18 +56,12 @@ static kernels::matrices to_matrices(const std::vector<uintptr_t> & addresses) {
     return weights;
 }
 
-// what a model multiplies by: of a table of embeddings rows are looked up
 static std::vector<uintptr_t> matrices_of(uintptr_t address) {
-    const auto *           model   = reinterpret_cast<const llama_model *>(address);
-    const ggml_tensor *    lm_head = find_lm_head(model);
-    std::vector<uintptr_t> found;
-    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-        const bool is_table = name.find("token_embd") != std::string::npos && tensor != lm_head;
-        if (ggml_n_dims(tensor) > 1 && !is_table) {
-            found.push_back(reinterpret_cast<uintptr_t>(tensor));
-        }
+    std::vector<uintptr_t> addresses;
+    for (const ggml_tensor * weight : model_matrices(reinterpret_cast<const llama_model *>(address))) {
+        addresses.push_back(reinterpret_cast<uintptr_t>(weight));
     }
-    return found;
+    return addresses;
 }
 
 // [name of a kernel]: (k, n, experts) of each of the weights that it would compute

@@ -1,4 +1,5 @@
 #include "error.h"
+#include "gguf_file.h"
 #include "load_guard.h"
 #include "module.h"
 #include "nogil.h"
@@ -80,6 +81,16 @@ void register_model_files(py::module_ & m) {
                 return self.asserted;
             },
             "Whether that was an assertion.");
+
+    m.def(
+        "read_arch",
+        [](const std::string & path) {
+            const std::string arch = gguf_file(path).get_str("general.architecture").value_or("");
+            return text_of(arch);
+        },
+        py::arg("path"),
+        "The architecture that a GGUF file names; empty if it names none. Raises ModelFileError if it is no GGUF "
+        "file.");
 
     m.def(
         "check_header", &check_header, py::arg("path"), py::arg("overrides") = kv_overrides(), py::call_guard<nogil>(),

@@ -2,7 +2,7 @@
 
 #include "module.h"
 #include "nogil.h"
-#include "py_context_drafter.h"
+#include "py_drafter.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -43,14 +43,6 @@ void register_mtp_drafter(py::module_ & m) {
             "positions of each of the n_seq_max sequences; the "
             "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
             "Raises ModelFileError, IncompatibleDraftError.")
-        .def(
-            "use_cpu_kernels",
-            [](py_mtp_drafter & self, const std::vector<uintptr_t> & matrices, const kernels::row_limits & n_rows_max) {
-                use_cpu_kernels(self, matrices, n_rows_max);
-            },
-            py::arg("matrices"), py::arg("n_rows_max"), py::call_guard<nogil>(),
-            "Have the CPU multiply these of the drafter's weights by our kernels, [name]: rows of an operation, at "
-            "most.")
         .def_property_readonly(
             "draft_logits",
             [](py_mtp_drafter & self) {

@@ -1,27 +1,20 @@
 #include "context/context_drafter.h"
 
-#include "draft/foresight.h"
+#include "context/candidates.h"
 #include "draft/time_scope.h"
 #include "error.h"
-#include "fnv1a.h"
-#include "load_guard.h"
-#include "mtp/candidates.h"
-
-#include "ggml-backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace eagle3 {
 
 context_drafter::context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
                                  int32_t n_outputs_max, bool has_states) :
-    model_(model), ctx_(ctx), path_(path), n_embd_(n_embd),
-    n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
+    ctx_(ctx, model),
+    path_(path), n_embd_(n_embd), n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
     n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)))),
-    n_out_max_(std::min(n_outputs_max, n_batch_)), shares_cells_(llama_n_ctx_seq(ctx) == llama_n_ctx(ctx)),
-    has_states_(has_states) {}
+    n_out_max_(std::min(n_outputs_max, n_batch_)), has_states_(has_states) {}
 
 draft_limits context_drafter::checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx,
                                              int32_t n_seq_max) {
@@ -43,21 +36,6 @@ void context_drafter::check_outputs(int32_t n_outputs_max) const {
     }
 }
 
-std::string context_drafter::device_of(const ggml_tensor * tensor) {
-    const ggml_backend_dev_t dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
-    return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
-}
-
-uint64_t context_drafter::fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
-    uint64_t hash = fnv1a_start;
-    for (const ggml_tensor * t : tensors) {
-        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
-        ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
-        hash = fnv1a(fnv1a(hash, t->name, strlen(t->name)), bytes.data(), bytes.size());
-    }
-    return hash;
-}
-
 void context_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     limits().check(seq_id);
     noise_[seq_id] = std::move(noise);
@@ -65,61 +43,17 @@ void context_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama
 
 // batches
 
-void context_drafter::clear_batch() {
-    pass_.tokens.clear();
-    pass_.pos.clear();
-    pass_.seq_id.clear();
-    pass_.embd.clear();
-    pass_.is_out.clear();
-}
-
 void context_drafter::add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out) {
-    pass_.tokens.push_back(token);
-    pass_.pos.push_back(pos);
-    pass_.seq_id.push_back(id);
-    pass_.embd.insert(pass_.embd.end(), row, row + n_embd_);
-    pass_.is_out.push_back(is_out);
-}
-
-int32_t context_drafter::decode() {
-    const size_t n = pass_.tokens.size();
-    pass_.n_seq_id.assign(n, 1);
-    pass_.seq_ids.resize(n);
-    for (size_t i = 0; i < n; ++i) {
-        pass_.seq_ids[i] = &pass_.seq_id[i];
-    }
-    llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(n);
-    batch.token       = pass_.tokens.data();
-    batch.embd        = n_embd_ > 0 ? pass_.embd.data() : nullptr;
-    batch.pos         = pass_.pos.data();
-    batch.n_seq_id    = pass_.n_seq_id.data();
-    batch.seq_id      = pass_.seq_ids.data();
-    batch.logits      = pass_.is_out.data();
-
-    time_scope t(t_graph_us_);
-    try {
-        const abort_guard guard(abort_guard::outside_kernels);
-        const int32_t     ret = llama_decode(ctx(), batch);
-        llama_synchronize(ctx());
-        return ret;
-    } catch (const std::exception & e) {
-        throw error(format("the draft's llama_decode failed: %s", e.what()));
-    }
+    batch_.add(id, pos, is_out);
+    batch_.tokens.push_back(token);
+    batch_.embd.insert(batch_.embd.end(), row, row + n_embd_);
 }
 
 void context_drafter::compute() {
     try {
-        const int32_t ret = decode();
-        if (ret == 1) {
-            throw context_full_error(format("no room for %zu rows in the draft's context of %u cells",
-                                            pass_.tokens.size(), llama_n_ctx(ctx())));
-        }
-        if (ret != 0) {
-            throw error(format("the draft's llama_decode failed with %d", ret));
-        }
+        ctx_.decode(batch_.get(), t_graph_us_);
     } catch (...) {
-        for (const llama_seq_id id : pass_.seq_id) {
+        for (const llama_seq_id id : batch_.seq_ids) {
             if (id < n_seq_max()) {
                 on_failed(id);
             }
@@ -128,20 +62,12 @@ void context_drafter::compute() {
     }
 }
 
-const float * context_drafter::logits_of(int32_t i_batch) const {
-    const float * logits = llama_get_logits_ith(ctx(), i_batch);
-    if (logits == nullptr) {
-        throw error("llama.cpp gave no logits of a drafted row");
-    }
-    return logits;
-}
-
 void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write) {
     guesses_.flush(n_rows, n_batch_, n_out_max_, write);
 }
 
 void context_drafter::add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next) {
-    const auto found = best_of_row(logits_of(i_batch), n_logits(), 1);
+    const auto found = best_of_row(ctx_.logits(i_batch), n_logits(), 1);
     if (!found.empty()) {
         guesses_.add({ seq_id, found.front().p, found.front().id == next });
     }
@@ -165,7 +91,7 @@ void context_drafter::leave() {
         trim(part.seq_id);
     }
     for (const llama_seq_id id : ids_used_) {
-        clear_cells(id);
+        ctx_.clear(id);
     }
     ids_used_.clear();
     round_.clear();
@@ -182,19 +108,11 @@ int32_t context_drafter::pos_of(llama_seq_id seq_id) const {
 
 // what follows a row of the last batch becomes nodes behind `parent`
 void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_batch, int32_t top_k) {
-    const float * logits = logits_of(i_batch);
+    const float * logits = ctx_.logits(i_batch);
     const int32_t kept   = keep_row(i_batch);
     const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    const auto    noise  = noise_[seq_id];
-
-    std::vector<draft_candidate> found;
-    for (const llama_token_data & c : best_of_row(logits, n_logits(), noise ? std::max(top_k, n_top_noise) : top_k)) {
-        found.push_back({ c.id, c.p });
-    }
-    if (noise) {
-        order_by_noise(*noise, static_cast<uint32_t>(depth - 1), [](int32_t id) { return id; }, found, top_k);
-    }
-    for (const draft_candidate & c : found) {
+    for (const draft_candidate & c :
+         expected_of_row(logits, n_logits(), n_logits(), top_k, noise_[seq_id].get(), depth - 1)) {
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
         places_.push_back({ kept, -1 });
     }
@@ -220,7 +138,7 @@ void context_drafter::catch_up(int32_t top_k) {
     std::vector<int32_t> i_out;
     for (const participant & part : round_) {
         add_waiting(part.seq_id, part.id_last);
-        i_out.push_back(static_cast<int32_t>(pass_.tokens.size()) - 1);
+        i_out.push_back(batch_.n_rows() - 1);
     }
     compute();
     stats.n_propose++;
@@ -267,12 +185,12 @@ bool context_drafter::find_place(int32_t i) {
     while (std::find(ids_used_.begin(), ids_used_.end(), free) != ids_used_.end()) {
         ++free;
     }
-    if (free >= static_cast<llama_seq_id>(llama_n_seq_max(ctx())) || !shares_cells_ || (is_led && has_states_)) {
+    if (free >= static_cast<llama_seq_id>(llama_n_seq_max(ctx())) || !ctx_.shares_cells() || (is_led && has_states_)) {
         return false;
     }
     ids_used_.push_back(free);
     places_[i].id = free;
-    llama_memory_seq_cp(memory(), path, free, 0, pos_of(node.seq_id) + node.depth);
+    llama_memory_seq_cp(ctx_.memory(), path, free, 0, pos_of(node.seq_id) + node.depth);
     return true;
 }
 
@@ -353,51 +271,6 @@ std::vector<std::vector<llama_token>> context_drafter::propose_batch(const std::
         expand_nodes(next, top_k);
     }
     return result;
-}
-
-// cells
-
-bool context_drafter::trim(llama_seq_id seq_id) {
-    const int32_t end = n_cells(seq_id);
-    return llama_memory_seq_pos_max(memory(), seq_id) < end || llama_memory_seq_rm(memory(), seq_id, end, -1);
-}
-
-void context_drafter::clear_cells(llama_seq_id seq_id) {
-    llama_memory_seq_rm(memory(), seq_id, -1, -1);
-}
-
-void context_drafter::copy_cells(llama_seq_id src, llama_seq_id dst, int32_t end) {
-    if (shares_cells_) {
-        llama_memory_seq_cp(memory(), src, dst, 0, end);
-        return;
-    }
-    // each sequence has cells of its own, of which llama.cpp copies all or none, and late
-    const std::vector<uint8_t> cells = save_cells(src);
-    load_cells(cells.data(), cells.size(), dst);
-    llama_memory_seq_rm(memory(), dst, end, -1);
-}
-
-std::vector<uint8_t> context_drafter::save_cells(llama_seq_id seq_id) const {
-    std::vector<uint8_t> cells(llama_state_seq_get_size(ctx(), seq_id));
-    cells.resize(llama_state_seq_get_data(ctx(), cells.data(), cells.size(), seq_id));
-    return cells;
-}
-
-void context_drafter::load_cells(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id) {
-    const abort_guard guard;
-    if (llama_state_seq_set_data(ctx(), cells, n_bytes, seq_id) == 0) {
-        clear_cells(seq_id);
-        throw error("the draft's context does not take the saved state: it is damaged, or there is no room for it");
-    }
-}
-
-void context_drafter::check_cells(llama_seq_id seq_id, int32_t first, int32_t end) {
-    llama_memory_seq_rm(memory(), seq_id, end, -1);
-    // of a window llama.cpp saves what is still seen, of a state the last position
-    if (llama_memory_seq_pos_min(memory(), seq_id) < first || llama_memory_seq_pos_max(memory(), seq_id) != end - 1) {
-        clear_cells(seq_id);
-        throw std::invalid_argument("the saved state of the draft is damaged: its positions are not what they were");
-    }
 }
 
 } // namespace eagle3

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "context/draft_context.h"
 #include "draft/drafter.h"
 #include "draft/guesses.h"
 #include "draft/limits.h"
-#include "kernels/cpu_kernels.h"
 
 #include "llama.h"
 
@@ -13,8 +13,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-struct ggml_tensor;
 
 namespace eagle3 {
 
@@ -33,15 +31,11 @@ class context_drafter : public drafter {
   public:
     const std::string & path() const override { return path_; }
 
-    // Have the CPU multiply weights of a model of its own by our kernels; the target's own say which compute its
-    void use_cpu_kernels(const kernels::matrices & matrices, const kernels::row_limits & limits) {
-        cpu_kernels_.reset();
-        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices, limits);
-    }
+    const kernels::matrices & matrices() const override { return ctx_.matrices(); }
 
-    std::map<std::string, int64_t> cpu_kernels() const override {
-        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
-    }
+    void use_cpu_kernels(const kernels::row_limits & limits) override { ctx_.use_cpu_kernels(limits); }
+
+    std::map<std::string, int64_t> cpu_kernels() const override { return ctx_.cpu_kernels(); }
 
     int32_t n_ctx() const override { return limits().n_ctx(); }
     int32_t n_seq_max() const override { return limits().n_seq_max(); }
@@ -114,21 +108,21 @@ class context_drafter : public drafter {
 
     // what it can use
 
+    draft_context & context() { return ctx_; }
+
+    const draft_context & context() const { return ctx_; }
+
     llama_context * ctx() const { return ctx_.get(); }
-    llama_memory_t  memory() const { return llama_get_memory(ctx_.get()); }
 
     int32_t n_vocab_dft() const { return n_vocab_dft_; } // of the context's model
     int32_t n_batch() const { return n_batch_; }
     bool    has_states() const { return has_states_; } // recurrent ones: cells cannot be taken back
-    bool    shares_cells() const { return shares_cells_; }
 
     // a batch; tokens are as the context has them
-    void clear_batch();
+    void clear_batch() { batch_.clear(); }
+
     void add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
     void compute();
-
-    // of the last batch
-    const float * logits_of(int32_t i_batch) const;
 
     // have rows that wait written by write(n, guess), the first ones; some guess
     void write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write);
@@ -138,29 +132,10 @@ class context_drafter : public drafter {
     void leave();
 
     // the cells of a sequence end at n_cells(); false: its state cannot be taken back
-    bool trim(llama_seq_id seq_id);
-    void clear_cells(llama_seq_id seq_id);
-
-    // Cells of [first, end) as bytes, and back; copies into an empty sequence. Those of a state must end where the
-    // source's do.
-    void                 copy_cells(llama_seq_id src, llama_seq_id dst, int32_t end);
-    std::vector<uint8_t> save_cells(llama_seq_id seq_id) const;
-    void                 load_cells(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id);
-    void                 check_cells(llama_seq_id seq_id, int32_t first, int32_t end);
-
-    static std::string device_of(const ggml_tensor * tensor);
-    // what tells some weights from others: names and first bytes
-    static uint64_t    fingerprint_of(const std::vector<const ggml_tensor *> & tensors);
+    bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
-
-    struct deleter {
-        void operator()(llama_context * ctx) const { llama_free(ctx); }
-
-        void operator()(llama_model * model) const { llama_model_free(model); }
-    };
 
     // a sequence in a round
     struct participant {
@@ -174,18 +149,6 @@ class context_drafter : public drafter {
         llama_seq_id id   = -1; // once it is expanded: the sequence id in the context whose cells are its path
     };
 
-    // rows of a batch, with their tokens
-    struct pass {
-        std::vector<llama_token>    tokens;
-        std::vector<llama_pos>      pos;
-        std::vector<int32_t>        n_seq_id;
-        std::vector<llama_seq_id>   seq_id;
-        std::vector<llama_seq_id *> seq_ids;
-        std::vector<float>          embd;
-        std::vector<int8_t>         is_out;
-    };
-
-    int32_t decode();
     void    enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
     void    catch_up(int32_t top_k);
     void    expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
@@ -195,16 +158,13 @@ class context_drafter : public drafter {
 
     int32_t n_logits() const { return std::min(n_vocab(), n_vocab_dft_); } // of tokens that both have
 
-    std::unique_ptr<llama_model, deleter>   model_;
-    std::unique_ptr<llama_context, deleter> ctx_;
-    std::unique_ptr<kernels::cpu_kernels>   cpu_kernels_; // freed before the weights are
+    draft_context ctx_;
 
     std::string path_;
     int32_t     n_embd_;
     int32_t     n_vocab_dft_;
     int32_t     n_batch_;
-    int32_t     n_out_max_;    // outputs of a batch
-    bool        shares_cells_; // between sequences
+    int32_t     n_out_max_; // outputs of a batch
     bool        has_states_;
 
     std::map<llama_seq_id, std::shared_ptr<const gumbel_noise>> noise_;
@@ -215,7 +175,7 @@ class context_drafter : public drafter {
     std::vector<node_place>   places_; // of the nodes
     std::vector<llama_seq_id> ids_used_;
 
-    pass               pass_;
+    draft_batch        batch_;
     std::vector<float> logits_last_;
     draft_guesses      guesses_;
     int64_t            t_graph_us_ = 0;

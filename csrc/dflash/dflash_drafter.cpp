@@ -1,13 +1,11 @@
 #include "dflash/dflash_drafter.h"
 
+#include "context/candidates.h"
 #include "draft/time_scope.h"
 #include "error.h"
 #include "llama_ext.h"
 #include "lm_head.h"
-#include "mtp/candidates.h"
 #include "target/graph_check.h"
-
-#include "ggml-backend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -28,23 +26,12 @@ draft_sequences make_sequences(const llama_context * ctx, const dflash_hparams &
     return { hparams.n_embd_feat(), { hparams.n_vocab, params.n_ctx, params.n_seq_max } };
 }
 
-// what rows are looked up in, or what is added, instead of being multiplied by
-bool is_table(const std::string & name) {
-    for (const char * part :
-         { "token_embd.", "markov_w1.", "selector_predecessor.", "selector_successor.", "_conv_base" }) {
-        if (name.find(part) != std::string::npos) {
-            return true;
-        }
-    }
-    return false;
-}
-
 } // namespace
 
 dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
                                const dflash_hparams & hparams, const dflash_params & params) :
-    model_(model), ctx_(ctx), hparams_(hparams),
-    n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ubatch(ctx)))),
+    ctx_(ctx, model),
+    hparams_(hparams), n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ubatch(ctx)))),
     n_pos_(llama_model_rope_type(model) == LLAMA_ROPE_TYPE_MROPE ? 4 : 1),
     sequences_(make_sequences(ctx, hparams, params)), noise_(static_cast<size_t>(params.n_seq_max)) {
     if (n_batch_ < hparams_.block_size) {
@@ -55,34 +42,21 @@ dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const l
         llama_model_n_embd(model) != hparams_.n_embd) {
         throw model_file_error(format("'%s' is not the file that was loaded", hparams_.path.c_str()));
     }
-    const ggml_tensor * lm_head = find_lm_head(model);
-    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(tensor), 256));
-        ggml_backend_tensor_get(tensor, bytes.data(), 0, bytes.size());
-        fingerprint_ = fnv1a(fnv1a(fingerprint_, name.data(), name.size()), bytes.data(), bytes.size());
-        if (ggml_n_dims(tensor) > 1 && (tensor == lm_head || !is_table(name))) {
-            matrices_.push_back(tensor);
-            n_bytes_read_ += ggml_nbytes(tensor);
-        }
+    std::vector<const ggml_tensor *> tensors;
+    for (const auto & named : llama_internal_get_tensor_map(model)) {
+        tensors.push_back(named.second);
     }
-    const ggml_tensor * lm_head_tgt = lm_head ? nullptr : find_lm_head(model_tgt);
+    fingerprint_ = draft_context::fingerprint_of(tensors);
+    for (const ggml_tensor * tensor : matrices()) {
+        n_bytes_read_ += ggml_nbytes(tensor);
+    }
+    const ggml_tensor * lm_head_tgt = find_lm_head(model) ? nullptr : find_lm_head(model_tgt);
     n_bytes_read_ += lm_head_tgt ? ggml_nbytes(lm_head_tgt) : 0;
     llama_set_causal_attn(ctx, hparams_.is_causal);
     if (hparams_.has_confidence || hparams_.kind == block_kind::dflash2) {
         llama_set_embeddings_nextn(ctx, true, /*masked =*/hparams_.kind != block_kind::dflash2);
     }
     check_graphs(ctx);
-}
-
-void dflash_drafter::use_cpu_kernels(const kernels::row_limits & limits) {
-    cpu_kernels_.reset();
-    cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices_, limits);
-}
-
-std::string dflash_drafter::device() const {
-    const ggml_backend_dev_t dev =
-        ggml_backend_buft_get_device(ggml_backend_buffer_get_type(matrices_.front()->buffer));
-    return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
 }
 
 // rows of the target
@@ -92,9 +66,7 @@ void dflash_drafter::add_rows(llama_seq_id seq_id, int32_t n) {
     const draft_sequence & seq = sequences_[seq_id];
     ctx_.trim(seq_id, seq.pos_first());
     for (int32_t i = 0; i < n; ++i) {
-        batch_.pos.push_back(seq.pos_first() + i);
-        batch_.seq_ids.push_back(seq_id);
-        batch_.is_out.push_back(0);
+        batch_.add(seq_id, seq.pos_first() + i, false);
     }
     batch_.embd.insert(batch_.embd.end(), seq.rows(), seq.rows() + static_cast<size_t>(n) * n_embd_feat());
 }
@@ -200,10 +172,8 @@ void dflash_drafter::add_block(llama_seq_id seq_id, llama_token id_last, int32_t
     ctx_.trim(seq_id, first);
     for (int32_t i = 0; i < n_rows_of_block(n_steps); ++i) {
         batch_.tokens.push_back(i == 0 ? id_last : hparams_.mask_token);
-        batch_.pos.push_back(first + i);
-        batch_.seq_ids.push_back(seq_id);
         // the graph makes logits of all rows; of a selector they are not read
-        batch_.is_out.push_back(hparams_.kind != block_kind::dflash2);
+        batch_.add(seq_id, first + i, hparams_.kind != block_kind::dflash2);
     }
 }
 
@@ -217,10 +187,7 @@ void dflash_drafter::compute_blocks() {
 // the best tokens of a row of the last pass, n_ahead drafted tokens before them
 std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
                                                         int32_t n_top) {
-    const float * logits = llama_get_logits_ith(ctx_.get(), i_row);
-    if (logits == nullptr) {
-        throw error("llama.cpp gave no logits of a drafted row");
-    }
+    const float * logits = ctx_.logits(i_row);
     if (hparams_.logit_scale > 0.0f || hparams_.final_logit_softcap > 0.0f) {
         const float scale = hparams_.logit_scale > 0.0f ? hparams_.logit_scale : 1.0f;
         const float cap   = hparams_.final_logit_softcap;
@@ -229,17 +196,8 @@ std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noi
                        [=](float x) { return cap > 0.0f ? cap * std::tanh(scale * x / cap) : scale * x; });
         logits = scratch_.data();
     }
-    const int32_t n_most = hparams_.n_vocab_dft > 0 ? hparams_.n_vocab_dft : hparams_.n_vocab;
-
-    std::vector<draft_candidate> found;
-    for (const llama_token_data & c :
-         best_of_row(logits, hparams_.n_vocab, std::min(noise ? std::max(n_top, n_top_noise) : n_top, n_most))) {
-        found.push_back({ c.id, c.p });
-    }
-    if (noise) {
-        order_by_noise(*noise, static_cast<uint32_t>(n_ahead), [](int32_t id) { return id; }, found, n_top);
-    }
-    return found;
+    const int32_t n_known = hparams_.n_vocab_dft > 0 ? hparams_.n_vocab_dft : hparams_.n_vocab;
+    return expected_of_row(logits, hparams_.n_vocab, n_known, n_top, noise, n_ahead);
 }
 
 dflash_drafter::drafted_row dflash_drafter::read_row(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
@@ -296,7 +254,8 @@ std::vector<draft_candidate> dflash_drafter::behind(const participant & part, si
         }
         std::stable_sort(found.begin(), found.end(), [](const auto & a, const auto & b) { return a.p > b.p; });
         if (part.noise) {
-            order_by_noise(*part.noise, static_cast<uint32_t>(level), [](int32_t id) { return id; }, found, n_top);
+            order_by_noise(
+                *part.noise, static_cast<uint32_t>(level), [](int32_t id) { return id; }, found, n_top);
         }
     }
     found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
@@ -306,7 +265,7 @@ std::vector<draft_candidate> dflash_drafter::behind(const participant & part, si
 std::vector<float> dflash_drafter::block_logits() const {
     std::vector<float> result;
     for (int32_t i = 0; i < n_block_rows_; ++i) {
-        const float * logits = llama_get_logits_ith(ctx_.get(), i);
+        const float * logits = ctx_.logits(i);
         result.insert(result.end(), logits, logits + hparams_.n_vocab);
     }
     return result;

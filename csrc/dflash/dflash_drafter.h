@@ -1,13 +1,11 @@
 #pragma once
 
+#include "context/draft_context.h"
 #include "dflash/dflash_file.h"
-#include "draft/draft_context.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
 #include "draft/guesses.h"
 #include "draft/sequences.h"
-#include "fnv1a.h"
-#include "kernels/cpu_kernels.h"
 
 #include "llama.h"
 
@@ -42,19 +40,17 @@ class dflash_drafter : public drafter {
     dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
                    const dflash_hparams & hparams, const dflash_params & params);
 
-    const dflash_hparams &    hparams() const { return hparams_; }
-    const kernels::matrices & matrices() const { return matrices_; } // of its own, that it multiplies by
-
-    // Have the CPU multiply its own weights by our kernels. Tables that it shares are the target's to say.
-    void use_cpu_kernels(const kernels::row_limits & limits);
+    const dflash_hparams & hparams() const { return hparams_; }
 
     const std::string & path() const override { return hparams_.path; }
-    std::string         device() const override;
+    std::string         device() const override { return draft_context::device_of(matrices().front()); }
     size_t              n_bytes_read() const override { return n_bytes_read_; }
 
-    std::map<std::string, int64_t> cpu_kernels() const override {
-        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
-    }
+    const kernels::matrices & matrices() const override { return ctx_.matrices(); }
+
+    void use_cpu_kernels(const kernels::row_limits & limits) override { ctx_.use_cpu_kernels(limits); }
+
+    std::map<std::string, int64_t> cpu_kernels() const override { return ctx_.cpu_kernels(); }
 
     int32_t n_ctx() const override { return sequences_.n_ctx(); }
     int32_t n_seq_max() const override { return sequences_.n_seq_max(); }
@@ -107,11 +103,6 @@ class dflash_drafter : public drafter {
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
-
-    struct model_deleter {
-        void operator()(llama_model * model) const { llama_model_free(model); }
-    };
 
     // what a row of a block says of the token that it drafts
     struct drafted_row {
@@ -150,17 +141,12 @@ class dflash_drafter : public drafter {
     void                append_nodes(const participant & part, int32_t parent, int32_t top_k);
     const participant & participant_of(llama_seq_id seq_id) const;
 
-    // freed in the opposite order
-    std::unique_ptr<llama_model, model_deleter> model_;
-    draft_context                               ctx_;
-    std::unique_ptr<kernels::cpu_kernels>       cpu_kernels_;
-
-    dflash_hparams    hparams_;
-    int32_t           n_batch_;
-    int32_t           n_pos_; // of a row of the target: 4 with M-RoPE
-    kernels::matrices matrices_;
-    size_t            n_bytes_read_ = 0;
-    uint64_t          fingerprint_  = fnv1a_start;
+    draft_context  ctx_;
+    dflash_hparams hparams_;
+    int32_t        n_batch_;
+    int32_t        n_pos_; // of a row of the target: 4 with M-RoPE
+    size_t         n_bytes_read_ = 0;
+    uint64_t       fingerprint_  = 0;
 
     draft_sequences                                  sequences_;
     draft_guesses                                    guesses_;

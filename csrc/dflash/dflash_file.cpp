@@ -111,12 +111,8 @@ const char * dflash_hparams::kind_name() const {
     }
 }
 
-bool is_dflash(const gguf_file & file) {
-    return file.get_str("general.architecture") == arch_name;
-}
-
 dflash_hparams read_dflash(const gguf_file & file) {
-    if (!is_dflash(file)) {
+    if (file.get_str("general.architecture") != arch_name) {
         throw model_file_error(format("'%s': expected a block drafter (general.architecture %s), found '%s'",
                                       file.path().c_str(), arch_name,
                                       file.get_str("general.architecture").value_or("").c_str()));

@@ -42,8 +42,6 @@ struct dflash_hparams {
     const char * kind_name() const;
 };
 
-bool is_dflash(const gguf_file & file);
-
 // Throws model_file_error: the key or tensor, what was expected and what was found
 dflash_hparams read_dflash(const gguf_file & file);
 

@@ -2,6 +2,7 @@
 
 #include "draft/draft_tree.h"
 #include "gumbel.h"
+#include "kernels/cpu_kernels.h"
 #include "llama.h"
 
 #include <cstdint>
@@ -47,6 +48,12 @@ class drafter {
     virtual const std::string & path() const         = 0; // of the file that it is made of
     virtual std::string         device() const       = 0; // name of the ggml device that it runs on
     virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a round
+
+    // that it multiplies by, but for those of the target
+    virtual const kernels::matrices & matrices() const = 0;
+
+    // Have the CPU multiply its own weights by our kernels; the target's own say which compute its
+    virtual void use_cpu_kernels(const kernels::row_limits & limits) = 0;
 
     // [name of one of our CPU kernels]: own weights that it multiplies
     virtual std::map<std::string, int64_t> cpu_kernels() const = 0;

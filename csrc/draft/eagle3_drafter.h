@@ -4,7 +4,6 @@
 #include "draft/draft_round.h"
 #include "draft/drafter.h"
 #include "draft/row_writer.h"
-#include "kernels/cpu_kernels.h"
 
 #include <map>
 #include <memory>
@@ -39,15 +38,16 @@ class eagle3_drafter : public drafter {
     const head_hparams & head() const { return hparams_; }
     const head_weights & weights() const { return weights_; }
 
-    // Have the CPU multiply the head's own weights by our kernels. Its shared tables are the target's to say.
-    void use_cpu_kernels(const kernels::row_limits & limits) {
-        cpu_kernels_.reset();
-        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(weights_.matrices(), limits);
-    }
-
     const std::string & path() const override { return hparams_.path; }
     std::string         device() const override { return dev_.name(); }
     size_t              n_bytes_read() const override { return weights_.n_bytes_read; }
+
+    const kernels::matrices & matrices() const override { return matrices_; }
+
+    void use_cpu_kernels(const kernels::row_limits & limits) override {
+        cpu_kernels_.reset();
+        cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices_, limits);
+    }
 
     std::map<std::string, int64_t> cpu_kernels() const override {
         return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
@@ -107,6 +107,7 @@ class eagle3_drafter : public drafter {
     eagle3::device dev_;
     head_weights   weights_;
 
+    kernels::matrices                     matrices_;
     std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // freed before the weights are
 
     draft_memory memory_;

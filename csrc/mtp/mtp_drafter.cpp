@@ -8,8 +8,6 @@
 #include "target/arch_table.h"
 #include "target/graph_check.h"
 
-#include "ggml-backend.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -66,7 +64,7 @@ mtp_drafter::mtp_drafter(llama_context * ctx, llama_model * own_model, const std
     if (const ggml_tensor * lm_head = find_lm_head(model)) {
         n_bytes_read_ += ggml_nbytes(lm_head);
     }
-    fingerprint_ = fingerprint_of(own);
+    fingerprint_ = draft_context::fingerprint_of(own);
     find_rows_kind();
     check_graphs(ctx, std::min(params.n_outputs_max, n_batch()));
 }

@@ -26,7 +26,7 @@ class mtp_drafter : public context_drafter {
     // freed with this object, before the target's model goes. Throws incompatible_draft_error, model_file_error.
     mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params);
 
-    std::string device() const override { return device_of(eh_proj_); }
+    std::string device() const override { return draft_context::device_of(eh_proj_); }
 
     size_t n_bytes_read() const override { return n_bytes_read_; }
 

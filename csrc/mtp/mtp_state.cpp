@@ -35,7 +35,7 @@ void mtp_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     sequences_.check_restart(n_past, seq_id);
     leave();
     sequences_[seq_id].restart(n_past);
-    clear_cells(seq_id);
+    context().clear(seq_id);
 }
 
 int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
@@ -43,7 +43,7 @@ int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bo
     restart(0, dst);
     draft_sequence prefix = sequences_[src].prefix(n_past, same_next);
     if (prefix.n_slots() > prefix.pos_start()) {
-        copy_cells(src, dst, prefix.n_slots());
+        context().copy(src, dst, prefix.n_slots());
     }
     sequences_[dst] = std::move(prefix);
     return sequences_[dst].n_past();
@@ -54,7 +54,7 @@ std::vector<uint8_t> mtp_drafter::state_get(llama_seq_id seq_id) {
     leave(); // of a window llama.cpp saves what the last cell sees, which must be a valid one
     std::vector<uint8_t> cells;
     if (sequences_.n_slots(saved) > 0) {
-        cells = save_cells(seq_id);
+        cells = context().save(seq_id);
     }
     const size_t       size   = sizeof(state_header) + sequences_.n_bytes(saved) + cells.size();
     const state_header header = { state_magic, saved, n_embd_, fingerprint_, size, cells.size() };
@@ -90,8 +90,7 @@ void mtp_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq
     src += sequences_.n_bytes(saved);
     restart(0, seq_id);
     if (header.n_cells > 0) {
-        load_cells(src, header.n_cells, seq_id);
-        check_cells(seq_id, saved.pos_start, saved.pos_start + n_slots);
+        context().load(src, header.n_cells, seq_id, saved.pos_start, saved.pos_start + n_slots);
     }
     sequences_[seq_id] = std::move(loaded);
 }

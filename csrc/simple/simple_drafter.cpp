@@ -49,7 +49,7 @@ simple_drafter::simple_drafter(llama_context * ctx, llama_model * model, const s
             n_bytes_read_ += ggml_nbytes(tensor);
         }
     }
-    fingerprint_ = fingerprint_of(tensors);
+    fingerprint_ = draft_context::fingerprint_of(tensors);
     check_graphs(ctx, std::min(params.n_outputs_max, n_batch()));
 }
 
@@ -140,7 +140,7 @@ void simple_drafter::add_node(llama_seq_id id, llama_token token, int32_t pos, i
 void simple_drafter::on_failed(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (has_states()) {
-        clear_cells(seq_id);
+        context().clear(seq_id);
         text.n_written = text.n_loaded = 0;
         text.seeded.reset();
     }
@@ -157,7 +157,7 @@ void simple_drafter::unseed(llama_seq_id seq_id) {
 void simple_drafter::fit_cells(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (text.n_written < text.n_loaded || !trim(seq_id)) {
-        clear_cells(seq_id);
+        context().clear(seq_id);
         text.n_written = text.n_loaded = 0;
     }
 }
@@ -182,7 +182,7 @@ void simple_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     leave();
     text_of(seq_id)           = text();
     text_of(seq_id).pos_start = n_past;
-    clear_cells(seq_id);
+    context().clear(seq_id);
 }
 
 int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool /*same_next*/) {
@@ -194,10 +194,10 @@ int32_t simple_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past,
     copy.tokens.assign(from.tokens.begin(), from.tokens.begin() + (n_past - copy.pos_start));
     const int32_t n        = std::min(from.n_written, static_cast<int32_t>(copy.tokens.size()));
     // what is copied by a state, or is one, is copied where it stands
-    const bool    is_saved = has_windows_ && !shares_cells();
+    const bool    is_saved = has_windows_ && !context().shares_cells();
     const bool    is_whole = n == (has_states() ? from.end() - from.pos_start : from.n_written);
     if (n > 0 && n >= from.n_loaded && (is_whole || !(has_states() || is_saved))) {
-        copy_cells(src, dst, copy.pos_start + n);
+        context().copy(src, dst, copy.pos_start + n);
         copy.n_written = n;
         copy.n_loaded  = is_saved ? n : from.n_loaded;
     }
@@ -210,7 +210,7 @@ std::vector<uint8_t> simple_drafter::state_get(llama_seq_id seq_id) {
     leave();
     std::vector<uint8_t> cells;
     if (text.end() > text.pos_start) {
-        cells = save_cells(seq_id);
+        cells = context().save(seq_id);
     }
     const size_t       n_bytes = text.tokens.size() * sizeof(llama_token);
     const state_header header  = { state_magic,
@@ -243,9 +243,9 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
         throw incompatible_draft_error(
             format("the saved state belongs to another small model than '%s'", path().c_str()));
     }
-    const bool   in_range = header.pos_start >= 0 && header.pos_start <= n_ctx() && header.n_tokens >= 0 &&
-                            header.n_tokens <= n_ctx() - header.pos_start;
-    const size_t n_bytes  = in_range ? static_cast<size_t>(header.n_tokens) * sizeof(llama_token) : 0;
+    const bool in_range = header.pos_start >= 0 && header.pos_start <= n_ctx() && header.n_tokens >= 0 &&
+                          header.n_tokens <= n_ctx() - header.pos_start;
+    const size_t n_bytes = in_range ? static_cast<size_t>(header.n_tokens) * sizeof(llama_token) : 0;
     if (!in_range || state.size() - sizeof(header) < n_bytes) {
         throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
                                            header.pos_start, header.n_tokens, n_ctx()));
@@ -271,8 +271,7 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
     }
     restart(0, seq_id);
     if (n_cells > 0) {
-        load_cells(cells, n_cells, seq_id);
-        check_cells(seq_id, loaded.pos_start, loaded.end());
+        context().load(cells, n_cells, seq_id, loaded.pos_start, loaded.end());
     }
     text_of(seq_id) = std::move(loaded);
 }

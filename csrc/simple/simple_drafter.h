@@ -25,7 +25,7 @@ class simple_drafter : public context_drafter {
     // Takes the context and its model over, whatever happens: they are freed with this object. Throws model_file_error.
     simple_drafter(llama_context * ctx, llama_model * model, const std::string & path, const simple_params & params);
 
-    std::string device() const override { return device_of(lm_head_); }
+    std::string device() const override { return draft_context::device_of(lm_head_); }
 
     size_t n_bytes_read() const override { return n_bytes_read_; }
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
-from ..engine import DraftSource
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES: dict[str, tuple[DraftSource, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
+_SOURCES: dict[str, tuple[str, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..mtp import has_block
+from ..drafters import KINDS, NGRAM
+from ..drafters.mtp import MtpBlock, has_block
 from .flags.draft import TEXT_TYPES
 
-_MODELS = {
-    "draft-eagle3": "eagle3",
-    "draft-dflash": "dflash",
-    "draft-dspark": "dflash",
-    "draft-simple": "simple",
-    "draft-mtp": "mtp",
-}
+_MODELS = {name: kind.source for kind in KINDS for name in kind.spec_types}
 """llama.cpp's names for what drafts, and ours."""
 
 
@@ -34,7 +29,7 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
     types = getattr(args, "spec_type", None)
     if types is None:
         return args.model_draft is None and has_block(args.model)
-    return "draft-mtp" in types
+    return not set(MtpBlock.spec_types).isdisjoint(types)
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -44,6 +39,6 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
     models = dict.fromkeys(source for name, source in _MODELS.items() if name in types)
-    sources = [*models, *(["ngram"] if text else [])]
+    sources = [*models, *([NGRAM] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

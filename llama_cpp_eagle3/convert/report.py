@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _core
-from ..engine import DraftSource
-from ..errors import IncompatibleDraftError, ModelFileError
-from ..pair import check_pair, draft_kind
+from ..drafters import DrafterFile, kind_of
+from ..errors import IncompatibleDraftError
+from ..pair import check_pair
 from .boundaries import IDS_KEY
 from .checkpoint import read_checkpoint
 from .gguf_file import key_values, open_gguf
@@ -131,13 +130,12 @@ def _upstream(lacking: tuple[str, ...]) -> str:
     return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
 
 
-def _inspect_block_drafter(path: Path, target_path: Path | None) -> Report:
-    drafter = _core.read_dflash(str(path))
-    names = {tensor.name for tensor in open_gguf(path).tensors}
+def block_drafter_facts(drafter: _core.DflashFile) -> list[tuple[str, str]]:
+    """What the GGUF of a block drafter says."""
+    names = {tensor.name for tensor in open_gguf(Path(drafter.path)).tensors}
     order = "one after another" if drafter.is_causal else "all of each other"
     window = f", sliding window {drafter.sliding_window}" if drafter.sliding_window else ""
-    facts = [
-        ("file", f"{path} (GGUF, block drafter, {path.stat().st_size / 1e6:.1f} MB)"),
+    return [
         ("kind", drafter.kind),
         ("boundaries", str(list(drafter.boundaries))),
         ("block", f"{drafter.block_size} rows that see {order}: {drafter.n_draft_max} tokens in one pass"),
@@ -147,45 +145,22 @@ def _inspect_block_drafter(path: Path, target_path: Path | None) -> Report:
         ("shared with target", _shared("token_embd.weight" in names, not names.isdisjoint(_OUTPUTS))),
         ("llama.cpp", "can run it"),
     ]
-    misfit = None
-    if target_path:
-        misfit = _misfit(drafter.path, drafter.n_embd, drafter.boundaries, target_path)
-        facts += _fit_facts(target_path, misfit)
-    return Report(path, tuple(facts), misfit)
-
-
-def _inspect_model(path: Path, kind: DraftSource, target_path: Path | None) -> Report:
-    """A small model that may draft by itself, or a block for multi-token prediction in a file of its own."""
-    info = _core.read_target(str(path))
-    facts = [
-        ("file", f"{path} (GGUF, {path.stat().st_size / 1e6:.1f} MB)"),
-        (
-            "family",
-            f"a small model ({info.arch}) of the target's vocabulary: it drafts by itself"
-            if kind == "simple"
-            else f"a block for multi-token prediction ({info.arch}) in a file of its own",
-        ),
-        ("layers", f"{info.n_layer} of width {info.n_embd}"),
-        ("vocabulary", f"{info.n_vocab} tokens"),
-        ("shared with target", "nothing"),
-        ("llama.cpp", f"can run it (draft-{kind})"),
-    ]
-    misfit = None
-    if target_path:
-        try:
-            check_pair(str(target_path), str(path))
-        except IncompatibleDraftError as e:
-            misfit = e
-        facts += _fit_facts(target_path, misfit)
-    return Report(path, tuple(facts), misfit)
 
 
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
-    if (kind := draft_kind(str(path))) == "dflash":
-        return _inspect_block_drafter(path, target_path)
-    if kind != "eagle3":
-        return _inspect_model(path, kind, target_path)
-    head = _core.read_head(str(path))
+    draft = kind_of(str(path))(str(path))
+    what = f"{_core.read_arch(str(path))}, {draft.title}"
+    facts = [("file", f"{path} (GGUF, {what}, {path.stat().st_size / 1e6:.1f} MB)"), *draft.facts()]
+    misfit = None
+    if target_path:
+        misfit = _misfit(draft, target_path)
+        facts += _fit_facts(target_path, misfit)
+    return Report(path, tuple(facts), misfit)
+
+
+def head_facts(head: _core.Head) -> list[tuple[str, str]]:
+    """What the GGUF of a head says."""
+    path = Path(head.path)
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}
     n_vocab = head.n_vocab or int(keys.get("eagle3.vocab_size", 0))
@@ -195,7 +170,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
         types[tensor.tensor_type.name] = types.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
     kinds = ", ".join(f"{kind} {n / 1e6:.1f} MB" for kind, n in sorted(types.items(), key=lambda x: -x[1]))
     facts = [
-        ("file", f"{path} (GGUF, {head.arch}, {head.dialect} dialect, {path.stat().st_size / 1e6:.1f} MB)"),
+        ("dialect", head.dialect),
         ("family", provenance.get("family", "unknown: not written by llama-cpp-eagle3")),
         ("boundaries", str(list(head.boundaries)) if head.use_aux_hidden_state else "- (no fc)"),
         ("  why", provenance.get("boundaries", "as the file says")),
@@ -209,7 +184,8 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     scaling = "" if head.rope_scaling == "none" else f", {head.rope_scaling} scaling"
     if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
         scaling = ", llama3 scaling"
-    facts += [
+    return [
+        *facts,
         ("hidden size", f"{head.n_embd}, target {head.n_embd_tgt}, feed-forward {head.n_ff}"),
         (
             "attention",
@@ -222,11 +198,6 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
         ("shared with target", _shared(head.has_tok_embd, head.has_output)),
         ("llama.cpp", _gguf_upstream(head)),
     ]
-    misfit = None
-    if target_path:
-        misfit = _misfit(head.path, head.n_embd_tgt, head.boundaries, target_path)
-        facts += _fit_facts(target_path, misfit)
-    return Report(path, tuple(facts), misfit)
 
 
 def _gguf_extras(head: _core.Head) -> list[str]:
@@ -247,21 +218,20 @@ def _gguf_upstream(head: _core.Head) -> str:
     return "cannot run it and says so: its architecture is eagle3-ext"
 
 
-def _misfit(path: str, n_embd_tgt: int, boundaries: Sequence[int], target_path: Path) -> IncompatibleDraftError | None:
+def _misfit(draft: DrafterFile, target_path: Path) -> IncompatibleDraftError | None:
     try:
         if not target_path.is_dir():
-            check_pair(str(target_path), path)
+            check_pair(str(target_path), draft.path)
             return None
         target = read_target_model(target_path)
-        if n_embd_tgt != target.n_embd or max(boundaries, default=0) > target.n_layer:
+        if draft.n_embd_tgt != target.n_embd or max(draft.boundaries, default=0) > target.n_layer:
             raise IncompatibleDraftError(
-                f"the draft '{path}' reads hidden states of width {n_embd_tgt} at {list(boundaries)}, "
-                f"the target '{target_path}' has {target.n_layer} layers, {target.n_embd} wide"
+                f"the draft '{draft.path}' reads hidden states of width {draft.n_embd_tgt} at "
+                f"{list(draft.boundaries)}, the target '{target_path}' has {target.n_layer} layers, {target.n_embd} "
+                "wide"
             )
     except IncompatibleDraftError as e:
         return e
-    except ModelFileError:
-        raise
     return None
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from .._core import local_accelerators
+from ..drafters.mtp import why_no_block
 from ..errors import Eagle3Error
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
 from ..model_file import check_file
-from ..mtp import why_no_block
 from ..pair import Pair, check_pair
 from ..planning import Costs, best_chain
 from ..stats import Stats
@@ -41,7 +41,7 @@ def check_files(target: str, head: str | None) -> list[Finding]:
     try:
         pair = check_pair(target, head)
         check_file(target, {}, True)
-        if head is not None and (pair.small is not None or pair.block_drafter is not None):
+        if head is not None and pair.draft is not None and pair.draft.is_model:
             check_file(head, {}, True)
         sizes = [size_of(path) for path in (target, head) if path is not None]
     except (Eagle3Error, OSError) as e:
@@ -58,24 +58,18 @@ def check_files(target: str, head: str | None) -> list[Finding]:
         advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
         why = f": {info.why_no_target}" if info.why_no_target else ""
         return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
-    text = f"{describe_draft(head, pair)}, {sizes[1] / 2**20:.0f} MiB"
+    text = f"{_describe(pair)}, {sizes[1] / 2**20:.0f} MiB"
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
     return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
 
 
-def describe_draft(path: str, pair: Pair) -> str:
+def _describe(pair: Pair) -> str:
     """What is given to draft."""
-    head, small, drafter, reads = pair.head, pair.small, pair.block_drafter, f"reads {list(pair.boundaries)}"
-    if small is not None:
-        return f"small model '{path}': {small.arch}, {small.n_layer} layers of width {small.n_embd}"
-    if pair.block is not None:
-        return f"block for multi-token prediction '{path}': {pair.block.arch}"
-    if drafter is not None:
-        return f"block drafter '{path}': {drafter.kind}, {drafter.n_draft_max} tokens in one pass, {reads}"
-    assert head is not None
-    why = f" ({head.boundaries_why})" if head.boundaries_why else ""
-    return f"head '{path}': {head.dialect} dialect, {reads}{why}"
+    assert pair.draft is not None
+    reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
+    note = f" ({pair.draft.note})" if pair.draft.note else ""
+    return f"{pair.draft.describe()}{reads}{note}"
 
 
 def size_of(path: str) -> int:

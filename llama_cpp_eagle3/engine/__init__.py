@@ -9,7 +9,7 @@ from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
-from .request import DraftSettings, DraftSource, Request, Shift, check_prompt
+from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed, samplers_of
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
@@ -18,6 +18,7 @@ from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
 __all__ = [
+    "NGRAM",
     "N_ROWS_ARGMAX",
     "RNGS",
     "SAMPLERS",
@@ -25,7 +26,6 @@ __all__ = [
     "Detokenizer",
     "DraftModelProposer",
     "DraftSettings",
-    "DraftSource",
     "Engine",
     "FinishReason",
     "FixedProposer",

@@ -13,15 +13,13 @@ import numpy as np
 from .._core import Drafter, DrawKind, NgramDrafter, Planner
 from ..draft import Draft
 from .memory import Memory
-from .request import DraftSettings
+from .request import NGRAM, DraftSettings
 from .sequence import NO_DRAFT, ScheduledSequence, Sequence, Step
 from .slots import Slots
 
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
-_MODELS = {"eagle3", "mtp", "simple", "dflash"}
-"""Sources that are a drafter."""
 
 
 class Proposer(Protocol):
@@ -132,12 +130,12 @@ class AutoProposer:
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter
-        if drafter is None or not _MODELS & set(s.draft.sources) or drafter.n_past(s.seq_id) != s.n_past:
+        if drafter is None or not set(s.draft.sources) - {NGRAM} or drafter.n_past(s.seq_id) != s.n_past:
             return 0
         return s.draft.n_max
 
     def _n_max_text(self, s: Sequence) -> int:
-        if self.ngram is None or "ngram" not in s.draft.sources:
+        if self.ngram is None or NGRAM not in s.draft.sources:
             return 0
         self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
         return s.draft.n_max_ngram

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from ..errors import ContextFullError
 from .media import Media, check_media
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .._core import Target
 
 DraftMode = Literal["auto", "chain", "tree", "off"]
-DraftSource = Literal["eagle3", "mtp", "simple", "dflash", "ngram"]
+NGRAM: Final = "ngram"
+"""The source of drafts that is no drafter with weights."""
 
 
 _DEFAULT = Sampling()
@@ -31,7 +32,7 @@ class DraftSettings:
     """Maximum length of a chain of drafted tokens."""
     n_max_ngram: int = 32
     """The same for the n-gram drafter."""
-    sources: tuple[DraftSource, ...] = ("eagle3", "ngram")
+    sources: tuple[str, ...] = ("eagle3", NGRAM)
     """What may draft in mode "auto"; the other modes are the head's."""
     n_min: int = 0
     """Shorter chains are not verified."""

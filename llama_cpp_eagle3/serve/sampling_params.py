@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat import json_schema_to_grammar
-from ..engine import DraftSettings, Sampling, samplers_of
+from ..drafters import KINDS
+from ..engine import NGRAM, DraftSettings, Sampling, samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .tokenizer import Tokenizer
@@ -111,11 +112,10 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 def _types(draft: DraftSettings) -> str:
     """What drafts, by llama.cpp's names."""
-    names = {"eagle3": "draft-eagle3", "mtp": "draft-mtp", "simple": "draft-simple", "dflash": "draft-dflash"}
-    names["ngram"] = "ngram-simple"
+    names = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-simple"}
     if draft.mode != "auto":
-        models = [names[source] for source in draft.sources if source != "ngram"]
-        return "none" if draft.mode == "off" else ",".join(models) or "draft-eagle3"
+        models = [names[source] for source in draft.sources if source != NGRAM]
+        return "none" if draft.mode == "off" else ",".join(models) or names[KINDS[0].source]
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.arguments import Eagle3LlamaOptions, LlamaOptions
+from llama_cpp_eagle3.drafters import KINDS, NGRAM, DraftSource
 
 WIDER = {"type_k": "a type's name too", "type_v": "a type's name too", "lora_path": "pathlib.Path too"}
 REPOSITORY = Path(__file__).parents[2]
@@ -93,3 +94,10 @@ def test_a_type_checker(tmp_path: Path) -> None:
     messages = check(BAD)
     for message, name in zip(messages, ("n_ctxx", "n_ctx", "n_ctxx", "draft_nmax"), strict=True):
         assert f'"{name}"' in message
+
+
+def test_sources() -> None:
+    """Type checkers know the same names as the table of drafters, which has each name once."""
+    assert sorted(typing.get_args(DraftSource)) == sorted([*(kind.source for kind in KINDS), NGRAM])
+    types = [name for kind in KINDS for name in kind.spec_types]
+    assert len(set(types)) == len(types)

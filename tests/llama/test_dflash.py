@@ -39,7 +39,7 @@ def test_greedy_text_is_that_of_plain_llama_cpp(pair: Able, options: dict) -> No
     plain = load_plain(pair.target)
     with load(pair.target, pair.drafter, **options) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
-        assert "block drafter dflash, 7 rows" in llm._loaded.description
+        assert "dflash, 6 tokens in one pass" in llm._loaded.description
         if llm.draft == "auto":
             cheap_rows(llm)  # else what it does depends on the machine
         for prompt in prompts(3):
@@ -171,7 +171,7 @@ def test_names_of_sources(folder: Path, tiny_target: Target) -> None:
 @pytest.mark.parametrize("options", [{"draft_n_max": 8}, {"draft_tree_depth": 9, "draft_tree_tokens": 12}])
 def test_a_draft_longer_than_a_block(folder: Path, tiny_target: Target, options: dict) -> None:
     path = write_dflash(folder / "plain.gguf", SHAPES["plain"])
-    with pytest.raises(ValueError, match="was trained for blocks of 8 rows, which draft 7 tokens"):
+    with pytest.raises(ValueError, match="was trained to draft 7 tokens"):
         load(tiny_target, path, **options)
 
 

@@ -10,7 +10,7 @@ import pytest
 from arch_keys import keys_of
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.mtp import has_block
+from llama_cpp_eagle3.drafters.mtp import has_block
 from loading import OPTIONS, is_tie, load, load_plain, prompts, take
 from mtp import split_block, write_able
 from random_arch import random_tensors, write_arch, write_random_arch
@@ -166,7 +166,7 @@ def test_a_block_of_another_target(folder: Path, capsys: pytest.CaptureFixture[s
     assert f"'{block}'" in str(e.value)
     with pytest.raises(ModelFileError, match="block for multi-token prediction alone, not a target"):
         load(block)
-    with pytest.raises(ValueError, match="'simple', but no small model is given"):
+    with pytest.raises(ValueError, match="'simple', but a block for multi-token prediction is given"):
         load(target, block, draft_sources=["simple"])
     with pytest.raises(IncompatibleDraftError, match="no block for multi-token prediction"):
         load(target, draft_sources=["mtp"])

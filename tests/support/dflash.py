@@ -13,12 +13,11 @@ import llama_cpp
 import numpy as np
 from llama_cpp import llama_cpp_ext
 
-import placement
 from arch_keys import N_EMBD, N_VOCAB, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.dflash import make_drafter
+from llama_cpp_eagle3.drafters.dflash import BlockDrafter
 from lowlevel import LowLevel, load_model
-from mtp import default_params
+from mtp import default_params, place
 from random_arch import random_tensors as arch_tensors
 from random_arch import write_arch, write_random_arch
 from tiny.vocab import add_vocab
@@ -301,16 +300,10 @@ class Pair(LowLevel):
         self.n_ctx, self.n_seq_max, self.is_pooled = n_ctx, n_seq_max, is_pooled
         self.drafter = self.make_drafter()
 
-    def make_drafter(self, **options: Any) -> _core.DflashDrafter:
+    def make_drafter(self) -> _core.DflashDrafter:
         """One more drafter."""
-        target_params = llama_cpp.llama_model_default_params()
-        target_params.n_gpu_layers = 0
-        placement.preset(target_params)
-        given = {"n_gpu_layers": -1, "device": None, "n_threads": None, "type_k": 0, "type_v": 0} | options
-        return make_drafter(
-            self.file, self.ctx, target_params, default_params(), n_ctx=self.n_ctx, n_seq=self.n_seq_max,
-            is_pooled=self.is_pooled, **given,
-        )  # fmt: skip
+        where = place(self.model, self.ctx, n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled)
+        return BlockDrafter(self.file.path).make(where, None)
 
     def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
         """Rows of the target for a text, in an empty sequence."""

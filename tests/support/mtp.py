@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp_ext
 import placement
 from arch_keys import N_LAYER, arch_of, keys_of
 from llama_cpp_eagle3 import _core
-from llama_cpp_eagle3.draft_context import context_params
+from llama_cpp_eagle3.drafters import LoadedTarget, MtpBlock
 from lowlevel import LowLevel
 from random_arch import random_tensors, write_arch, write_random_arch
 
@@ -38,6 +38,21 @@ def default_params(n_ctx: int = 256, n_batch: int = 64, n_ubatch: int = 64) -> A
     return params
 
 
+def place(
+    model: int, ctx: int = 0, *, n_ctx: int, n_seq: int, is_pooled: bool, has_trees: bool = True,
+    n_vocab: int | None = None, **sizes: int,
+) -> LoadedTarget:  # fmt: skip
+    """A loaded target for drafters whose K/V are F32. sizes: of its context."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = 0
+    placement.preset(params)
+    return LoadedTarget(
+        model=model, ctx=ctx, model_params=params, context_params=default_params(**sizes),
+        n_vocab=n_vocab or llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)), n_ctx=n_ctx,
+        n_seq=n_seq, is_pooled=is_pooled, has_trees=has_trees, n_threads=1, type_k=0, type_v=0,
+    )  # fmt: skip
+
+
 class Pair(LowLevel):
     """A target that gives the rows which its block reads, and a drafter on the block."""
 
@@ -51,18 +66,12 @@ class Pair(LowLevel):
         self.n_ctx, self.n_seq_max, self.is_pooled = n_ctx, n_seq_max, is_pooled
         self.drafter = self.make_drafter()
 
-    def make_drafter(self, n_branches: int = 32, **sizes: int) -> _core.MtpDrafter:
+    def make_drafter(self, **sizes: int) -> _core.MtpDrafter:
         """One more drafter."""
-        options = context_params(
-            default_params(**sizes), n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled,
-            n_branches=n_branches if self.is_pooled else 0, type_k=0, type_v=0,
-        )  # fmt: skip
-        options.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
-        ctx = llama_cpp.llama_init_from_model(self.model, options)
-        assert ctx
-        return _core.MtpDrafter(
-            ctx, self.path, n_ctx=self.n_ctx, n_seq_max=self.n_seq_max, n_outputs_max=options.n_outputs_max
-        )
+        sizes = {"n_ctx": self.n_ctx, "n_seq": self.n_seq_max, "is_pooled": self.is_pooled} | sizes
+        block = MtpBlock(self.path)
+        block.fit(self.path, block.info, None)
+        return block.make(place(self.model, **sizes), None)
 
     def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
         """Rows of the target for a text, in an empty sequence."""

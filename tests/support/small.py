@@ -9,8 +9,9 @@ import numpy as np
 
 import placement
 from arch_keys import arch_of, keys_of
-from llama_cpp_eagle3 import _core, simple
-from mtp import default_params
+from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3.drafters.simple import SmallModel
+from mtp import default_params, place
 from random_arch import random_tensors, write_arch, write_random_arch
 
 
@@ -19,20 +20,25 @@ def load_model(path: str | Path) -> int:
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
     placement.preset(params)
-    return simple.load_model(str(path), params)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    return model
 
 
 def make_drafter(
     path: str | Path, *, n_ctx: int = 256, n_seq_max: int = 1, is_pooled: bool = True, n_ubatch: int = 64,
     n_vocab: int | None = None, has_trees: bool = True,
 ) -> _core.SimpleDrafter:  # fmt: skip
-    """A drafter whose K/V are F32."""
+    """A drafter whose K/V are F32. n_vocab: tokens of its target, instead of as many as it has."""
     model = load_model(path)
-    n_own = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-    return simple.make_drafter(
-        model, default_params(n_ubatch=n_ubatch), str(path), n_vocab=n_vocab or n_own, n_ctx=n_ctx, n_seq=n_seq_max,
-        is_pooled=is_pooled, has_trees=has_trees, n_threads=None, type_k=0, type_v=0,
+    where = place(
+        model, n_ctx=n_ctx, n_seq=n_seq_max, is_pooled=is_pooled, has_trees=has_trees, n_ubatch=n_ubatch,
+        n_vocab=n_vocab,
     )  # fmt: skip
+    try:
+        return SmallModel(str(path)).make(where, None)
+    finally:
+        llama_cpp.llama_model_free(model)
 
 
 class ByHand:

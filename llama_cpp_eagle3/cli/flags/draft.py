@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ...drafters import KINDS
 from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
 
@@ -12,9 +13,13 @@ TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 """llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 
 
+_DRAFTERS = "; ".join(f"{', '.join(kind.spec_types)}: a {kind.title}" for kind in KINDS)
+_DEFAULTS = ", ".join(f"{kind.spec_types[0]},ngram-simple with a {kind.title}" for kind in KINDS)
+
+
 def _spec_types(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
-    known = ("draft-eagle3", "draft-mtp", "draft-simple", "draft-dflash", "draft-dspark", *TEXT_TYPES)
+    known = (*(name for kind in KINDS for name in kind.spec_types), *TEXT_TYPES)
     for kind in kinds:
         if kind not in known:
             raise argparse.ArgumentTypeError(
@@ -91,19 +96,13 @@ SPECULATIVE = (
     flag(
         "--spec-type",
         "TYPE,...",
-        "what drafts; draft-eagle3: the head; draft-dflash, draft-dspark: the block drafter, of any kind; "
-        "draft-simple: the small model that -md names; draft-mtp: the block for multi-token prediction in the "
-        "model's own file; "
-        "ngram-simple, ngram-map-k, ngram-map-k4v: what followed before in the "
-        "text; ngram-mod: in all texts of the process; none: nothing (default: with a head draft-eagle3,ngram-simple, "
-        "with a block drafter draft-dflash,ngram-simple, with a small model draft-simple,ngram-simple, with such a "
-        "block draft-mtp,ngram-simple, else none)",
+        f"what drafts; {_DRAFTERS}: what -md names, or a block in the model's own file; ngram-simple, ngram-map-k, "
+        "ngram-map-k4v: what followed before in the text; ngram-mod: in all texts of the process; none: nothing "
+        f"(default: {_DEFAULTS}, else none)",
         _spec_types,
         lacks="ngram-cache; the kinds of ngram search alike",
         env="LLAMA_ARG_SPEC_TYPE",
-        differs="draft-eagle3,ngram-simple with a head, draft-dflash,ngram-simple with a block drafter, "
-        "draft-simple,ngram-simple with a small model, draft-mtp,ngram-simple with a block in the model's file, "
-        "llama.cpp none: what there is is used",
+        differs=f"{_DEFAULTS}, llama.cpp none: what there is is used",
     ),
     flag(
         "--spec-draft-n-max",

@@ -1,13 +1,27 @@
-#include "draft/draft_context.h"
+#include "context/draft_context.h"
 
 #include "draft/time_scope.h"
 #include "error.h"
+#include "fnv1a.h"
+#include "lm_head.h"
 #include "load_guard.h"
 
+#include "ggml-backend.h"
+
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace eagle3 {
+
+draft_context::draft_context(llama_context * ctx, llama_model * own_model) :
+    model_(own_model), ctx_(ctx), matrices_(own_model ? model_matrices(own_model) : kernels::matrices()),
+    shares_cells_(llama_n_ctx_seq(ctx) == llama_n_ctx(ctx)) {}
+
+void draft_context::use_cpu_kernels(const kernels::row_limits & limits) {
+    cpu_kernels_.reset();
+    cpu_kernels_ = std::make_unique<kernels::cpu_kernels>(matrices_, limits);
+}
 
 void draft_context::decode(const llama_batch & batch, int64_t & time_us) {
     time_scope t(time_us);
@@ -28,10 +42,16 @@ void draft_context::decode(const llama_batch & batch, int64_t & time_us) {
     }
 }
 
-void draft_context::trim(llama_seq_id seq_id, int32_t end) {
-    if (llama_memory_seq_pos_max(memory(), seq_id) >= end) {
-        llama_memory_seq_rm(memory(), seq_id, end, -1);
+const float * draft_context::logits(int32_t i_row) const {
+    const float * logits = llama_get_logits_ith(ctx_.get(), i_row);
+    if (logits == nullptr) {
+        throw error("llama.cpp gave no logits of a drafted row");
     }
+    return logits;
+}
+
+bool draft_context::trim(llama_seq_id seq_id, int32_t end) {
+    return llama_memory_seq_pos_max(memory(), seq_id) < end || llama_memory_seq_rm(memory(), seq_id, end, -1);
 }
 
 void draft_context::clear(llama_seq_id seq_id) {
@@ -39,7 +59,7 @@ void draft_context::clear(llama_seq_id seq_id) {
 }
 
 void draft_context::copy(llama_seq_id src, llama_seq_id dst, int32_t end) {
-    if (shares_cells()) {
+    if (shares_cells_) {
         llama_memory_seq_cp(memory(), src, dst, 0, end);
         return;
     }
@@ -73,12 +93,33 @@ void draft_context::load(const uint8_t * cells, size_t n_bytes, llama_seq_id seq
     }
 }
 
+std::string draft_context::device_of(const ggml_tensor * tensor) {
+    const ggml_backend_dev_t dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+    return dev ? ggml_backend_dev_name(dev) : "CPU"; // a file that is mapped is on none
+}
+
+uint64_t draft_context::fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
+    uint64_t hash = fnv1a_start;
+    for (const ggml_tensor * t : tensors) {
+        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
+        ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
+        hash = fnv1a(fnv1a(hash, t->name, strlen(t->name)), bytes.data(), bytes.size());
+    }
+    return hash;
+}
+
 void draft_batch::clear() {
     tokens.clear();
     embd.clear();
     pos.clear();
     seq_ids.clear();
     is_out.clear();
+}
+
+void draft_batch::add(llama_seq_id seq_id, llama_pos pos_row, bool is_out_row) {
+    seq_ids.push_back(seq_id);
+    pos.push_back(pos_row);
+    is_out.push_back(is_out_row);
 }
 
 llama_batch draft_batch::get() {

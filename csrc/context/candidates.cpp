@@ -1,4 +1,4 @@
-#include "mtp/candidates.h"
+#include "context/candidates.h"
 
 #include "target/logits.h"
 
@@ -39,15 +39,29 @@ double sum_of_exp(const float * x, int32_t n, float x_max) {
 
 } // namespace
 
-std::vector<llama_token_data> best_of_row(const float * logits, int32_t n_vocab, int32_t n_top) {
-    std::vector<llama_token_data> found;
-    if (!best_candidates(logits, n_vocab, std::min(n_top, n_vocab), found)) {
+std::vector<draft_candidate> best_of_row(const float * logits, int32_t n_vocab, int32_t n_top) {
+    std::vector<llama_token_data> best;
+    if (!best_candidates(logits, n_vocab, std::min(n_top, n_vocab), best)) {
         return {};
     }
-    const float  x_max = found.front().logit;
+    const float  x_max = best.front().logit;
     const double sum   = sum_of_exp(logits, n_vocab, x_max);
-    for (llama_token_data & c : found) {
-        c.p = static_cast<float>(std::exp(static_cast<double>(c.logit - x_max)) / sum);
+
+    std::vector<draft_candidate> found;
+    for (const llama_token_data & c : best) {
+        found.push_back({ c.id, static_cast<float>(std::exp(static_cast<double>(c.logit - x_max)) / sum) });
+    }
+    return found;
+}
+
+std::vector<draft_candidate> expected_of_row(const float * logits, int32_t n_vocab, int32_t n_known, int32_t n_top,
+                                             const gumbel_noise * noise, int32_t n_ahead) {
+    constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
+
+    auto found = best_of_row(logits, n_vocab, std::min(noise ? std::max(n_top, n_top_noise) : n_top, n_known));
+    if (noise) {
+        order_by_noise(
+            *noise, static_cast<uint32_t>(n_ahead), [](int32_t id) { return id; }, found, n_top);
     }
     return found;
 }

@@ -1,0 +1,100 @@
+#pragma once
+
+#include "kernels/cpu_kernels.h"
+
+#include "llama.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct ggml_tensor;
+
+namespace eagle3 {
+
+// A context of llama.cpp that a drafter owns: its passes, the cells of its sequences, and the model that it is of
+class draft_context {
+  public:
+    // Takes both over. own_model: null if the context is of the target's model
+    draft_context(llama_context * ctx, llama_model * own_model);
+
+    llama_context * get() const { return ctx_.get(); }
+
+    llama_memory_t memory() const { return llama_get_memory(ctx_.get()); }
+
+    // whether sequences share cells; else each has a stream of its own
+    bool shares_cells() const { return shares_cells_; }
+
+    // that the model of its own multiplies by
+    const kernels::matrices & matrices() const { return matrices_; }
+
+    void use_cpu_kernels(const kernels::row_limits & limits);
+
+    std::map<std::string, int64_t> cpu_kernels() const {
+        return cpu_kernels_ ? cpu_kernels_->n_weights() : std::map<std::string, int64_t>();
+    }
+
+    // llama_decode, and wait for it; throws context_full_error, error. time_us grows by what it took
+    void decode(const llama_batch & batch, int64_t & time_us);
+
+    // of a row of the last pass
+    const float * logits(int32_t i_row) const;
+
+    // Forget the cells of a sequence from position `end` on. False: it is a state, which cannot be taken back
+    bool trim(llama_seq_id seq_id, int32_t end);
+    void clear(llama_seq_id seq_id);
+
+    // Cells before position `end`, into an empty sequence. Those of a state must end there
+    void copy(llama_seq_id src, llama_seq_id dst, int32_t end);
+
+    // All cells of a sequence as bytes. load() expects an empty sequence and leaves one if it throws: what was saved
+    // ended at position `end` and began at pos_start or later, since of a window llama.cpp saves what is still seen
+    std::vector<uint8_t> save(llama_seq_id seq_id) const;
+    void load(const uint8_t * cells, size_t n_bytes, llama_seq_id seq_id, int32_t pos_start, int32_t end);
+
+    static std::string device_of(const ggml_tensor * tensor);
+
+    // what tells some weights from others: names and first bytes
+    static uint64_t fingerprint_of(const std::vector<const ggml_tensor *> & tensors);
+
+  private:
+    struct deleter {
+        void operator()(llama_context * ctx) const { llama_free(ctx); }
+
+        void operator()(llama_model * model) const { llama_model_free(model); }
+    };
+
+    // freed in the opposite order
+    std::unique_ptr<llama_model, deleter>   model_;
+    std::unique_ptr<llama_context, deleter> ctx_;
+    std::unique_ptr<kernels::cpu_kernels>   cpu_kernels_;
+
+    kernels::matrices matrices_;
+    bool              shares_cells_;
+};
+
+// The rows of a batch, one sequence each
+struct draft_batch {
+    std::vector<llama_token>  tokens;
+    std::vector<float>        embd; // in place of tokens, or beside them
+    std::vector<llama_pos>    pos;
+    std::vector<llama_seq_id> seq_ids;
+    std::vector<int8_t>       is_out;
+
+    int32_t n_rows() const { return static_cast<int32_t>(seq_ids.size()); }
+
+    void clear();
+    void add(llama_seq_id seq_id, llama_pos pos_row, bool is_out_row);
+
+    // valid until the rows change
+    llama_batch get();
+
+  private:
+    std::vector<int32_t>        n_seq_id_;
+    std::vector<llama_seq_id *> seq_id_;
+};
+
+} // namespace eagle3

@@ -1,0 +1,39 @@
+"""What drafts with weights of its own: a class for each kind of file, and one table of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .._core import read_arch, read_target
+from ..engine import NGRAM
+from ..errors import ModelFileError
+from .dflash import BlockDrafter
+from .eagle3 import Eagle3Head
+from .kind import DrafterFile, LoadedTarget
+from .mtp import MtpBlock
+from .simple import SmallModel
+
+__all__ = ["KINDS", "NGRAM", "DraftSource", "DrafterFile", "LoadedTarget", "MtpBlock", "kind_of", "kind_of_source"]
+
+KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, SmallModel)
+"""A new drafter is a class, a line here, and its name in `DraftSource`."""
+
+DraftSource = Literal["eagle3", "mtp", "simple", "dflash", "ngram"]
+"""Names of all sources, for type checkers."""
+
+
+def kind_of_source(source: str) -> type[DrafterFile]:
+    """The kind that `draft_sources` calls so."""
+    return next(kind for kind in KINDS if kind.source == source)
+
+
+def kind_of(path: str) -> type[DrafterFile]:
+    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains."""
+    try:
+        arch = read_arch(path)
+        if named := next((kind for kind in KINDS if arch in kind.archs), None):
+            return named
+        info = read_target(path)
+    except ModelFileError:
+        return Eagle3Head
+    return next(kind for kind in KINDS if kind.matches(info))

@@ -1,0 +1,109 @@
+"""Models that draft on contexts of llama.cpp: how they are loaded, and what their contexts are like."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from .. import cpu_build
+from .._core import LoadGuard
+from ..errors import IncompatibleDraftError
+from ..ggml_types import FLOAT_TYPES
+from ..log import without_details
+from ..model_file import file_errors
+from .kind import LoadedTarget
+
+N_SCRATCH = 32
+"""Cells for drafted tokens of each sequence, as in csrc/context/context_drafter.h."""
+_N_GUESSES = 8
+_N_MEASURED = 7
+"""Branches where there are no trees: passes of several rows are measured with them."""
+_N_BATCH = 512
+_ALL_LAYERS = 999
+
+
+def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> int:
+    """Load a model that is to draft; returns its address. It runs where the target does, unless that is said.
+
+    load_mtp: with its block for multi-token prediction.
+
+    Raises:
+        ModelFileError: llama.cpp does not load it.
+    """
+    params = type(target.model_params).from_buffer_copy(target.model_params)
+    params.load_mtp, params.vocab_only = load_mtp, False
+    params.kv_overrides = params.tensor_buft_overrides = None
+    params.progress_callback = lib.llama_progress_callback()
+    device, n_gpu_layers = target.device, target.n_gpu_layers
+    if device is not None and device.name == "CPU":
+        device, n_gpu_layers = None, 0
+    if n_gpu_layers < 0:
+        n_gpu_layers = _ALL_LAYERS if device is not None or params.n_gpu_layers else 0
+    params.n_gpu_layers = n_gpu_layers
+    if device is not None:
+        devices = (ctypes.c_void_p * 2)(device.address, None)
+        params.devices, params.split_mode = ctypes.cast(devices, ctypes.c_void_p), lib.LLAMA_SPLIT_MODE_LAYER
+        params.tensor_split = None
+    cpu_build.avoid_broken_amx(params)
+    with file_errors(path), without_details():
+        model = lib.llama_model_load_from_file(path.encode(), params)
+        if not model:
+            raise ValueError("cannot load model")
+    return int(model)
+
+
+def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, owns_model: bool) -> int:
+    """Make a llama_context that drafts; returns its address. A model of its own is freed if this raises.
+
+    what: the file and what drafts, for the error.
+
+    Raises:
+        IncompatibleDraftError: llama.cpp makes no such context.
+    """
+    params.n_threads = params.n_threads_batch = target.n_threads
+    with LoadGuard() as guard, without_details():
+        ctx = lib.llama_init_from_model(model, params)
+    if not ctx:
+        if owns_model:
+            lib.llama_model_free(model)
+        raise IncompatibleDraftError(f"{what}: llama.cpp makes no context for it: {guard.reason}")
+    return int(ctx)
+
+
+def n_branches(*, is_pooled: bool, has_trees: bool) -> int:
+    """Sequence ids for branches of trees, which only shared cells can have. has_trees: they can be verified."""
+    return (N_SCRATCH if has_trees else _N_MEASURED) if is_pooled else 0
+
+
+def context_params(
+    params: Any, *, n_ctx: int, n_seq: int, is_pooled: bool, n_branches: int, type_k: int | None, type_v: int | None
+) -> Any:
+    """A llama_context_params for drafts, from those of their target's context.
+
+    n_ctx: positions of the target's context, of each sequence unless they share their cells (is_pooled). n_branches:
+    sequence ids beyond n_seq. type_k, type_v: ggml types of the cache; None: F16.
+    """
+    own = type(params).from_buffer_copy(params)
+    own.n_seq_max = n_seq + n_branches
+    own.kv_unified = is_pooled
+    own.n_ctx = n_ctx + n_seq * N_SCRATCH if is_pooled else n_ctx * n_seq
+    own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max)
+    own.n_ubatch = max(min(params.n_ubatch, own.n_batch), own.n_seq_max)
+    own.n_outputs_max = max(own.n_seq_max, _N_GUESSES)
+    own.n_outputs_max_per_seq = 1
+    own.n_rs_seq = 0
+    own.swa_full = True  # it goes back with every draft
+    own.embeddings = False
+    own.cb_eval, own.cb_eval_user_data = lib.ggml_backend_sched_eval_callback(), None
+    set_cache_types(own, type_k, type_v)
+    return own
+
+
+def set_cache_types(params: Any, type_k: int | None, type_v: int | None) -> None:
+    """Set the ggml types of a context's cache; None: F16."""
+    params.type_k = lib.GGML_TYPE_F16 if type_k is None else type_k
+    params.type_v = lib.GGML_TYPE_F16 if type_v is None else type_v
+    if params.type_v not in FLOAT_TYPES:  # only flash attention reads others
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED

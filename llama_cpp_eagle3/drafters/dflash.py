@@ -1,0 +1,75 @@
+"""Block drafters (GGUF architecture dflash): a small model that drafts a block of tokens in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import DflashDrafter, TargetInfo, read_dflash
+from .context import load_model, make_context, set_cache_types
+from .fit import check_boundaries, check_generates, check_made_for
+from .kind import DrafterFile, LoadedTarget
+
+_N_BATCH = 128, 256
+"""Rows of a pass: as many blocks as fit into the second number, and not fewer than the first. llama.cpp makes logits
+of all of them, for which it keeps memory."""
+
+
+class BlockDrafter(DrafterFile):
+    """DFlash, DSpark or DFlash2."""
+
+    source = "dflash"
+    spec_types = ("draft-dflash", "draft-dspark")
+    title = "block drafter"
+    archs = ("dflash",)
+    why_no_target = "a block drafter"
+    n_max_auto = 16  # a block is one pass, however long
+    is_model = True
+
+    def __init__(self, path: str):
+        """Read the header; see there."""
+        self.path, self.file = path, read_dflash(path)
+        self.n_embd_tgt, self.boundaries = self.file.n_embd, tuple(self.file.boundaries)
+        self.n_draft_max = self.file.n_draft_max
+
+    def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
+        """Check width, tokens and layers; see there."""
+        check_generates(model_path, target, target.why_no_target)
+        check_made_for(model_path, target, self.path, self.file.n_embd, self.file.n_vocab)
+        check_boundaries(model_path, target, f"the draft '{self.path}'", self.boundaries)
+        return self.boundaries
+
+    def describe(self) -> str:
+        """The file, which of the three it is, and what it drafts."""
+        return f"{self.title} '{self.path}': {self.file.kind}, {self.n_draft_max} tokens in one pass"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What its header says."""
+        from ..convert.report import block_drafter_facts  # gguf, of an extra
+
+        return block_drafter_facts(self.file)
+
+    def make(self, target: LoadedTarget, draft_type: int | None) -> DflashDrafter:
+        """Load it, with a context beside the target's; see there."""
+        model = load_model(self.path, target)
+        params = self._context_params(target)
+        ctx = make_context(model, params, target, f"'{self.path}' (the {self.title})", owns_model=True)
+        model_tgt = int(lib.llama_get_model(target.ctx))
+        return DflashDrafter(self.file, model, ctx, model_tgt, n_ctx=target.n_ctx, n_seq_max=target.n_seq)
+
+    def _context_params(self, target: LoadedTarget) -> Any:
+        """Rotation is the file's own: nothing that the target's context was told of it holds."""
+        own = lib.llama_context_default_params()
+        for name in ("flash_attn_type", "offload_kqv", "op_offload", "no_perf"):
+            setattr(own, name, getattr(target.context_params, name))
+        n_seq, n_rows = target.n_seq, self.file.block_size
+        own.ctx_other = target.ctx
+        own.n_seq_max, own.kv_unified = n_seq, target.is_pooled
+        own.n_ctx = target.n_ctx + n_seq * n_rows if target.is_pooled else (target.n_ctx + n_rows) * n_seq
+        least, most = _N_BATCH
+        own.n_batch = own.n_ubatch = max(n_rows, least, min(most, n_seq * n_rows))
+        own.swa_full = True  # it goes back with every draft
+        set_cache_types(own, target.type_k, target.type_v)
+        return own

@@ -1,0 +1,75 @@
+"""EAGLE-3 heads as drafters, P-EAGLE and MLA among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._core import Eagle3Drafter, TargetInfo, read_head
+from ..errors import IncompatibleDraftError
+from .fit import check_boundaries, check_generates, check_made_for, offer
+from .kind import DrafterFile, LoadedTarget
+
+_N_BATCH_MAX = 512
+
+
+class Eagle3Head(DrafterFile):
+    """A head that reads hidden states of its target."""
+
+    source = "eagle3"
+    spec_types = ("draft-eagle3",)
+    title = "head"
+    archs = ("eagle3", "eagle3-ext")
+    why_no_target = "an EAGLE-3 head"
+    takes_head_options = True
+    needs_file = False  # ("eagle3", "ngram") is for files with and without a head
+
+    def __init__(self, path: str):
+        """Read the header; see there."""
+        self.path, self.head = path, read_head(path)
+        self.n_embd_tgt, self.note = self.head.n_embd_tgt, self.head.boundaries_why
+        self.boundaries = tuple(self.head.boundaries)
+        self._layers: list[int] | None = None
+
+    def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
+        """Check width, tokens and layers; see there."""
+        head = self.head
+        # without auxiliary hidden states a head reads the target's final normed one
+        boundaries = self.boundaries if head.use_aux_hidden_state else (target.n_layer + 1,)
+        if layers is not None:
+            boundaries, self._layers, self.note = tuple(layers), list(layers), "draft_target_layers"
+        check_generates(model_path, target, target.why_no_target)
+        check_made_for(model_path, target, self.path, head.n_embd_tgt, head.n_vocab)
+        if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
+            raise IncompatibleDraftError(
+                f"the draft '{self.path}' reads {len(head.boundaries)} hidden states, draft_target_layers names "
+                f"{len(boundaries)}: {list(boundaries)}. Name as many layers as the head reads. {offer(target)}"
+            )
+        check_boundaries(model_path, target, f"the draft '{self.path}'", boundaries)
+        return boundaries
+
+    def describe(self) -> str:
+        """The file and its dialect."""
+        return f"head '{self.path}': {self.head.dialect} dialect"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What its keys and tensors say."""
+        from ..convert.report import head_facts  # gguf, of an extra
+
+        return head_facts(self.head)
+
+    def make(self, target: LoadedTarget, draft_type: int | None) -> Eagle3Drafter:
+        """Load it; see there."""
+        return Eagle3Drafter(
+            self.path,
+            int(target.model),
+            target.n_ctx,
+            n_seq_max=target.n_seq,
+            boundaries=self._layers,
+            device=target.device,
+            n_gpu_layers=target.n_gpu_layers,
+            type=draft_type,
+            type_k=target.type_k,
+            type_v=target.type_v,
+            n_threads=target.n_threads,
+            n_batch=min(target.context_params.n_batch, _N_BATCH_MAX),
+        )

@@ -1,0 +1,123 @@
+"""The block for multi-token prediction (MTP, NextN) of a target, in its file or in one of its own, as a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import MtpDrafter, TargetInfo, check_header, read_target
+from ..errors import IncompatibleDraftError, ModelFileError
+from .context import context_params, load_model, make_context, n_branches
+from .fit import check_same_vocabulary
+from .kind import DrafterFile, LoadedTarget
+
+
+class MtpBlock(DrafterFile):
+    """One more layer behind a target's others. `path` is the target's, or that of the block's own file."""
+
+    source = "mtp"
+    spec_types = ("draft-mtp",)
+    title = "block for multi-token prediction"
+    why_no_target = "a block for multi-token prediction alone"
+    needs_file = False
+
+    @classmethod
+    def matches(cls, info: TargetInfo) -> bool:
+        """Files that have such a block and no other layers."""
+        return not info.has_trunk
+
+    def __init__(self, path: str):
+        """Read the header; see there."""
+        self.path, self.info = path, read_target(path)
+        self._is_apart = True
+        if self.info.n_layer_nextn > 1:
+            self.note = f"the first of {self.info.n_layer_nextn} blocks"
+
+    def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
+        """Check that it can be run, and of a file of its own that it is this target's; see there."""
+        self._is_apart = self.path != model_path
+        if self._is_apart:
+            self._check_apart(model_path, target)
+        elif why := why_no_block(target):
+            raise IncompatibleDraftError(
+                f"'{model_path}' cannot draft with a block of its own (draft_sources names 'mtp'): {why}. Leave 'mtp' "
+                "out, or give a head as draft_model_path."
+            )
+        return (self.info.n_layer + self.info.nextn,)
+
+    def _check_apart(self, model_path: str, target: TargetInfo) -> None:
+        path, info = self.path, self.info
+        check_header(path, {})
+        facts = {
+            "architecture": (target.arch, info.arch),
+            "number of layers": (target.n_layer, info.n_layer),
+            "width": (target.n_embd, info.n_embd),
+            "number of tokens": (target.n_vocab, info.n_vocab),
+        }
+        for name, (of_target, of_block) in facts.items():
+            if of_target != of_block:
+                raise IncompatibleDraftError(
+                    f"the {self.title} '{path}' belongs to another target than '{model_path}': the {name} is "
+                    f"{of_block}, of the target {of_target}"
+                )
+        check_same_vocabulary(model_path, path, f"the {self.title} '{path}'")
+        if why := why_no_block(info):
+            raise IncompatibleDraftError(f"the {self.title} '{path}' cannot draft: {why}")
+
+    def describe(self) -> str:
+        """Whose it is."""
+        return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What its header says."""
+        return [
+            ("family", f"a {self.title} ({self.info.arch}) in a file of its own"),
+            ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),
+            ("vocabulary", f"{self.info.n_vocab} tokens"),
+            ("shared with target", "nothing"),
+            ("llama.cpp", f"can run it ({self.spec_types[0]})"),
+        ]
+
+    def make(self, target: LoadedTarget, draft_type: int | None) -> MtpDrafter:
+        """Make an MTP context of the target's model, or of the block's own; see there."""
+        params = context_params(
+            target.context_params,
+            n_ctx=target.n_ctx,
+            n_seq=target.n_seq,
+            is_pooled=target.is_pooled,
+            n_branches=n_branches(is_pooled=target.is_pooled, has_trees=target.has_trees),
+            type_k=target.type_k,
+            type_v=target.type_v,
+        )
+        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        own = load_model(self.path, target, load_mtp=True) if self._is_apart else 0
+        what = f"'{self.path}' (the {self.title})"
+        ctx = make_context(own or target.model, params, target, what, owns_model=self._is_apart)
+        return MtpDrafter(
+            ctx,
+            self.path,
+            model=own,
+            n_ctx=target.n_ctx,
+            n_seq_max=target.n_seq,
+            n_outputs_max=params.n_outputs_max,
+        )
+
+
+def why_no_block(info: TargetInfo) -> str:
+    """Why a target cannot draft with a block of its own; empty if it can."""
+    if info.why_no_target:
+        return info.why_no_target
+    if info.n_layer_nextn == 0:
+        return f"the file has no block for multi-token prediction (key {info.arch}.nextn_predict_layers)"
+    if info.nextn < 0:
+        return f"what the block of this architecture ({info.arch}) reads cannot be read"
+    return ""
+
+
+def has_block(model_path: str) -> bool:
+    """Whether a target can draft with a block of its own; False for a file that cannot be read."""
+    try:
+        return not why_no_block(read_target(model_path))
+    except ModelFileError:
+        return False

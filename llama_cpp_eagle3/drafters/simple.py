@@ -1,0 +1,100 @@
+"""A small model of the target's vocabulary as a drafter (llama.cpp's draft-simple)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as lib
+
+from .._core import SimpleDrafter, TargetInfo, check_header, read_target
+from ..errors import IncompatibleDraftError
+from .context import context_params, load_model, make_context, n_branches
+from .fit import check_generates, check_same_vocabulary
+from .kind import DrafterFile, LoadedTarget
+
+_NO_MODELS = {
+    "gemma4-assistant": "an assistant that shares the target's K/V",
+}
+
+
+class SmallModel(DrafterFile):
+    """Any model that generates text with the target's tokens; it reads nothing else of the target."""
+
+    source = "simple"
+    spec_types = ("draft-simple",)
+    title = "small model"
+    is_model = True
+    of_media = (
+        "the small model that drafts sees placeholder tokens in place of images and sounds: it knows nothing of what "
+        "they show"
+    )
+
+    @classmethod
+    def matches(cls, info: TargetInfo) -> bool:
+        """Files that have all layers of a model."""
+        return info.has_trunk
+
+    def __init__(self, path: str):
+        """Read the header; see there."""
+        self.path, self.info = path, read_target(path)
+
+    def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
+        """Check that both generate text, of the same tokens; see there."""
+        path, info = self.path, self.info
+        check_generates(model_path, target, target.why_no_text)
+        if info.arch in _NO_MODELS:
+            raise IncompatibleDraftError(f"the draft '{path}' is {_NO_MODELS[info.arch]}, which cannot draft here yet")
+        if info.why_no_text:
+            raise IncompatibleDraftError(f"the draft '{path}' ({info.arch}) does not generate text: {info.why_no_text}")
+        check_header(path, {})
+        advice = ". Use a small model of the target's own family."
+        check_same_vocabulary(model_path, path, f"the draft '{path}'", advice)
+        return ()
+
+    def describe(self) -> str:
+        """The file and its size."""
+        return f"small model '{self.path}': {self.info.arch}, {self.info.n_layer} layers of width {self.info.n_embd}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What its header says."""
+        return [
+            ("family", f"a small model ({self.info.arch}) of the target's vocabulary: it drafts by itself"),
+            ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),
+            ("vocabulary", f"{self.info.n_vocab} tokens"),
+            ("shared with target", "nothing"),
+            ("llama.cpp", f"can run it ({self.spec_types[0]})"),
+        ]
+
+    def make(self, target: LoadedTarget, draft_type: int | None) -> SimpleDrafter:
+        """Load it, with a context of its own; see there."""
+        model = load_model(self.path, target)
+        if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
+            lib.llama_model_free(model)
+            raise IncompatibleDraftError(
+                f"the draft '{self.path}' has an encoder: only models that decode alone can draft"
+            )
+        n_ctx, is_pooled = target.n_ctx, target.is_pooled
+        if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+            # each sequence drafts in a copy of its state, which shares the cells of its attention
+            n_ctx, is_pooled, n_more = n_ctx if is_pooled else n_ctx * target.n_seq, True, target.n_seq
+        else:
+            n_more = n_branches(is_pooled=is_pooled, has_trees=target.has_trees)
+        params = context_params(
+            target.context_params,
+            n_ctx=n_ctx,
+            n_seq=target.n_seq,
+            is_pooled=is_pooled,
+            n_branches=n_more,
+            type_k=target.type_k,
+            type_v=target.type_v,
+        )
+        ctx = make_context(model, params, target, f"'{self.path}' (the {self.title})", owns_model=True)
+        return SimpleDrafter(
+            ctx,
+            model,
+            self.path,
+            n_vocab_tgt=target.n_vocab,
+            n_ctx=target.n_ctx,
+            n_seq_max=target.n_seq,
+            n_outputs_max=params.n_outputs_max,
+        )
