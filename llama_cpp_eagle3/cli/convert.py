@@ -1,4 +1,4 @@
-"""Convert a Hugging Face EAGLE-3 head to a GGUF for Eagle3Llama, and for llama.cpp where that can run it."""
+"""Convert a Hugging Face EAGLE-3 head or block drafter to a GGUF, for llama.cpp too where that can run it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ON_OFF = {"auto": None, "on": True, "off": False}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("draft", metavar="DRAFT_DIR", help="folder with the head's config.json and weights")
+    parser.add_argument("draft", metavar="DRAFT_DIR", help="folder with the draft's config.json and weights")
     parser.add_argument("--target", required=True, metavar="TARGET", help="the target's GGUF or Hugging Face folder")
     parser.add_argument("-o", "--output", metavar="OUT.gguf", help="(default: DRAFT_DIR's name and the type, here)")
     parser.add_argument(

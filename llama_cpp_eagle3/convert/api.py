@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import Eagle3Error
+from ..errors import Eagle3Error, ModelFileError
+from .block import BlockSpec
 from .head import HeadSpec, Overrides
 from .output import temporary
 from .probe import Measurement, probe_head
@@ -19,7 +20,7 @@ class Conversion:
     """What was written and what it is. `probe` has one row per candidate, the chosen one first."""
 
     path: Path
-    spec: HeadSpec
+    spec: HeadSpec | BlockSpec
     outtype: str
     probe: tuple[Measurement, ...] = field(default=())
 
@@ -40,7 +41,7 @@ def convert(
     progress: bool = False,
     name: str | None = None,
 ) -> Conversion:
-    """Convert a Hugging Face EAGLE-3 head to a GGUF that `Eagle3Llama` loads.
+    """Convert a Hugging Face EAGLE-3 head or block drafter to a GGUF that `Eagle3Llama` loads.
 
     Args:
         draft: folder with the head's config.json and weights.
@@ -67,12 +68,14 @@ def convert(
     chosen = tuple(boundaries) if boundaries is not None else None
     overrides = Overrides(chosen, norm_output, norm_before_residual, rope_theta, mask_token)
     source = Source.read(Path(draft), Path(target), overrides, outtype, name)
+    if probe_prompts is not None and isinstance(source.spec, BlockSpec):
+        raise ModelFileError(f"'{draft}' is a block drafter: it leaves nothing open that a probe could settle")
     path = Path(output) if output is not None else Path(f"{source.folder}-{source.outtype}.gguf")
 
     measurements: tuple[Measurement, ...] = ()
     with temporary(path, *source.inputs, *([probe_target] if probe_target is not None else [])) as part:
         source.write(part, progress)
-        if probe_prompts is not None:
+        if probe_prompts is not None and isinstance(source.spec, HeadSpec):
             gguf_target = _probe_target(source.target, probe_target)
             measurements = probe_head(part, source.spec, gguf_target, list(probe_prompts), progress)
             best = measurements[0].candidate

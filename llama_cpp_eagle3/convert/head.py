@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from ..errors import IncompatibleDraftError, ModelFileError
 from .boundaries import IDS_KEY, Boundaries, Ids, choose
 from .checkpoint import Checkpoint
@@ -16,7 +14,7 @@ from .mla import attention_scale
 from .rope import Rope, parameters, read_rope
 from .shapes import Sizes, check_shapes, read_sizes
 from .target import TargetModel
-from .tensors import Array
+from .tensors import Array, is_copy
 from .vocab import read_d2t
 
 _ACTIVATIONS = {
@@ -305,17 +303,7 @@ def _share_embedding(
     ties_own = bool(config.get("tie_word_embeddings")) and not sizes.own_output
     if not sizes.own_embd or sizes.n_embd != target.n_embd or ties_own:
         return sizes
-    tensor = checkpoint.tensors["embed_tokens.weight"]
-    ids = np.unique(np.linspace(0, min(tensor.shape[0], target.n_vocab) - 1, 64).astype(np.int64))
-    theirs = target.embedding_rows(ids)
-    if theirs is None:
-        return sizes
-    raw = tensor.read_raw()[ids]
-    ours = (raw.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "bf16" else raw.astype(np.float32)
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    used = norms > 0
-    alike = np.sum(ours * theirs, axis=1)[used] > 0.97 * norms[used]  # the target may be quantized
-    if used.any() and np.mean(alike) > 0.9:
+    if is_copy(checkpoint.tensors["embed_tokens.weight"], target.n_vocab, target.embedding_rows):
         notes.append("embed_tokens is a copy of the target's: shared")
         return replace(sizes, own_embd=False)
     return sizes

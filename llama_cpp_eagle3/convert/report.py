@@ -7,10 +7,11 @@ from pathlib import Path
 
 from .. import _core
 from ..drafters import DrafterFile, kind_of
-from ..errors import IncompatibleDraftError
+from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
+from .block import describe_block, is_block
 from .boundaries import IDS_KEY
-from .checkpoint import read_checkpoint
+from .checkpoint import Checkpoint, read_checkpoint
 from .gguf_file import key_values, open_gguf
 from .head import HeadSpec, describe
 from .target import TargetModel, read_target_model
@@ -51,6 +52,8 @@ def inspect(path: str | Path, target: str | Path | None = None) -> Report:
 def _inspect_folder(path: Path, target_path: Path | None) -> Report:
     checkpoint = read_checkpoint(path)
     target = read_target_model(target_path) if target_path else None
+    if is_block(checkpoint.config):
+        return _inspect_block_folder(path, checkpoint, target)
     misfit = None
     try:
         spec = describe(checkpoint, target)
@@ -69,6 +72,26 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
     facts += [("note", note) for note in spec.notes]
     facts += _fit_facts(target_path, misfit)
     return Report(path, tuple(facts), misfit)
+
+
+def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetModel | None) -> Report:
+    if target is None:
+        raise ModelFileError(f"'{path}': a block drafter's checkpoint is described for a target: say which (--target)")
+    spec = describe_block(checkpoint, target)
+    keys = spec.keys
+    facts = [
+        ("file", f"{path} (checkpoint, {len(checkpoint.tensors)} tensors)"),
+        ("kind", spec.kind),
+        ("boundaries", str(keys["target_layers"])),
+        ("block", f"{keys['block_size']} rows"),
+        ("size", f"{keys['block_count']} layer(s) of width {keys['embedding_length']}"),
+        ("mask token", str(spec.mask_token)),
+        ("vocabulary", _vocabulary(0 if spec.d2t is None else len(spec.d2t), keys["vocab_size"], spec.d2t is not None)),
+        ("shared with target", _shared(spec.own_tables, spec.own_tables or spec.d2t is not None)),
+        *(("note", note) for note in spec.notes),
+        *_fit_facts(target.path, None),
+    ]
+    return Report(path, tuple(facts))
 
 
 def _boundary_facts(spec: HeadSpec, config: dict[str, object], target: TargetModel | None) -> list[tuple[str, str]]:

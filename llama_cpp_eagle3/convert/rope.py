@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import gguf
 import numpy as np
 
 from ..errors import ModelFileError
@@ -134,3 +135,14 @@ def _llama3(n_rot: int, theta: float, factor: float, n_ctx: int, low: float, hig
     n_turns = n_ctx * theta ** (-np.arange(0, n_rot, 2) / n_rot) / (2.0 * math.pi)
     share = np.clip((n_turns - low) / (high - low), 0.0, 1.0)
     return (1.0 / (share + (1.0 - share) / factor)).astype(np.float32)
+
+
+def add_rope_keys(writer: gguf.GGUFWriter, arch: str, rope: Rope) -> None:
+    """Add the keys of a rotation, but for its sections."""
+    writer.add_uint32(f"{arch}.rope.dimension_count", rope.n_rot)
+    writer.add_float32(f"{arch}.rope.freq_base", rope.theta)
+    if rope.kind in ("linear", "yarn"):
+        writer.add_string(f"{arch}.rope.scaling.type", rope.kind)
+        for key, scale in rope.keys.items():
+            add = writer.add_uint32 if isinstance(scale, int) else writer.add_float32
+            add(f"{arch}.rope.scaling.{key}", scale)

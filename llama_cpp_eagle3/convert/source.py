@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import ModelFileError
+from .block import BlockSpec, describe_block, is_block, write_block
 from .checkpoint import Checkpoint, input_files, read_checkpoint
 from .encoding import OUTTYPES
 from .head import HeadSpec, Overrides, describe
@@ -15,11 +17,11 @@ from .writer import write_head
 
 @dataclass(frozen=True)
 class Source:
-    """What a head is made of."""
+    """What a head or block drafter is made of."""
 
     checkpoint: Checkpoint
     target: TargetModel
-    spec: HeadSpec
+    spec: HeadSpec | BlockSpec
     outtype: str
     folder: str
     """The name of the checkpoint's folder."""
@@ -52,7 +54,13 @@ class Source:
             raise ValueError(f"expected an outtype of auto, {', '.join(OUTTYPES)}, got {outtype!r}")
         checkpoint = read_checkpoint(draft)
         model = read_target_model(target)
-        spec = describe(checkpoint, model, overrides)
+        spec: HeadSpec | BlockSpec
+        if is_block(checkpoint.config):
+            if overrides not in (None, Overrides()):
+                raise ModelFileError(f"'{draft}' is a block drafter: it leaves nothing open that could be said instead")
+            spec = describe_block(checkpoint, model)
+        else:
+            spec = describe(checkpoint, model, overrides)
         folder = draft.resolve().name
         return cls(checkpoint, model, spec, _outtype(checkpoint, outtype), folder, name or folder)
 
@@ -63,7 +71,10 @@ class Source:
 
     def write(self, path: Path, progress: bool) -> None:
         """Write the head over a file. progress: show a bar."""
-        write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
+        if isinstance(self.spec, BlockSpec):
+            write_block(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
+        else:
+            write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
 
     def save(self, path: Path, progress: bool) -> None:
         """Write the head to a file that is whole or not there."""

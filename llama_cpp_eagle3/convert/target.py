@@ -27,6 +27,8 @@ class TargetModel:
     n_vocab: int
     is_gguf: bool
     tokenizer: list[KeyValue] = field(repr=False)
+    has_sections: bool = False
+    """Whether it rotates by several positions (M-RoPE)."""
 
     @property
     def is_gpt_oss(self) -> bool:
@@ -63,8 +65,10 @@ def read_target_model(path: Path) -> TargetModel:
 
 def _read_gguf(path: Path) -> TargetModel:
     info = _core.read_target(str(path))
-    tokenizer = key_values(path, open_gguf(path), "tokenizer.")
-    return TargetModel(path, info.arch, info.n_layer, info.n_embd, info.n_vocab, True, tokenizer)
+    reader = open_gguf(path)
+    has_sections = f"{info.arch}.rope.dimension_sections" in reader.fields
+    tokenizer = key_values(path, reader, "tokenizer.")
+    return TargetModel(path, info.arch, info.n_layer, info.n_embd, info.n_vocab, True, tokenizer, has_sections)
 
 
 def _read_folder(path: Path) -> TargetModel:
@@ -79,7 +83,9 @@ def _read_folder(path: Path) -> TargetModel:
         sizes.append(value)
     arch = str(text.get("model_type") or config.get("model_type") or "unknown")
     n_layer, n_embd, n_vocab = sizes
-    return TargetModel(path, arch, n_layer, n_embd, n_vocab, False, _read_tokenizer(path, n_vocab))
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    tokenizer = _read_tokenizer(path, n_vocab)
+    return TargetModel(path, arch, n_layer, n_embd, n_vocab, False, tokenizer, "mrope_section" in rope)
 
 
 def _read_tokenizer(path: Path, n_vocab: int) -> list[KeyValue]:

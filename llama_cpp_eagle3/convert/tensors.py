@@ -52,3 +52,17 @@ def n_bytes(shape: tuple[int, ...], dtype: str) -> int:
     for dim in shape:
         n *= dim
     return n
+
+
+def is_copy(tensor: LazyTensor, n_vocab: int, rows: Callable[[Array], Array | None]) -> bool:
+    """Whether a token embedding is only a copy of the target's. rows: some of the target's, None if not at hand."""
+    ids = np.unique(np.linspace(0, min(tensor.shape[0], n_vocab) - 1, 64).astype(np.int64))
+    theirs = rows(ids)
+    if theirs is None:
+        return False
+    raw = tensor.read_raw()[ids]
+    ours = (raw.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "bf16" else raw.astype(np.float32)
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    used = norms > 0
+    alike = np.sum(ours * theirs, axis=1)[used] > 0.97 * norms[used]  # the target may be quantized
+    return bool(used.any() and np.mean(alike) > 0.9)

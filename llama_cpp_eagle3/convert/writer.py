@@ -15,6 +15,7 @@ from .encoding import FILE_TYPES, type_of
 from .head import HeadSpec
 from .mla import is_kv_b
 from .output import OutTensor, write
+from .rope import add_rope_keys
 from .target import TargetModel
 from .tensors import Array, LazyTensor
 
@@ -164,7 +165,6 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
         "attention.head_count_kv": s.n_head_kv,
         "attention.key_length": s.head_dim,
         "attention.value_length": s.head_dim,
-        "rope.dimension_count": spec.rope.n_rot,
     }
     if s.mla:
         sizes |= s.mla.keys()
@@ -175,16 +175,11 @@ def _add_keys(writer: gguf.GGUFWriter, spec: HeadSpec, target: TargetModel, outt
     for key, number in sizes.items():
         writer.add_uint32(f"eagle3.{key}", number)
     writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", spec.rms_eps)
-    writer.add_float32("eagle3.rope.freq_base", spec.rope.theta)
+    add_rope_keys(writer, "eagle3", spec.rope)
     if spec.rope.sections:
         writer.add_array("eagle3.rope.dimension_sections", [*spec.rope.sections, *[0] * (4 - len(spec.rope.sections))])
         if spec.rope.interleaved:
             writer.add_bool("eagle3.rope.mrope_interleaved", True)
-    if spec.rope.kind in ("linear", "yarn"):
-        writer.add_string("eagle3.rope.scaling.type", spec.rope.kind)
-        for key, scale in spec.rope.keys.items():
-            add = writer.add_uint32 if isinstance(scale, int) else writer.add_float32
-            add(f"eagle3.rope.scaling.{key}", scale)
     for key, text in provenance(spec).items():
         writer.add_string(PROVENANCE + key, text)
     for entry in target.tokenizer:

@@ -16,7 +16,7 @@ HEAD_QUANTS = ("Q8_0", "Q4_K_M", "F16", "BF16")
 
 # what lies beside targets in their repositories, and is none
 _SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-_NO_HEADS = tuple(name for name in _SIDECARS if name != "eagle3-")
+_NO_DRAFTS = ("mmproj", "imatrix")
 
 _SHARD = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
@@ -39,10 +39,13 @@ def choose_target(files: Sequence[str], quant: str) -> str | None:
 
 
 def choose_head(files: Sequence[str], quant: str) -> str | None:
-    """The head's file: what is called eagle3, else any; None if there is none of that type."""
-    ggufs = [f for f in files if _is_gguf(f) and not _has(f, _NO_HEADS)]
+    """The head's file: what is called eagle3, else what is not called a sidecar, else another drafter.
+
+    None if there is none of that type.
+    """
+    ggufs = [f for f in files if _is_gguf(f) and not _has(f, _NO_DRAFTS)]
     named = [f for f in ggufs if "eagle3" in _base(f) or "eagle-3" in _base(f)]
-    return _choose(named or ggufs, quant, HEAD_QUANTS)
+    return _choose(named or [f for f in ggufs if not _has(f, _SIDECARS)] or ggufs, quant, HEAD_QUANTS)
 
 
 def choose_sidecar(files: Sequence[str]) -> str | None:

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from block_checkpoints import weights_of, write_block, zlab
 from checkpoints import FAMILIES, N_LAYER_TGT, write_family
+from dflash import SHAPES, write_dflash
 from hub_server import TOKEN, HubServer, Repo
 from llama_cpp_eagle3 import Eagle3Llama, HubError, IncompatibleDraftError
 from llama_cpp_eagle3._core import read_head
@@ -64,6 +66,12 @@ def repos(target: Target, other_target: Target, tmp_path_factory: pytest.TempPat
         write_family(folder / name, kind, write_head(folder / "unused.gguf", whose, **kind.variant))
         files = {file.name: file.read_bytes() for file in (folder / name).iterdir()}
         found[name] = Repo(files | {"optimizer.pt": b"\0" * 1000, "figure.png": b""})
+    shape = SHAPES["plain"]
+    config = zlab(shape) | {"num_target_layers": N_LAYER_TGT}
+    block = write_block(folder / "block", config, weights_of(shape))
+    found["me/DFlash"] = Repo({file.name: file.read_bytes() for file in block.iterdir()})
+    drafter = write_dflash(folder / "dflash.gguf", shape)
+    found["me/DFlash-GGUF"] = Repo({"dflash-Tiny-F16.gguf": drafter.read_bytes(), "mmproj-F16.gguf": b""})
     return found
 
 
@@ -128,6 +136,14 @@ def test_gguf_head(hub: HubServer, target: Target) -> None:
         assert take(llm, [1, 2, 3], 12) == text_of(target)
     with Eagle3Llama.from_pretrained("me/Both", draft_filename="eagle3-*", **LOAD) as llm:
         assert path_of(llm.draft_model_path).endswith("eagle3-Tiny-F16.gguf")
+
+
+@pytest.mark.parametrize("repo", ["me/DFlash", "me/DFlash-GGUF"])
+def test_block_drafters(hub: HubServer, target: Target, repo: str) -> None:
+    """A checkpoint, which is converted, and a GGUF that is called as those beside targets are."""
+    with Eagle3Llama.from_pretrained("me/Tiny-GGUF", draft_repo_id=repo, **LOAD) as llm:
+        assert llm.draft_sources == ("dflash", "ngram")
+        assert take(llm, [1, 2, 3], 12) == text_of(target)
 
 
 @pytest.mark.parametrize(
