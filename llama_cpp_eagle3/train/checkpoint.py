@@ -137,7 +137,7 @@ def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") ->
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Any] = {}
-    state = head.state_dict()
+    state = head.state_dict() | {"fc.weight": head.fc_weight}
     for name, theirs in (_NAMES | {f"fc_norm.{i}": f"fc_norm.{i}" for i in range(len(head.fc_norm))}).items():
         if form == "speculators":
             theirs = theirs.replace("midlayer", "layers.0")

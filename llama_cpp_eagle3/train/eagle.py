@@ -28,6 +28,11 @@ class Norms:
 _EAGLE_3 = Norms()
 
 
+def _power_of_2(x: Tensor) -> Tensor:
+    """The nearest one; multiplying with it and back changes no bit."""
+    return x.clamp_min(2.0**-20).log2().round().exp2()
+
+
 class Head(nn.Module):
     """One layer that reads (next token's embedding, fused target rows); own lm_head over a draft vocabulary.
 
@@ -62,6 +67,7 @@ class Head(nn.Module):
         n_fc_norm = len(cfg.boundaries) if norms.fc_norm else 0
         self.fc_norm = nn.ModuleList(RMSNorm(cfg.n_embd, cfg.rms_eps) for _ in range(n_fc_norm))
         self.fc = nn.Linear(len(cfg.boundaries) * cfg.n_embd, cfg.n_embd, bias=False)
+        self.register_buffer("row_scale", torch.ones(self.fc.in_features))
         self.attn_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.hidden_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.attn = Attention(cfg, 2 * cfg.n_embd)
@@ -90,12 +96,34 @@ class Head(nn.Module):
         """[norm(embedding) ; norm(state)], the attention's input."""
         return torch.cat((self.attn_norm(self.tok_embd[tokens]), self.hidden_norm(state)), dim=-1)
 
+    @property
+    def fc_weight(self) -> Tensor:
+        """What fc multiplies rows with that are as the target gives them: exactly, for scales are powers of two."""
+        return self.fc.weight.detach() * self.row_scale
+
+    @torch.no_grad()
+    def scale_rows(self, rows: Tensor) -> None:
+        """Have fc read values of about size 1, as all other weights do; what it makes of rows stays, bit by bit.
+
+        A target's boundaries differ tenfold in size, and their values a hundredfold. With one learning rate for all
+        weights, a head would learn late to read the small ones. A fresh head's states, too, become of size 1, or
+        attention and feed-forward would have to grow large before they say something beside them.
+
+        rows: some of the target, (n_rows, n_boundaries * n_embd).
+        """
+        if not self.norms.fc_norm:
+            scale = _power_of_2(rows.pow(2).mean(0).sqrt()).reciprocal()
+            self.fc.weight.mul_(self.row_scale / scale)
+            self.row_scale.copy_(scale)
+        if not self.attn.o.weight.any() and not self.ffn.down.weight.any():  # then the norms behind cancel it
+            self.fc.weight.div_(_power_of_2(self.fuse(rows).pow(2).mean(-1).sqrt().median()))
+
     def fuse(self, rows: Tensor) -> Tensor:
         """The target's rows (..., n_boundaries * n_embd) as a state."""
         if self.norms.fc_norm:
             parts = rows.split(self.cfg.n_embd, dim=-1)
             rows = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
-        return self.fc(rows).float()  # what steps add to stays f32 where products are bf16
+        return self.fc(rows * self.row_scale).float()  # what steps add to stays f32 where products are bf16
 
     def tail(self, state: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Residual and feed-forward: (the next recurrent state, what the lm_head reads)."""
@@ -113,24 +141,28 @@ class Head(nn.Module):
         the last, causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and
         to the keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target says
         at position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded.
-        Step 0 has logits from row ``first`` on.
+        Of the rows before ``first`` step 0 has keys and values alone.
         """
         n = tokens.shape[1] - 1
         attn = self.attn
         state = self.fuse(rows[:, :n])
-        q, k0, v0 = attn.qkv(self.inputs(tokens[:, 1:], state), self.cos[:n], self.sin[:n])
+        x = self.inputs(tokens[:, 1:], state)
+        k0, v0 = attn.keys_and_values(x, self.cos[:n], self.sin[:n])
         k0, v0 = attn.repeat(k0), attn.repeat(v0)
-        y = attn.out(F.scaled_dot_product_attention(q, k0, v0, is_causal=True))
-        state, normed = self.tail(state, y)
-        yield torch.arange(first + 1, n + 1, device=tokens.device), self.lm_head(normed[:, first:])
+        q = attn.queries(x[:, first:], self.cos[first:n], self.sin[first:n])
+        seen = torch.ones(n - first, n, dtype=torch.bool, device=tokens.device).tril(first)
+        y = attn.out(F.scaled_dot_product_attention(q, k0, v0, attn_mask=seen))
+        state, normed = self.tail(state[:, first:], y)
+        yield torch.arange(first + 1, n + 1, device=tokens.device), self.lm_head(normed)
 
-        state = state[:, anchors]
+        state = state[:, anchors - first]
         later = torch.arange(n, device=anchors.device)[None, :] > anchors[:, None]
         keys: list[Tensor] = []
         values: list[Tensor] = []
         for i in range(1, n_steps):
             at = anchors + i
-            q, k, v = attn.qkv(self.inputs(tokens[:, at + 1], state), self.cos[at], self.sin[at])
+            x = self.inputs(tokens[:, at + 1], state)
+            q, (k, v) = attn.queries(x, self.cos[at], self.sin[at]), attn.keys_and_values(x, self.cos[at], self.sin[at])
             keys.append(attn.repeat(k))
             values.append(attn.repeat(v))
             scale = self.cfg.n_embd_head**-0.5

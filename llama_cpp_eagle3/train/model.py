@@ -79,13 +79,17 @@ class Attention(nn.Module):
         self.v = nn.Linear(n_in, cfg.n_head_kv * cfg.n_embd_head, bias=False)
         self.o = nn.Linear(cfg.n_embd, cfg.n_embd, bias=False)
 
-    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries and keys, and values, each (n_batch, heads, n_tokens, n_embd_head); K and V not repeated."""
+    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotated queries (n_batch, heads, n_tokens, n_embd_head)."""
+        return rope(self._heads(self.q(x), self.n_head), cos, sin)
+
+    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys, and values, each (n_batch, heads, n_tokens, n_embd_head), not repeated."""
+        return rope(self._heads(self.k(x), self.n_head_kv), cos, sin), self._heads(self.v(x), self.n_head_kv)
+
+    def _heads(self, x: Tensor, n_head: int) -> Tensor:
         b, t, _ = x.shape
-        q = self.q(x).view(b, t, self.n_head, self.n_embd_head).transpose(1, 2)
-        k = self.k(x).view(b, t, self.n_head_kv, self.n_embd_head).transpose(1, 2)
-        v = self.v(x).view(b, t, self.n_head_kv, self.n_embd_head).transpose(1, 2)
-        return rope(q, cos, sin), rope(k, cos, sin), v
+        return x.view(b, t, n_head, self.n_embd_head).transpose(1, 2)
 
     def repeat(self, kv: Tensor) -> Tensor:
         """One copy of K or V per query head."""
@@ -98,7 +102,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Causal self-attention over a whole window."""
-        q, k, v = self.qkv(x, cos, sin)
+        q, (k, v) = self.queries(x, cos, sin), self.keys_and_values(x, cos, sin)
         return self.out(F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), is_causal=True))
 
 

@@ -31,6 +31,9 @@ STATE, BEST = "state.pt", "best.pt"
 HELD_OUT_EVERY = 32
 """One text of so many is never trained on."""
 
+_N_MEASURED = 16
+"""Texts whose rows say how large their values are."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -126,7 +129,20 @@ class Trainer:
         self.elapsed = 0.0
         self.best = math.inf
         self.log: list[dict[str, Any]] = []
-        self._load()
+        if not self._load():
+            self._scale_rows()
+
+    def _scale_rows(self) -> None:
+        """Before the first step."""
+
+        def scaled() -> dict[str, Any]:
+            texts = split(self.all_texts)[0][:_N_MEASURED]
+            rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
+            self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.fc.weight.device))
+            state = self.head.state_dict()
+            return {name: state[name].cpu() for name in ("row_scale", "fc.weight")}
+
+        self.head.load_state_dict(self.ranks.from_first(scaled), strict=False)
 
     @property
     def progress(self) -> float:
@@ -312,7 +328,8 @@ class Trainer:
             torch.save(state, part)
         (self.folder / "log.json").write_text(json.dumps(self.log, indent=1) + "\n")
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        """Go on from what was kept; False = nothing was."""
         path = self.folder / STATE
 
         def read() -> Any:
@@ -320,11 +337,12 @@ class Trainer:
 
         state = self.ranks.from_first(read)
         if state is None:
-            return
+            return False
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         for name in _KEPT:
             setattr(self, name, state[name])
+        return True
 
     def load_best(self) -> dict[str, Any]:
         """Have the head be the best that was seen; what was measured of it."""

@@ -88,6 +88,6 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
         # AdamW makes a step of gradients that are rounding alone
         close = np.isclose(values.float().numpy(), states[1][name].float().numpy(), atol=1e-4)
         assert close.mean() > 0.99, name
-    with Eagle3Llama(target.path, two, draft="chain", verbose=False) as llm:
+    with Eagle3Llama(target.path, two, draft="chain", n_threads=1, verbose=False) as llm:
         llm("what is", max_tokens=20, temperature=0)
         assert llm.last_stats.drafts > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,6 +43,14 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """No pictures, which cost more than the training here, but by this."""
+    real = session.draw
+    monkeypatch.setattr(session, "draw", lambda log, path: None)
+    return real
+
+
 def _train(target: Target, output: Path, *more: str | Path) -> int:
     return main(["train", "-m", target.path, "-o", str(output), *_SMALL, *map(str, more)])
 
@@ -51,8 +59,16 @@ def _state(folder: Path) -> dict:
     return torch.load(folder / trainer.STATE, weights_only=True)
 
 
-def test_a_head_from_prompts(target: Target, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_head_from_prompts(
+    target: Target,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    draw: Callable[..., None],
+) -> None:
     """The head loads and drafts, what is generated with it is the target's, and the figures are said."""
+    monkeypatch.setattr(session, "draw", draw)
     output = tmp_path / "head.gguf"
     assert (
         _train(
@@ -64,10 +80,10 @@ def test_a_head_from_prompts(target: Target, prompts: Path, tmp_path: Path, caps
     told = capsys.readouterr().err
     assert "with the new head" in told
     assert "mean acceptance length" in told
-    with Eagle3Llama(target.path, output, draft="chain", verbose=False) as llm:
+    with Eagle3Llama(target.path, output, draft="chain", n_threads=1, verbose=False) as llm:
         found = llm("what is", max_tokens=20, temperature=0)["choices"][0]["text"]
         assert llm.last_stats.drafts > 0
-    with Eagle3Llama(target.path, verbose=False) as llm:
+    with Eagle3Llama(target.path, n_threads=1, verbose=False) as llm:
         assert found == llm("what is", max_tokens=20, temperature=0)["choices"][0]["text"]
     log = json.loads((tmp_path / "head.gguf.work" / "log.json").read_text())
     assert [entry["step"] for entry in log] == [3, 6]
@@ -137,6 +153,7 @@ def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.Monk
     """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is one."""
     target = write_target(tmp_path / "ends.gguf", n_layer=7, eos_scale=1.0)
     monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this one writes no words
+    monkeypatch.setattr(session, "_N_SELF", 24)
     output = tmp_path / "head.gguf"
     assert _train(target, output, "--steps", "1") == 0
     store = Store(tmp_path / "head.gguf.work")
@@ -180,7 +197,7 @@ def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> 
     found = list(read_prompts(path))
     assert found[0] == {"messages": [asked, call, result], "tools": tools}
     said: list[str] = []
-    with Eagle3Llama(target.path, n_ctx=512, verbose=False) as llm:
+    with Eagle3Llama(target.path, n_ctx=512, n_threads=1, verbose=False) as llm:
         prompts = data.file_prompts(llm, [path], 400, said.append)
         templates = data.Templates(llm)
         expected = [templates.tokens([asked, call, result], tools=tools), templates.tokens([asked])]
@@ -275,7 +292,7 @@ def test_simulated_acceptance_is_real(
     texts = Store(tmp_path / "head.gguf.work").texts
     source = Source(Extractor(Path(target.path), (2, 3, 4), 160, n_threads=1), cache)
     n_accepted = 0
-    with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, verbose=False) as llm:
+    with Eagle3Llama(target.path, output, draft="chain", draft_n_max=2, n_threads=1, verbose=False) as llm:
         for text in texts:
             rounds = Rounds()
             play(head, source.get(text), 2, rounds)
@@ -296,6 +313,7 @@ def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, caps
     output = tmp_path / "head.gguf"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "_is_clean", lambda text: True)
+        patch.setattr(session, "_N_SELF", 24)
         assert main(["train", "-m", path, "-o", str(output), *_SMALL, "--steps", "1"]) == 0
     prompts = Store(tmp_path / "head.gguf.work").prompts
     assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
