@@ -190,6 +190,14 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("noise"), py::arg("seq_id") = 0,
             "What the sequence's next tokens will be drawn with; None: not known, or greedy.")
+        .def(
+            "set_rules",
+            [](py_drafter & self, std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().set_rules(std::move(rules), seq_id);
+            },
+            py::arg("rules").none(true), py::arg("seq_id") = 0,
+            "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "

@@ -97,10 +97,23 @@ class Server:
             *(["--spec-synth-rates", ",".join(map(str, rates))] if synthetic else []),
         ]
 
-    def run(self, prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> Run:
-        """Generate greedily; the arguments are those of `run_own`."""
+    def run(
+        self,
+        prompt: Sequence[int],
+        n_predict: int,
+        *,
+        fresh: bool = True,
+        stop: bool = True,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Run:
+        """Generate, greedily if nothing else is said; the arguments are those of `run_own`."""
         before = self._counters()
-        answer = self._ask("/completion", _greedy(prompt, n_predict, fresh=fresh, stop=stop))
+        asked = _greedy(prompt, n_predict, fresh=fresh, stop=stop)
+        if temperature > 0.0:
+            del asked["samplers"], asked["top_k"]  # its default samplers
+            asked |= {"temperature": temperature, "seed": seed}
+        answer = self._ask("/completion", asked)
         counted = {key: n - before.get(key, 0) for key, n in self._counters().items()}
         times = json.loads(answer)["timings"]
         per_position = sorted((int(i), n) for (name, i), n in counted.items() if name == "accepted_tokens_per_pos")
