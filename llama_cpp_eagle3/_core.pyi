@@ -578,18 +578,18 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
-        may_wait: bool = False,
+        can_defer: bool = False,
     ) -> None:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait:
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. can_defer:
         `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
         no rows.
         """
     def process_batch(
         self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
     ) -> None:
-        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
+        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
         Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
         without those (`restart`).
@@ -602,7 +602,7 @@ class Drafter:
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
-        may_wait: bool = False,
+        can_defer: bool = False,
     ) -> None:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def guess_next_text(self) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, plain or with draft-eagle3, over loopback, with the figures of `runs` and `load`."""
+"""llama.cpp's llama-server, plain or with what drafts, over loopback, with the figures of `runs` and `load`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from ..drafters import kind_of
 from ..errors import Eagle3Error
 from .load import Load, groups
 from .runs import Peer, Run
@@ -47,7 +48,7 @@ class Server:
 
         Args:
             peer: files and settings; n_ctx is of each slot.
-            n_max: --spec-draft-n-max of draft-eagle3; 0 = no head.
+            n_max: --spec-draft-n-max; 0 = nothing drafts.
             synthetic: accept by these odds.
             n_parallel: slots.
             flash_attn: on, off or auto.
@@ -86,7 +87,7 @@ class Server:
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
-        types = ["ngram-mod"] * ngram + ["draft-eagle3"] * bool(n_max)
+        types = ["ngram-mod"] * ngram + ([kind_of(peer.draft).spec_types[0]] if n_max else [])
         head = ["-md", peer.draft, "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
         return [
             *(str(peer.tools / "llama-server"), "-m", peer.model, *(head if n_max else [])),

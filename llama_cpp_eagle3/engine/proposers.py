@@ -118,7 +118,7 @@ class AutoProposer:
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """One plan for all sequences, since they share the step."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
-        n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
+        n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_ngram(s) for s in sequences]
         return self.planner.propose_batch(
             seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, [self._draw_kind(s) for s in sequences]
         )
@@ -134,7 +134,7 @@ class AutoProposer:
             return 0
         return s.draft.n_max
 
-    def _n_max_text(self, s: Sequence) -> int:
+    def _n_max_ngram(self, s: Sequence) -> int:
         if self.ngram is None or NGRAM not in s.draft.sources:
             return 0
         self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
@@ -252,8 +252,8 @@ class Proposers:
         if drafted:
             proposer.observe(step, drafted, commit_ns + sum(x.sample_ns for x in step.scheduled))
 
-    def may_wait(self, s: Sequence, n_seqs: int) -> bool:
-        """Whether nothing will be drafted for a sequence soon, with so many in a step."""
+    def can_defer(self, s: Sequence, n_seqs: int) -> bool:
+        """Whether the drafter may defer a sequence: with n_seqs in a step nothing will be drafted for it soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
             return False
         return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
