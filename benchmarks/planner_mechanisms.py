@@ -43,9 +43,6 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "const float gain = value / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
     ),
     ("gate.expected", "gate.cpp", "(expected <= 0.0f && !surprise)", "(on && expected <= 0.0f && !surprise)"),
-    ("gate.attribution", "planner.cpp", ".update(value - text,", ".update(value - (on ? 1.0f : 0.0f) * text,"),
-    ("guesses.wrong", "asking.cpp", "const bool is_wrong = ", "const bool is_wrong = on && "),
-    ("guesses.shy", "asking.cpp", "const bool is_shy   = ", "const bool is_shy   = on && "),
     (
         "price",
         "planner.cpp",
@@ -89,20 +86,14 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "mix.both",
         "mix.cpp",
-        "n.q = 1.0f - (1.0f - q_head) * (1.0f - q_text);",
-        "n.q = !on ? std::max(q_head, q_text) : 1.0f - (1.0f - q_head) * (1.0f - q_text);",
+        "1.0f - (1.0f - q_head) * (1.0f - q_text)",
+        "(!on ? std::max(q_head, q_text) : 1.0f - (1.0f - q_head) * (1.0f - q_text))",
     ),
     (
         "mix.head_adds",
         "mix.cpp",
         "bool planner::head_adds() {",
         "bool planner::head_adds() { if (!on) { return true; }",
-    ),
-    (
-        "mix.text_behind",
-        "drafting.cpp",
-        "const float left = n.p_text > 0.0f &&",
-        "const float left = on && n.p_text > 0.0f &&",
     ),
     (
         "mix.fill_up",
@@ -116,7 +107,6 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "sequence_[static_cast<size_t>(seq_id)].draw = draw; }",
         "sequence_[static_cast<size_t>(seq_id)].draw = on ? draw : draw_kind::greedy; }",
     ),
-    ("value_for_all", "drafting.cpp", "is_partial_ ? value_for_all()", "is_partial_ && on ? value_for_all()"),
 ]
 """(name, file, source, source with a condition `on`), for what no constant can switch off."""
 
@@ -148,7 +138,6 @@ MECHANISMS |= {
     "gate.n_lasting": {"gate.n_lasting": 0.0},
     "gate.n_lasting inf": {"gate.n_lasting": 1e9},
     "gate.surprise": {"planner.q_surprise": 0.0},
-    "guesses": {"guesses.wrong": 0.0, "guesses.shy": 0.0},
     "other time": {"planner.rate_other": 0.0},
     "replay_share": {"planner.replay_share": 0.0},
     "share_unseen": {"planner.share_unseen": 1.0},

@@ -950,9 +950,9 @@ class DrawKind:
     def value(self) -> int: ...
 
 class Planner:
-    """Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
+    """Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
-    Each round `propose` drafts, and `observe` tells what came of it. One thread at a time: a second one gets BusyError.
+    Each step `propose` drafts, and `observe` tells what came of it. One thread at a time: a second one gets BusyError.
     """
 
     def __init__(
@@ -969,14 +969,14 @@ class Planner:
         n_seq_max: int = 1,
         uniform: bool = False,
         replays: bool = False,
-        text: NgramDrafter | None = None,
+        ngram: NgramDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
-        behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one round, of
+        behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of
         all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
-        accepted tokens again. text: drafts too; it must be up to date in
-        each round. Raises ValueError.
+        accepted tokens again. ngram: drafts too; it must be up to date in
+        each step. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
         """Draft what may follow id_last, or nothing.
@@ -996,16 +996,16 @@ class Planner:
     ) -> list[Draft]:
         """Draft for sequences that share one pass of the target.
 
-        n_max, n_max_ngram: tokens of the head's and of the text's that may follow each other; else the planner's n_max.
+        n_max, n_max_ngram: longest paths of the head's tokens and of the n-gram drafter's; else the planner's n_max.
         draws: how the tokens of each are chosen, which is as it was if not given, and greedy at first.
         """
     def observe(
         self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0
     ) -> None:
-        """After each round, those without a draft too: what the target said, and how long its pass took.
+        """After each step, those without a draft too: what was sampled, and how long its pass took.
 
-        tokens: those that the round gave, accepted ones and the one behind them. n_rows: rows of the pass. t_other_us:
-        all of the round that is neither drafting nor the pass.
+        tokens: those that the step gave, accepted ones and the one behind them. n_rows: rows of the pass. t_other_us:
+        all of the step that is neither drafting nor the pass.
         """
     def observe_batch(
         self,
@@ -1018,12 +1018,12 @@ class Planner:
         """The same for several sequences."""
     def reset(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
-    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_text: bool = False) -> float:
-        """How likely a node is accepted once its parent is, if the head (or the text) gives it the probability p."""
+    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_ngram: bool = False) -> float:
+        """How likely a node is accepted once its parent is, if the head (or the n-gram drafter) gives it p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
         """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
     def may_wait(self, seq_id: int, n_seqs: int) -> bool:
-        """Whether the head need not take in a sequence's prompt now: with n_seqs at once it is not asked lately.
+        """Whether the head need not evaluate a sequence's prompt now: with n_seqs at once it is not asked lately.
 
         Prompts of some texts do not wait even then: with those the head is probed.
         """
@@ -1035,10 +1035,10 @@ class Planner:
     def stats(self) -> dict[str, Any]:
         """What happened so far.
 
-        `rounds`, of which `drafted` asked the head, `probes` of them although it was not worth it, `trials` although
-        no head could pay; `text`, rounds in which something was verified that the text
-        suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
-        `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
+        `steps`, of which `drafted` asked the head, `probes` of them although the gate was closed, `trials` although no
+        head could pay; `ngram`, steps that verified something of the n-gram drafter's; `levels` that the head drafted
+        behind its first graph; `draft_tokens`, {drafted tokens verified: steps}; `draft_us`; `planning_us`, own time;
+        `tokens_per_second`, the current estimate; `is_open`, the gate for one sequence.
         """
 
 def grammar_sampler(

@@ -17,7 +17,6 @@
 namespace replay {
 
 using eagle3::cost_curve;
-using eagle3::draft_guess;
 using eagle3::draft_node;
 using eagle3::draft_tree;
 
@@ -175,20 +174,6 @@ class machine {
         return found;
     }
 
-    std::vector<draft_guess> guesses() const {
-        std::vector<draft_guess> result;
-        const recording &        r = *texts.back();
-        for (size_t i = 3; i < r.levels.size() && result.size() < 7; i += 5) {
-            const bool is_right = head == "useless" || head == "random"
-                                      ? false
-                                      : r.levels[i][0].tokens[0] == r.tokens[static_cast<size_t>(r.n_prompt) + 1 + i];
-            float      p        = r.levels[i][0].probs[0];
-            p = head == "unsure" ? 0.01f : head == "random" ? 0.02f : head == "oversure" ? std::pow(p, 0.25f) : p;
-            result.push_back({ 0, p, is_right });
-        }
-        return result;
-    }
-
     int32_t      n_seqs, n_top, n_nodes_max;
     bool         uniform, replays, has_text, parallel;
     int32_t      n_unroll;
@@ -211,7 +196,7 @@ class machine {
 
 class source : public eagle3::draft_source {
   public:
-    explicit source(machine & m) : m_(m), guesses_(m.guesses()) {}
+    explicit source(machine & m) : m_(m) {}
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> &, int32_t top_k,
                int32_t n_steps) override {
@@ -268,12 +253,6 @@ class source : public eagle3::draft_source {
     int32_t n_waiting(llama_seq_id id) const override { return m_.n_waiting[static_cast<size_t>(id)]; }
     int32_t n_expand() const override { return 128; }
 
-    std::vector<draft_guess> take_guesses() override {
-        std::vector<draft_guess> result;
-        result.swap(guesses_);
-        return result;
-    }
-
     double time_us() const override { return m_.now_seen; }
 
   private:
@@ -291,7 +270,6 @@ class source : public eagle3::draft_source {
     machine &                m_;
     std::vector<draft_node>  nodes_;
     std::vector<bool>        right_;
-    std::vector<draft_guess> guesses_;
     int32_t                  n_levels_ = 1;
 };
 

@@ -37,15 +37,6 @@ class py_source : public draft_source {
     int32_t n_expand() const override { return n_expand_max; }
     int32_t n_waiting(llama_seq_id) const override { return 0; }
 
-    std::vector<draft_guess> take_guesses() override {
-        std::vector<draft_guess> guesses;
-        for (const auto & [seq_id, p, is_right] :
-             source_.attr("take_guesses")().cast<std::vector<std::tuple<llama_seq_id, float, bool>>>()) {
-            guesses.push_back({ seq_id, p, is_right });
-        }
-        return guesses;
-    }
-
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
   private:
@@ -66,10 +57,7 @@ class py_source : public draft_source {
 // a Drafter: the GIL is released while it computes
 class drafter_source : public draft_source {
   public:
-    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {
-        const busy_flag::scope scope(drafter_.busy);
-        drafter_.impl().guess_next_text();
-    }
+    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {}
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {
@@ -90,11 +78,6 @@ class drafter_source : public draft_source {
     int32_t n_unroll() const override { return drafter_.impl().n_unroll(); }
     int32_t n_expand() const override { return drafter_.impl().n_expand(); }
     int32_t n_waiting(llama_seq_id seq_id) const override { return drafter_.impl().n_waiting(seq_id); }
-
-    std::vector<draft_guess> take_guesses() override {
-        const busy_flag::scope scope(drafter_.busy);
-        return drafter_.impl().take_guesses();
-    }
 
     double time_us() const override { return static_cast<double>(ggml_time_us()); }
 
@@ -192,17 +175,17 @@ py::dict stats(py_planner & self) {
         }
     }
     py::dict result;
-    result["rounds"]            = p.stats.n_rounds;
+    result["steps"]             = p.stats.n_rounds;
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
     result["trials"]            = p.stats.n_trials;
-    result["text"]              = p.stats.n_text;
-    result["steps"]             = p.stats.n_steps;
-    result["chosen"]            = chosen;
+    result["ngram"]             = p.stats.n_text;
+    result["levels"]            = p.stats.n_steps;
+    result["draft_tokens"]      = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
     result["tokens_per_second"] = p.price();
-    result["worth_asking"]      = p.worth_asking(1);
+    result["is_open"]           = p.worth_asking(1);
     return result;
 }
 
@@ -232,26 +215,25 @@ void register_planner(py::module_ & m) {
         .value("UNKNOWN", draw_kind::unknown, "drawn with noise that it does not know");
 
     py::class_<py_planner>(m, "Planner", R"pbdoc(
-        Chooses what to draft, round by round, so that tokens come fastest: a tree, a chain or nothing.
+        Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
         drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
-        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll`, `take_guesses()` and `time_us()`,
-        its clock; None drafts nothing.
+        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll` and `time_us()`, its clock; None drafts nothing.
         target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes. They are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
-        of all trees of a round, beside the first one of each further sequence.
-        n_nodes_max: drafted tokens of one round, of all sequences together (default: n_max).
+        of all trees of a step, beside the first one of each further sequence.
+        n_nodes_max: drafted tokens of one step, of all sequences together (default: n_max).
         uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass
-        evaluates all accepted tokens again. text: a NgramDrafter for the
-        same sequences, which drafts too; it must be up to date in each round.
+        evaluates all accepted tokens again. ngram: a NgramDrafter for the
+        same sequences, which drafts too; it must be up to date in each step.
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("uniform") = false, py::arg("replays") = false, py::arg("text").none(true) = py::none(),
+             py::arg("uniform") = false, py::arg("replays") = false, py::arg("ngram").none(true) = py::none(),
              py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
@@ -264,14 +246,15 @@ void register_planner(py::module_ & m) {
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
              py::arg("n_max_ngram") = std::vector<int32_t>(), py::arg("draws") = std::vector<draw_kind>(),
              "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_ngram: tokens "
-             "of the head's and of the text's that may follow each other, for each; else the planner's own n_max. "
+             "of the head's and of the n-gram drafter's that may follow each other, for each; else the planner's own "
+             "n_max. "
              "draws: how the tokens of each are chosen, which is as it was if not given.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
-            After each round, those without a draft too: what the target said, and how long its pass took.
+            After each step, those without a draft too: what was sampled, and how long its pass took.
 
-            tokens: those that the round gave, accepted ones and the one behind them. n_rows: rows of the pass.
-            t_other_us: all of the round that is neither drafting nor the pass.
+            tokens: those that the step gave, accepted ones and the one behind them. n_rows: rows of the pass.
+            t_other_us: all of the step that is neither drafting nor the pass.
         )pbdoc")
         .def("observe_batch", &observe_batch, py::arg("seq_ids"), py::arg("tokens"), py::arg("n_rows"),
              py::arg("t_verify_us"), py::arg("t_other_us") = 0.0, "The same for several sequences.")
@@ -289,15 +272,15 @@ void register_planner(py::module_ & m) {
                 return self.impl.may_wait(seq_id, n_seqs);
             },
             py::arg("seq_id"), py::arg("n_seqs"),
-            "Whether the head need not take in a sequence's prompt now, since with n_seqs at once it is not asked.")
+            "Whether the head need not evaluate a sequence's prompt now, since with n_seqs at once it is not asked.")
         .def(
             "acceptance",
-            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_text) {
+            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_ngram) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.accepted(p, depth, seq_id, by_text);
+                return self.impl.accepted(p, depth, seq_id, by_ngram);
             },
-            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_text") = false,
-            "How likely a node is accepted once its parent is, if the head (or the text) gives it the probability p.")
+            py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_ngram") = false,
+            "How likely a node is accepted once its parent is, if the head (or the n-gram drafter) gives it p.")
         .def(
             "can_pay",
             [](py_planner & self, int32_t n_seqs) {
@@ -320,9 +303,11 @@ void register_planner(py::module_ & m) {
             },
             "The CostCurves that it refines: of the target, of the draft's first graph and of its levels.")
         .def("stats", &stats, R"pbdoc(
-            What happened so far: `rounds`, of which `drafted` asked the head, `probes` of them although it was not
-            worth it, `trials` although no head could pay; `text`, rounds in which something was verified that the text suggested; `steps` behind the first graph; `chosen`, {drafted tokens verified: rounds}; `draft_us`;
-            `planning_us`, own time; `tokens_per_second`, the current estimate; `worth_asking`, the current verdict.
+            What happened so far: `steps`, of which `drafted` asked the head, `probes` of them although the gate was
+            closed, `trials` although no head could pay; `ngram`, steps that verified something of the n-gram drafter's;
+            `levels` that the head drafted behind its first graph; `draft_tokens`, {drafted tokens verified: steps};
+            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `is_open`, the gate for one
+            sequence.
         )pbdoc");
 }
 

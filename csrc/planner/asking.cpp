@@ -4,7 +4,6 @@
 #include "planner/planner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -13,8 +12,6 @@ namespace {
 
 constexpr int32_t n_trial_wait_max = 1024;
 constexpr float   q_best           = 0.995f;
-constexpr float   n_right_least    = 5.0f; // of guesses: that none is right then has a probability of 1 % at most
-constexpr float   n_right_news     = 3.0f; // right guesses, and standard deviations above what was to be expected
 
 } // namespace
 
@@ -35,31 +32,7 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
     return false;
 }
 
-// What the head would have said of the first text that comes in, as far as it was asked, tells whether its word is
-// worth anything before something is drafted. People write other texts than the target: all that counts is whether
-// several guesses should have been right and none was, or whether far more were than the head said.
-void planner::learn_from_text() {
-    const std::vector<draft_guess> guesses = source_ ? source_->take_guesses() : std::vector<draft_guess>();
-
-    float n_expected = 0.0f, variance = 0.0f, n_right = 0.0f;
-    for (const draft_guess & g : guesses) {
-        n_expected += g.p;
-        variance += g.p * (1.0f - g.p);
-        n_right += g.is_right ? 1.0f : 0.0f;
-    }
-    const bool is_wrong = n_right == 0.0f && n_expected >= n_right_least;
-    const bool is_shy   = n_right >= n_right_news && n_right - n_expected > n_right_news * std::sqrt(variance);
-    if (is_wrong || is_shy) {
-        for (const draft_guess & g : guesses) {
-            acceptance_.observe(g.p, 1, g.seq_id, acceptance::rank::best, g.is_right);
-        }
-    }
-    if (is_wrong) {
-        gates_[static_cast<size_t>(n_seqs_)].doubt();
-    }
-}
-
-// is the head asked in this round?
+// is the head asked in this step?
 bool planner::ask(int32_t n_max) {
     const bool has_head = !seq_ids_.empty();
     is_trial_           = false;
@@ -99,36 +72,6 @@ bool planner::leave_waiting() {
         n_drafting_ = n;
     }
     return n > 0;
-}
-
-// what the head would give if the sequences that were left out were like those that it was asked for
-float planner::value_for_all() const {
-    const float        share = static_cast<float>(n_seqs_) / static_cast<float>(seq_ids_.size());
-    std::vector<float> by_depth;
-    for (const request & r : requests_) {
-        std::vector<float> best;
-        for (const node & n : nodes_) {
-            if (n.seq_id == r.seq_id && n.in_head >= 0) {
-                best.resize(std::max(best.size(), static_cast<size_t>(n.depth)));
-                best[static_cast<size_t>(n.depth) - 1] = std::max(best[static_cast<size_t>(n.depth) - 1], n.cum);
-            }
-        }
-        by_depth.resize(std::max(by_depth.size(), best.size()));
-        for (size_t i = 0; i < best.size(); ++i) {
-            by_depth[i] += best[i];
-        }
-    }
-    float  best = 0.0f, gain = 0.0f;
-    size_t n_rows = 0;
-    for (const float sum : by_depth) {
-        n_rows += static_cast<size_t>(n_seqs_);
-        if (n_rows >= cost_.size()) {
-            break;
-        }
-        gain += share * sum;
-        best = std::max(best, gain - cost_[n_rows]);
-    }
-    return best - share * static_cast<float>(price_) * t_expected_;
 }
 
 bool planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {

@@ -17,7 +17,7 @@ class draft_source {
     // append top_k candidates behind each of these nodes
     virtual void expand(const std::vector<int32_t> & nodes, int32_t top_k) = 0;
 
-    // of this round, parents before children
+    // of this step, parents before children
     virtual const std::vector<draft_node> & nodes() const = 0;
 
     // begin() drafts all n_steps levels in one graph and shows the first, expand() the others at no cost (P-EAGLE)
@@ -25,10 +25,7 @@ class draft_source {
 
     virtual int32_t n_unroll() const                     = 0; // most steps of begin()
     virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() would have to take in first
-    virtual int32_t n_expand() const = 0; // most nodes of a sequence that may be expanded in a round
-
-    // what it would have said of the first text that comes in, once
-    virtual std::vector<draft_guess> take_guesses() = 0;
+    virtual int32_t n_expand() const                     = 0; // most nodes of a sequence that may be expanded in a step
 
     virtual double time_us() const = 0;
 };

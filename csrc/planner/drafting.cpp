@@ -8,7 +8,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float rate_unroll = 1.0f / 8.0f; // per round
+constexpr float rate_unroll = 1.0f / 8.0f; // per step
 constexpr float cum_min     = 0.01f;       // paths less likely than this are not followed in thought
 
 } // namespace
@@ -48,7 +48,7 @@ void planner::draft() {
         add_nodes(first, ++depth);
         value = choose();
     }
-    value_ = is_partial_ ? value_for_all() : value - static_cast<float>(price_) * t_expected_;
+    value_ = value - static_cast<float>(price_) * t_expected_;
     if (is_partial_) { // of streams some would be longer than others
         n_best_ = 0;
     }
@@ -177,9 +177,7 @@ void planner::add_nodes(size_t first, int32_t depth) {
         const int32_t index = of_head_[i];
         const node &  n     = nodes_[static_cast<size_t>(index)];
         if (n.depth == depth && depth < requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels && !n.is_left) {
-            // what the text says behind it is there already
-            const float left = n.p_text > 0.0f && n_candidates_ > 1 ? 1.0f - text_behind(index) : 1.0f;
-            insert_candidate(level_, { left * n.cum, index }, n_level);
+            insert_candidate(level_, { n.cum, index }, n_level);
         }
     }
     outlook_.observe(drafted, first, node_place_);

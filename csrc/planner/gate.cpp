@@ -10,12 +10,12 @@ namespace {
 constexpr float   credit_max   = 24.0f; // what a head that turns bad can waste
 constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
 constexpr float   variance_min = 0.25f;
-constexpr float   hopeless = 14.0f; // at first a round counts so much if nothing was worth verifying, and rightly so
+constexpr float   hopeless     = 14.0f; // at first a step counts so much if nothing was worth verifying, and rightly so
 constexpr float   rate_variance = 1.0f / 32.0f;
 constexpr int32_t n_wait_first  = 8;
 constexpr int32_t n_wait_text   = 32; // at most, when a new text begins
 constexpr int32_t n_wait_max    = 256;
-constexpr int32_t n_lasting     = 64; // rounds after which it was worth opening the gate
+constexpr int32_t n_lasting     = 64; // steps after which it was worth opening the gate
 
 } // namespace
 
@@ -54,12 +54,6 @@ void gate::close(int32_t n_wait) {
     open_   = false;
     n_wait_ = wait_ = n_wait;
     credit_         = 0.0f;
-}
-
-void gate::doubt() {
-    if (open_ && n_open_ == 0 && n_wait_ == 0) {
-        close(2 * n_wait_first);
-    }
 }
 
 void gate::new_text() {

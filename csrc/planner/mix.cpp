@@ -64,40 +64,14 @@ int32_t planner::find_child(int32_t parent, llama_token token, llama_seq_id seq_
     return -1;
 }
 
-// how likely one of those that the text suggests behind a node is accepted
-float planner::text_behind(int32_t parent) const {
-    float q = 0.0f;
-    for (size_t i = static_cast<size_t>(parent + 1); i < nodes_.size(); ++i) {
-        q += nodes_[i].parent == parent && nodes_[i].p_text > 0.0f ? nodes_[i].q : 0.0f;
-    }
-    return std::min(q, 1.0f);
-}
-
 // how likely all nodes are, by what both say of them
 void planner::rate() {
-    const size_t n_nodes = nodes_.size();
-    const auto   family  = [&](const node & n) { // children of one parent
-        return n.parent >= 0 ? static_cast<size_t>(n.parent) : n_nodes + request_of_[static_cast<size_t>(n.seq_id)];
-    };
-    sum_head_.assign(n_nodes + requests_.size(), 0.0f);
-    sum_text_.assign(n_nodes + requests_.size(), 0.0f);
+    candidates_.clear();
     for (node & n : nodes_) {
         const float q_head = n.in_head < 0 ? 0.0f : acceptance_.at(n.place, n.depth, n.seq_id, n.rank);
         const float q_text =
             n.p_text > 0.0f ? text_acceptance_(n.p_text, n.depth, n.seq_id, acceptance::rank::best) : 0.0f;
-        n.q = 1.0f - (1.0f - q_head) * (1.0f - q_text);
-        sum_head_[family(n)] += n.p_text > 0.0f ? 0.0f : q_head;
-        sum_text_[family(n)] += n.in_head < 0 ? q_text : 0.0f;
-    }
-    candidates_.clear();
-    for (size_t i = 0; i < n_nodes; ++i) {
-        node & n = nodes_[i];
-        if (n.in_head < 0) {
-            n.q = against(n.q, std::min(sum_head_[family(n)], q_max));
-        } else if (n.p_text == 0.0f) {
-            n.q = against(n.q, std::min(sum_text_[family(n)], q_max));
-        }
-        n.q   = std::min(n.q, q_max);
+        n.q   = std::min(1.0f - (1.0f - q_head) * (1.0f - q_text), q_max);
         n.cum = n.q * (n.parent < 0 ? 1.0f : nodes_[static_cast<size_t>(n.parent)].cum);
     }
     if (n_candidates_ == 1) {

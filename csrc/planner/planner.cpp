@@ -9,7 +9,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float rate_price   = 1.0f / 48.0f; // per round
+constexpr float rate_price   = 1.0f / 48.0f; // per step
 constexpr float rate_other   = 1.0f / 16.0f;
 constexpr float q_surprise   = 0.5f; // an accepted token that was believed less than this is news
 constexpr float share_unseen = 0.9f; // of twice as many rows as were seen: tried where all that the text says is likely
@@ -165,17 +165,14 @@ planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<ll
         }
     }
     n_nodes_ = params_.n_nodes_max;
-    learn_from_text();
 
     nodes_.clear();
     of_head_.clear();
     candidates_.clear();
     n_candidates_ = params_.top_k;
     add_text();
-    value_text_   = has_text_ ? choose() : 0.0f;
-    n_text_plan_  = has_text_ ? n_best_ : 0;
-    n_text_right_ = 0;
-    drafted_      = ask(n_max_all);
+    value_text_ = has_text_ ? choose() : 0.0f;
+    drafted_    = ask(n_max_all);
     stats.n_trials += is_trial_;
     if (drafted_) {
         stats.n_drafted++;
@@ -267,7 +264,7 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
         }
         const float value = gain - cost_[i + 1];
         if (has_text_ && value > 0.0f) {
-            // What the text goes on to say is there in the next round too: a second is worth what this one gives
+            // What the text goes on to say is there in the next step too: a second is worth what this one gives
             const int32_t n_rows = n_base_ + static_cast<int32_t>(i) + 1;
             const float   t_pass = target_->at(n_rows) * (n_rows == 2 * target_->n_last() ? share_unseen : 1.0f);
             const float   rate   = (static_cast<float>(n_seqs_) + gain) / (t_pass + t_other_us_);
@@ -322,8 +319,7 @@ void planner::publish() {
 
 void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens) {
     check(seq_id);
-    sequence & seq     = sequences_[static_cast<size_t>(seq_id)];
-    bool       by_text = true;
+    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
     for (const llama_token token : tokens) {
         if (!seq.open) {
             break;
@@ -349,8 +345,6 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
         }
         seq.at   = next;
         seq.open = next >= 0;
-        by_text  = by_text && seq.open && seq.nodes[static_cast<size_t>(next)].p_text > 0.0f;
-        n_text_right_ += by_text;
     }
     if (!tokens.empty()) {
         seq.id_last = tokens.back();
@@ -375,10 +369,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         // the extra rows too: plain decoding has none
         const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
-        // what the head adds to what the text would have given without it
-        const float text =
-            static_cast<float>(std::min(n_text_right_, n_text_plan_)) - cost_[static_cast<size_t>(n_text_plan_)];
-        gates_[static_cast<size_t>(n_seqs_)].update(value - text, value_ - value_text_, n_best_ > 0, surprised_);
+        gates_[static_cast<size_t>(n_seqs_)].update(value, value_ - value_text_, n_best_ > 0, surprised_);
         asks_all_ = value_ > value_text_ || surprised_;
     }
     drafted_   = false;

@@ -16,8 +16,8 @@ namespace eagle3 {
 
 struct planner_params {
     int32_t n_max        = 16; // longest path
-    int32_t n_nodes_max  = 16; // drafted tokens of one round, all sequences together
-    int32_t n_leaves_max = 1;  // of all trees of a round, but for the first one of each sequence after the first
+    int32_t n_nodes_max  = 16; // drafted tokens of one step, all sequences together
+    int32_t n_leaves_max = 1;  // of all trees of a step, but for the first one of each sequence after the first
     int32_t top_k        = 1;  // candidates behind each node; 1: chains only
     int32_t n_seq_max    = 1;
     bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
@@ -26,20 +26,20 @@ struct planner_params {
 
 struct planner_stats {
     int64_t              n_rounds  = 0;
-    int64_t              n_drafted = 0; // rounds in which the head was asked
+    int64_t              n_drafted = 0; // steps in which the head was asked
     int64_t              n_probes  = 0; // of these: although it had not been worth it lately
     int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
-    int64_t              n_text    = 0; // rounds in which something was verified that the text suggested
+    int64_t              n_text    = 0; // steps in which something was verified that the text suggested
     int64_t              n_steps   = 0; // levels drafted behind the first
-    std::vector<int64_t> n_chosen;      // [i]: rounds in which i drafted tokens were verified
+    std::vector<int64_t> n_chosen;      // [i]: steps in which i drafted tokens were verified
     double               t_draft_us = 0.0;
     double               t_plan_us  = 0.0; // own time
 };
 
-// Chooses what to draft, round by round, so that tokens come fastest.
+// Chooses what to draft, step by step, so that tokens come fastest.
 //
 // Time has a price: the tokens per microsecond that one gets anyway, measured lately and never less than plain decoding
-// gives. A round is worth what it is expected to accept minus the price of the time by which it is longer than plain
+// gives. A step is worth what it is expected to accept minus the price of the time by which it is longer than plain
 // decoding; no draft is worth 0. Candidates are ordered by the calibrated probability that the whole path to them is
 // accepted, and the best n of them are verified, where n is the best step of the target's cost curve. A level is
 // drafted as long as the best outcome of the next ones, predicted from how confidence goes on along a path, exceeds
@@ -73,7 +73,7 @@ class planner {
             const std::vector<int32_t> & n_rooms, int32_t n_rows_extra, const std::vector<int32_t> & n_max = {},
             const std::vector<int32_t> & n_max_ngram = {}, const std::vector<draw_kind> & draws = {});
 
-    // The round is over: the target said these tokens in this sequence, the last of them without a draft behind it.
+    // The step is over: the target said these tokens in this sequence, the last of them without a draft behind it.
     void judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens);
 
     // Its pass had n_rows rows; t_other_us: all that is neither drafting nor the pass.
@@ -107,7 +107,7 @@ class planner {
     // std::invalid_argument.
     float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text = false) const;
 
-    // whether the head is asked each round at the moment, with so many sequences at once
+    // whether the head is asked each step at the moment, with so many sequences at once
     bool worth_asking(int32_t n_seqs) const { return gates_[static_cast<size_t>(n_seqs)].open() && can_pay(n_seqs); }
 
     planner_stats stats;
@@ -168,11 +168,9 @@ class planner {
     void   publish();
 
     // asking.cpp: whether the head is asked, and for whom
-    bool  can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
-    void  learn_from_text();
-    bool  ask(int32_t n_max);
-    bool  leave_waiting();
-    float value_for_all() const;
+    bool can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
+    bool ask(int32_t n_max);
+    bool leave_waiting();
 
     // drafting.cpp: what the head drafts
     void    draft();
@@ -185,7 +183,6 @@ class planner {
     // mix.cpp: the text beside the head
     void    add_text();
     int32_t find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const;
-    float   text_behind(int32_t parent) const;
     void    rate();
     void    leave_paths();
     void    fill_up();
@@ -219,9 +216,9 @@ class planner {
 
     outlook outlook_;
     float   unroll_cost_ = 0.5f; // of one more step in the first graph, in steps of their own
-    int32_t n_ahead_     = 0;    // levels that a parallel source has drafted in this round
+    int32_t n_ahead_     = 0;    // levels that a parallel source has drafted in this step
 
-    // this round
+    // this step
     struct request {
         llama_seq_id   seq_id;
         int32_t        n_room;       // tokens that fit
@@ -241,10 +238,7 @@ class planner {
     std::vector<int32_t>      of_head_;    // [the head's node]: which of nodes_ it is
     bool                      has_text_ = false;
     std::vector<text_node>    suggested_;
-    std::vector<float>        sum_head_, sum_text_; // of the children that only one of them suggests
     float                     value_text_   = 0.0f; // of the best plan without the head, as expected
-    int32_t                   n_text_plan_  = 0;    // its tokens
-    int32_t                   n_text_right_ = 0;    // that the text suggested and the target said
     int32_t                   n_candidates_ = 1;    // behind each node
     int32_t                   n_expand_     = 0;    // nodes that may still be expanded
     std::vector<size_t>       request_of_;          // [seq_id]
@@ -260,7 +254,7 @@ class planner {
     bool                      is_trial_    = false;
     bool                      is_partial_  = false; // a probe without the sequences whose prompts wait
     bool                      asks_all_    = false; // the last one found that these are worth reading
-    int32_t                   trial_wait_  = 128;   // rounds until the next trial
+    int32_t                   trial_wait_  = 128;   // steps until the next trial
     int32_t                   trial_waits_ = 128;
     bool                      surprised_   = false; // something unlikely was accepted
     float                     value_       = 0.0f;  // that is expected

@@ -130,7 +130,7 @@ def why_not(planner: Planner | None, settings: DraftSettings) -> str:
             f"drafting them {draft / one:.1f} times: even a head that is always right would not pay "
             "(measured; `llama-cpp-eagle3 calibrate` measures again)"
         )
-    if not planner.stats()["worth_asking"]:
+    if not planner.stats()["is_open"]:
         return "what the head drafts was accepted too rarely lately: it is only probed now and then"
     return "no draft was expected to be worth its time"
 
@@ -184,7 +184,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
-    options.setdefault("text", engine.ngram)
+    options.setdefault("ngram", engine.ngram)
     return Planner(
         drafter,
         CostCurve(costs.target),

@@ -102,7 +102,7 @@ def measure_draft(
 
     Empty if the limit leaves no time for it.
 
-    In a round the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
+    In a step the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
     """
     drafter, tap = engine.drafter, engine.memory.tap
@@ -131,8 +131,8 @@ def measure_draft(
         catch_up(1)
         return expand(n)
 
-    def chain(in_round: bool) -> float:
-        if in_round:
+    def chain(in_step: bool) -> float:
+        if in_step:
             verify(1)
         return catch_up(1) + expand(1)
 
@@ -148,14 +148,14 @@ def measure_draft(
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
         begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_max], 1, start + 0.5 * seconds)
         alone = min(chain(False) for _ in range(_N_CHAINS))
-        in_round = _in_rounds(lambda: chain(True), start + seconds, t_row, limit)
+        in_step = _in_steps(lambda: chain(True), start + seconds, t_row, limit)
     finally:
         engine.clear()
-    t_cold = max(0.0, 1e6 * (min(in_round) - alone) / 2)  # of each of two graphs
+    t_cold = max(0.0, 1e6 * (min(in_step) - alone) / 2)  # of each of two graphs
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()}
 
 
-def _in_rounds(run: Callable[[], float], end: float, t_row: float, limit: Limit) -> list[float]:
+def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) -> list[float]:
     """A few times of something that a pass of t_row seconds goes before."""
     times = [run()]
     limit.done()
@@ -179,7 +179,7 @@ def _measure_parallel(
         drafter.begin([0], [token], 1, n_steps)
         return perf_counter() - start
 
-    def in_round() -> float:
+    def in_step() -> float:
         verify(1)
         return draft(1, n_usual)
 
@@ -193,10 +193,10 @@ def _measure_parallel(
         ahead = _fastest(lambda n: draft(1, n + 1), sizes, 1, start + 0.4 * seconds)
         begin = _fastest(lambda n: draft(n, 1), [n for n in _N_WAITING if n <= n_max], 1, start + 0.7 * seconds)
         alone = min(draft(1, n_usual) for _ in range(_N_CHAINS))
-        rounds = _in_rounds(in_round, start + seconds, t_row, limit)
+        steps = _in_steps(in_step, start + seconds, t_row, limit)
     finally:
         engine.clear()
-    t_cold = max(0.0, 1e6 * (min(rounds) - alone))
+    t_cold = max(0.0, 1e6 * (min(steps) - alone))
     ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be behind it
     return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()}
 
@@ -232,7 +232,7 @@ def _fastest(
     limit: Limit | None = None,
     known: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[int, float]:
-    """Microseconds of every size, in rounds through them, for as long as the next run is likely done in time.
+    """Microseconds of every size, size after size, again and again, for as long as the next run is likely done in time.
 
     What is needed is measured whatever it takes, as far as the limit allows. known: microseconds of sizes.
     """

@@ -156,8 +156,7 @@ class ClockedDrafter:
 
     def __init__(self, drafter: Any):
         self.drafter, self.time_us = drafter, Clock(50)
-        self.n_unroll, self.take_guesses = drafter.n_unroll, drafter.take_guesses
-        drafter.guess_next_text()
+        self.n_unroll = drafter.n_unroll
 
     def begin(self, *args: Any) -> Any:
         self.drafter.begin(*args)

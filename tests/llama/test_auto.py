@@ -42,7 +42,7 @@ def test_lossless(pair: Any) -> None:
         found = [take(llm, text, 80) for text in texts]
         assert sum(is_tie(plain, *texts) for texts in zip(texts, expected, found, strict=True)) <= 1
         stats = llm.planner.stats()
-        assert stats["rounds"] >= llm.stats.steps - len(texts)  # those that the consumer left are not counted
+        assert stats["steps"] >= llm.stats.steps - len(texts)  # those that the consumer left are not counted
         # and after each other, in other modes
         for mode in ("chain", "auto", "tree", "auto"):
             llm.draft = mode

@@ -225,4 +225,4 @@ def test_probabilities_do_not_matter_for_trials(rng: np.random.Generator) -> Non
     for p in (0.0, 0.5, 0.99):
         planner = make_planner(Machine(real, Head.constant(p)), real.target, n_max=8)
         run_auto(Machine(real, Head.constant(p)), planner, 200)
-        assert set(planner.stats()["chosen"]) <= {0, 3}
+        assert set(planner.stats()["draft_tokens"]) <= {0, 3}

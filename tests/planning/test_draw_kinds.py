@@ -41,14 +41,14 @@ def test_each_kind_has_its_own_acceptance(n_seqs: int, rng: np.random.Generator)
     planner = make_planner(machine, n_max=4, n_seq_max=n_seqs, n_nodes_max=4 * n_seqs)
     ids = list(range(n_seqs))
     found: dict[DrawKind, list[list[float]]] = {kind: [] for kind in LAWS}
-    for i_round in range(4000):
+    for i_step in range(4000):
         for s in ids:
-            if (i_round + 5 * s) % 20 == 0:
+            if (i_step + 5 * s) % 20 == 0:
                 planner.reset(s)
                 machine.kinds[s] = list(LAWS)[rng.integers(len(LAWS))]
         drafts = planner.propose_batch(ids, [TRUTH] * n_seqs, [100] * n_seqs, draws=machine.kinds)
         for s in ids:
-            if i_round > 2000 and (i_round + 5 * s) % 20 == 0:
+            if i_step > 2000 and (i_step + 5 * s) % 20 == 0:
                 found[machine.kinds[s]].append([planner.acceptance(p, seq_id=s) for p in PROBS])
         emitted, n_rows, t_verify, t_other = machine.verify([(draft.tokens, draft.parents) for draft in drafts])
         planner.observe_batch(ids, [[TRUTH] * n for n in emitted], n_rows, t_verify, t_other)

@@ -1,4 +1,4 @@
-"""The planner with a real drafter: how a round goes, and that nothing changes but the speed."""
+"""The planner with a real drafter: how a step goes, and that nothing changes but the speed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from loading import load, load_plain, prompts, take
 CHEAP: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
 
 
-def rounds(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
-    """Greedy generation with chains that the planner chooses: the tokens, and how many each round drafted."""
+def run_steps(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
+    """Greedy generation with chains that the planner chooses: the tokens, and how many each step drafted."""
     target, drafter, tap = llm.target, llm.drafter, llm.tap
     assert drafter is not None
     assert tap is not None
@@ -56,12 +56,12 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
     with closing(load(target, head)) as llm, closing(load_plain(target)) as plain:
         prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have said
         planner = Planner(llm.drafter, CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), n_max=8, **CHEAP)
-        tokens, drafted = rounds(llm, planner, prompt, 100)
+        tokens, drafted = run_steps(llm, planner, prompt, 100)
         assert tokens == take(plain, prompt, 100)
         assert max(drafted) >= 3
         assert sum(drafted) > 1.5 * len(drafted)
         stats = planner.stats()
-        assert stats["rounds"] == len(drafted)
+        assert stats["steps"] == len(drafted)
         assert 0 < stats["draft_us"] < 1e6
         # the same tokens as without a planner
         draft = planner.propose(tokens[-1], 3)
@@ -82,12 +82,12 @@ def test_a_useless_head_is_left_alone(tiny_target: Any, tiny_head: Any) -> None:
             draft_step=CostCurve({1: 200.0}),
             n_max=8,
         )
-        tokens, drafted = rounds(llm, planner, prompt, 600)
+        tokens, drafted = run_steps(llm, planner, prompt, 600)
         assert tokens == take(plain, prompt, 600)
         stats = planner.stats()
-        assert stats["drafted"] < 0.15 * stats["rounds"]
+        assert stats["drafted"] < 0.15 * stats["steps"]
         assert sum(drafted[200:]) < 0.05 * len(drafted[200:])
-        assert not stats["worth_asking"]
+        assert not stats["is_open"]
 
 
 def test_trees_and_several_sequences(tiny_target: Any, tiny_head: Any) -> None:

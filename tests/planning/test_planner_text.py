@@ -26,9 +26,6 @@ class Said:
         self.n_waiting = [1] * len(texts)
         self.n_unroll = 1
 
-    def take_guesses(self) -> list[tuple[int, float, bool]]:
-        return []
-
     def time_us(self) -> float:
         return self.t
 
@@ -58,10 +55,10 @@ class Said:
             self.nodes.append((parent, truth if is_truth else 100000 + len(self.nodes), p, depth, s))
             self.right.append(is_truth)
 
-    def run(self, planner: Planner, drafter: NgramDrafter | None, n_rounds: int = 10**9) -> float:
+    def run(self, planner: Planner, drafter: NgramDrafter | None, n_steps: int = 10**9) -> float:
         """Tokens per second until a text ends."""
         ids, n = list(range(len(self.texts))), 0
-        for _ in range(n_rounds):
+        for _ in range(n_steps):
             if any(self.at[s] + 40 > len(text) for s, text in enumerate(self.texts)):
                 break
             if drafter is not None:
@@ -103,7 +100,7 @@ def speed(
         n_max=31,
         n_seq_max=len(texts),
         uniform=len(texts) > 1,
-        text=drafter,
+        ngram=drafter,
         **options,
     )
     return said.run(planner, drafter)
@@ -134,7 +131,7 @@ def test_more_rows_than_were_measured() -> None:
         costs = {
             name: CostCurve(getattr(said.costs, name.removeprefix("draft_"))) for name in ("draft_begin", "draft_step")
         }
-        rates.append(said.run(Planner(None, curve, n_max=31, text=drafter, **costs), drafter))
+        rates.append(said.run(Planner(None, curve, n_max=31, ngram=drafter, **costs), drafter))
         curves.append(curve)
     assert rates[1] > 0.95 * rates[0]
     assert max(curves[1].corrected) > 8
@@ -181,15 +178,15 @@ def test_the_head_rests_while_the_text_repeats_itself() -> None:
         draft_begin=CostCurve(costs.begin),
         draft_step=CostCurve(costs.step),
         n_max=31,
-        text=drafter,
+        ngram=drafter,
     )
-    said.run(planner, drafter, 30)  # some rounds before it is found out
+    said.run(planner, drafter, 30)  # some steps before it is found out
     before = planner.stats()
     said.run(planner, drafter)
     after = planner.stats()
-    assert after["drafted"] - before["drafted"] <= 0.05 * (after["rounds"] - before["rounds"])
-    assert after["text"] - before["text"] >= 0.9 * (after["rounds"] - before["rounds"])
-    assert planner.acceptance(0.9, 1, by_text=True) > 0.9
+    assert after["drafted"] - before["drafted"] <= 0.05 * (after["steps"] - before["steps"])
+    assert after["ngram"] - before["ngram"] >= 0.9 * (after["steps"] - before["steps"])
+    assert planner.acceptance(0.9, 1, by_ngram=True) > 0.9
 
 
 def test_several_sequences_of_which_one_repeats_itself() -> None:

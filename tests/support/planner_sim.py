@@ -75,7 +75,7 @@ class Head:
         return cls(lambda *_: said, lambda _, depth, __: at[depth - 1], siblings, at)
 
     def expected(self, n: int) -> float:
-        """Tokens of a round with a chain of n."""
+        """Tokens of a step with a chain of n."""
         assert self.rates is not None
         return 1.0 + float(np.cumprod(self.rates[:n]).sum())
 
@@ -101,18 +101,12 @@ class Machine:
         self.nodes: list[Node] = []
         self.n_waiting = [1] * n_seqs
         self.n_tokens = [0] * n_seqs
-        self.n_rounds = 0
-        self.guesses: list[tuple[int, float, bool]] = []
-        """About the prompt: (seq_id, p, is_right)."""
+        self.n_steps = 0
         self.n_replay = [0] * n_seqs
         """Accepted tokens that the next pass evaluates again, where the state goes back to before a draft only."""
 
     def time_us(self) -> float:
         return self.t
-
-    def take_guesses(self) -> list[tuple[int, float, bool]]:
-        guesses, self.guesses = self.guesses, []
-        return guesses
 
     def begin(self, seq_ids: Sequence[int], _: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
         self.nodes = []
@@ -160,7 +154,7 @@ class Machine:
         n_rows = sum(1 + len(tokens) for tokens, _ in trees) + sum(self.n_replay)
         t_verify, t_other = self.costs.of("target", n_rows), 0.0
         emitted = []
-        self.n_rounds += 1
+        self.n_steps += 1
         for s, (tokens, parents) in enumerate(trees):
             node, n = -1, 1
             for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -210,7 +204,7 @@ def run_chain(
     """Tokens per second of chains of one length."""
     machine = kind(costs, head, seed, n_unroll=n_unroll)
     rate = run_batch(machine, n_draft, 1, n_tokens)
-    return rate if head.rates is None else rate * head.expected(n_draft) * machine.n_rounds / machine.n_tokens[0]
+    return rate if head.rates is None else rate * head.expected(n_draft) * machine.n_steps / machine.n_tokens[0]
 
 
 def run_tree(costs: Costs, head: Head, depth: int, top_k: int, n_nodes: int, n_tokens: int, seed: int = 1) -> float:
