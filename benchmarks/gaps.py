@@ -1,11 +1,10 @@
-"""How long sequences that generate wait while somebody's long prompt is read.
+"""How long decoding sequences wait for a token during the prefill of another, long prompt.
 
-Seven sequences generate; then a prompt of 4,000 tokens comes in. Told is the longest time between two tokens of a
-running sequence until that prompt's first token, relative to the median step before, and gaps relative to the nearest
-steps in between that had nothing of the prompt: while it is read texts and drafts grow, and so does the cache that all
-attend to, so that a step takes longer than before without anybody's prompt. `--prefill-budget` takes as many rows of
-the prompt into a pass instead of what the engine measures; as many as the batch holds is what reading it in one go
-would do.
+Seven sequences decode; then a prompt of 4,000 tokens comes in. Reported are the longest time between two tokens of a
+decoding sequence until that prompt's first token, relative to the median step before it came, and gaps relative to the
+nearest steps without prefill: texts, drafts and the K/V cache grow meanwhile, so that steps without prefill take longer
+too. `--prefill-budget N` puts N rows of the prompt into a step, instead of what the engine measures; N = n_batch is
+prefill without chunks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _N_PARALLEL = 8
 
 
 def _step_of_many(args: argparse.Namespace, model: str, draft: str, prompts: list[list[int]], draft_on: bool) -> Spread:
-    """Seconds per sequence and step outside ggml and llama_decode, while all places are taken."""
+    """Seconds per sequence and step outside ggml and llama_decode, while all slots are taken."""
     llm = load(
         model, draft, args.threads, args.gpu_layers, _N_PARALLEL * args.ctx_size, draft="chain", n_parallel=_N_PARALLEL
     )

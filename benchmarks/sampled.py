@@ -2,7 +2,7 @@
 
 llama.cpp's default samplers. Every prompt goes through all settings in turn, with the same seed in all of them. What is
 accepted does not depend on the machine, but for "auto", which drafts what pays there. Speeds are of the processor's
-time: use -t 1. --publish writes the table and the plot.
+time without prompts: use -t 1. --publish writes the table and the plot.
 
     python benchmarks/sampled.py -t 1 -n 48 --publish
     python -m llama_cpp_eagle3.bench.inflate --shape 1B --type Q4_0 FOLDER
@@ -66,6 +66,7 @@ def measure(args: Any, model: str, draft: str, names: list[str]) -> dict[str, di
             for j, prompt in enumerate(prompts):
                 common.progress(f"run {i + 1} of {args.runs}, prompt {j + 1} of {len(prompts)}")
                 for name, llm in llms.items():
+                    llm.generate_batch([prompt], max_tokens=1)  # all sides go on from a prompt that is there
                     for t in args.temperatures:
                         sides = found[name].setdefault(t, {rng: Side() for rng in (RNGS if t > 0 else RNGS[:1])})
                         for rng, side in sides.items():
@@ -118,7 +119,7 @@ def main() -> None:
     text = (
         f"{table(head, rows)}\n\nMean acceptance length by generator, tokens/s with `gumbel`. {n} prompts, "
         f"{args.n_predict} tokens each, llama.cpp's default samplers, runs: {args.runs}, each with seeds of its own. "
-        "tokens/s: of the processor's time; ratios are medians of interleaved pairs."
+        "tokens/s: of the processor's time, prompts apart; ratios are medians of interleaved pairs."
     )
     data = {
         name: {

@@ -23,6 +23,12 @@ std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t de
     return bufts;
 }
 
+bool can_get(const ggml_tensor * tensor) {
+    const ggml_backend_dev_t dev    = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+    const bool               is_cpu = dev == nullptr || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    return !is_cpu || ggml_backend_buffer_is_host(tensor->buffer);
+}
+
 std::vector<ggml_backend_dev_t> local_accelerators() {
     std::vector<ggml_backend_dev_t> gpus;
     std::vector<ggml_backend_dev_t> igpus;

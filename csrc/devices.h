@@ -26,6 +26,10 @@ using context_ptr = std::unique_ptr<ggml_context, context_deleter>;
 // whether a device is on a ggml-rpc server
 bool is_remote(ggml_backend_dev_t dev);
 
+// Whether a weight's bytes can be copied out of its buffer. Those that the CPU keeps in a layout of its own
+// (CPU_REPACK, AMX) cannot: ggml has no function for it, and calls null
+bool can_get(const ggml_tensor * tensor);
+
 // GPUs of this machine, or its integrated ones if it has no other: what llama.cpp takes by itself
 std::vector<ggml_backend_dev_t> local_accelerators();
 

@@ -31,8 +31,8 @@ double gumbel_noise::uniform(const philox_counter & words, llama_token token) {
     return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
-double gumbel_noise::operator()(llama_token token, uint32_t n_ahead) const {
-    return -std::log(-std::log1p(-uniform(words(token, n_ahead), token)));
+double gumbel_noise::operator()(llama_token token, uint32_t n_ahead, uint32_t attempt) const {
+    return -std::log(-std::log1p(-uniform(words(token, n_ahead, attempt), token)));
 }
 
 namespace {

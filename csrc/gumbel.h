@@ -38,7 +38,7 @@ struct gumbel_noise {
     static double uniform(const philox_counter & words, llama_token token);
 
     // -log(-log(1 - uniform))
-    double operator()(llama_token token, uint32_t n_ahead = 0) const;
+    double operator()(llama_token token, uint32_t n_ahead = 0, uint32_t attempt = 0) const;
 };
 
 // What llama_sampler_init_dist is, with this noise: a draw from the softmax of the candidates that are left. Each

@@ -578,18 +578,18 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
-        may_wait: bool = False,
+        can_defer: bool = False,
     ) -> None:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones. may_wait:
+        `rows` says where they stand in the batch, one per token; by default they are the first ones. can_defer:
         `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
         no rows.
         """
     def process_batch(
         self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
     ) -> None:
-        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, may_wait).
+        """Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
         Of a sequence that has some of these rows already, the rest; one that lacks rows before them goes on
         without those (`restart`).
@@ -602,7 +602,7 @@ class Drafter:
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
-        may_wait: bool = False,
+        can_defer: bool = False,
     ) -> None:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def guess_next_text(self) -> None:
@@ -614,6 +614,8 @@ class Drafter:
         """
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
         """What the sequence's next tokens will be drawn with; None: not known, or greedy."""
+    def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:
+        """What the sequence's next tokens must be, as long as its text is what it is; None: anything."""
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 
@@ -915,6 +917,8 @@ class NgramDrafter:
         """store: where to look besides the text itself, and where what is generated goes."""
     def begin(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
+    def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:
+        """What the sequence's next tokens must be, as long as its text is what it is; None: anything."""
     def update(self, tokens: list[int], n_prompt: int = 0, seq_id: int = 0) -> None:
         """Have a sequence's text be these tokens, in time that depends only on what is new at its end.
 
@@ -1057,6 +1061,21 @@ def grammar_sampler(
 def sampler_accept(sampler: int, token: int) -> None:
     """llama_sampler_accept, of samplers that may throw."""
 
+def grammar_is_waiting(grammar: int) -> bool:
+    """Whether a `grammar_sampler` is lazy and was not triggered, so that it allows everything."""
+
+class GrammarLookahead:
+    """Which tokens a grammar allows behind tokens that are not drawn yet."""
+
+    def __init__(self, sampler: int, *, redraws: bool) -> None:
+        """The sampler applies the grammar, as far as its text has come, and must outlive this.
+
+        redraws: it is asked about a token that was drawn, and if it refuses that, another one is drawn; else it comes
+        before the draw.
+        """
+    def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> list[bool]:
+        """Whether each of the tokens may come behind the path. Where that cannot be known, all may."""
+
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """Philox4x32-10: four random words of 32 bits for a counter of four and a key of two."""
 
@@ -1080,7 +1099,7 @@ class GumbelNoise:
         biases: Mapping[int, float] = {},
     ) -> None:
         """What comes between logits and the draw is for drafts: the draw itself only adds the noise."""
-    def __call__(self, token: int, n_ahead: int = 0) -> float:
-        """Of a token that comes behind n_ahead others that are not drawn yet."""
+    def __call__(self, token: int, n_ahead: int = 0, attempt: int = 0) -> float:
+        """Of a token that comes behind n_ahead others that are not drawn yet; attempt: draws that were refused."""
     def sampler(self) -> int:
         """Address of a new llama_sampler that draws with it, and moves it on with each token that it accepts."""

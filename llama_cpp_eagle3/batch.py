@@ -187,7 +187,7 @@ class BatchRun:
             self.drop()
             raise
         self._waiting = deque(self.sequences)
-        """Not seen running yet: places are given in this order."""
+        """Not seen running yet: slots are given in this order."""
         self._running: list[Sequence] = []
         self._index = {id(sequence): i for i, sequence in enumerate(self.sequences)}
 

@@ -39,7 +39,7 @@ from .batch import (
 from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
-from .engine import Engine, Media, Request, Rng, SamplerChain, Sampling
+from .engine import Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
 from .errors import ContextFullError, Eagle3Error, ModelFileError
 from .features import Features
 from .guard import bury, closed_error
@@ -92,7 +92,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     """
 
     # what Llama keeps of the context
-    _seed: int
+    _seed: int | None
     _sampler: SamplerChain | None
     n_batch: int
     verbose: bool
@@ -140,8 +140,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._projector: Projector | None = None
         self._log = partial(tell, bool(llama_options.get("verbose", True)))
         self.n_parallel = given["n_parallel"]
-        self.rng: Rng = given["rng"]
-        """The generator that samples, see `Sampling.rng`."""
+        self.rng = given["rng"]
         self.draft_settings = draft_options.settings
         """What the attributes `draft`, `draft_n_max`, ... say."""
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
@@ -340,6 +339,21 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._chat_handler = handler
         if self._loaded_model is not None:
             hook_handler(handler, self, int(self._ctx.ctx))
+
+    @property
+    def rng(self) -> Rng:
+        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: Rng) -> None:
+        check_rng(rng)
+        self._rng = rng
+
+    def set_seed(self, seed: int | None) -> None:
+        """Set the seed of texts that name none; None: another one each time."""
+        check_seed(seed)
+        self._seed = seed
 
     @property
     def draft_model_path(self) -> str | None:

@@ -67,7 +67,7 @@ class SamplingArguments(TypedDict, total=False):
 class SamplingDefaults:
     """How a model samples where a call does not say it."""
 
-    seed: int
+    seed: int | None
     rng: Rng
     penalty_last_n: int
 

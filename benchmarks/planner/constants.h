@@ -1,4 +1,4 @@
-// In the replay each constant of the planner can be another one, and each `enabled` can be false: by the environment
+// In the replay each constant of the planner can be another one, and each mechanism can be off: by the environment
 // variable PLANNER, "name=value name=value".
 
 #pragma once
@@ -7,8 +7,10 @@ namespace replay {
 
 double constant(const char * name, double value);
 
-inline bool enabled(const char * name) {
-    return constant(name, 1.0) != 0.0;
-}
-
 } // namespace replay
+
+#define REPLAY_ENABLED(name)                                           \
+    ([] {                                                              \
+        static const bool on = replay::constant(name, 1.0) != 0.0;     \
+        return on;                                                     \
+    }())

@@ -82,7 +82,7 @@ class machine {
         target(s.curve("target")), begin(s.curve("begin")), step(s.curve("step")), unrolled(s.number("unrolled", 0.3)),
         us_other(1000.0 * s.number("other", 0.3)), us_row(1000.0 * s.number("row", 0.14)),
         noise(s.number("noise", 0.03)), growth(s.number("growth", 0.0)),
-        rng(static_cast<uint32_t>(s.count("seed", 0))) {
+        seed(static_cast<uint32_t>(s.count("seed", 0))), rng(seed) {
         std::istringstream in(s.text("texts"));
         for (std::string id; std::getline(in, id, ',');) {
             texts.push_back(&recordings[std::stoul(id)]);
@@ -120,7 +120,7 @@ class machine {
         double seen = us;
         if (noise > 0.0) {
             seen *= std::exp(noise * normal(rng));
-            seen *= mix(++n_spent, 5) % 100 == 0 ? 3.0 : 1.0; // interrupted
+            seen *= mix(++n_spent, 5 + seed) % 100 == 0 ? 3.0 : 1.0; // interrupted
         }
         now_seen += seen;
     }
@@ -139,6 +139,7 @@ class machine {
         const auto        i = static_cast<size_t>(at[seq] - r.n_prompt - 1);
         const auto        d = static_cast<size_t>(depth - 1);
         level             found;
+        salt += 65537u * seed;
         if (is_right && i < r.levels.size() && d < r.levels[i].size()) {
             found = r.levels[i][d];
         } else if (is_right && i + d < r.levels.size()) {
@@ -195,6 +196,7 @@ class machine {
     cost_curve   target, begin, step;
     double       unrolled, us_other, us_row, noise, growth;
     double       now = 0.0, now_seen = 0.0;
+    uint32_t     seed;
     std::mt19937 rng;
 
     std::normal_distribution<double> normal;

@@ -1,7 +1,8 @@
 // Replays recorded acceptance at recorded costs, in simulated time, with the planner's own sources.
 //
-//     replay RECORDINGS SCENARIOS      tokens per second of each scenario: plain, with the planner, with an oracle
-//     replay --constants               the planner's constants and their values
+//     replay RECORDINGS SCENARIOS N_SEEDS      tokens per second of each scenario with each seed: with the planner, then
+//                                              plain, then with an oracle
+//     replay --constants                       the planner's constants and their values
 //
 // benchmarks/planner.py writes both files and says what they hold. PLANNER_SIDES=planner leaves the other two out.
 
@@ -292,26 +293,40 @@ class run {
     double                         t_oracle_ = 0.0;
 };
 
-// of `fresh` texts each with a planner of its own, or of one that sees them all
-double rate(scenario s, const std::vector<recording> & recordings, const char * side, double price) {
+// A seed orders the texts, and draws noise and what the head says where it is wrong. Of `fresh` texts each has a planner
+// of its own; else one sees them all.
+double rate(scenario s, const std::vector<recording> & recordings, const char * side, double price, int32_t seed) {
     if (!std::strcmp(side, "plain")) {
         s.values["head"] = "none";
         s.values["text"] = "0";
     }
+    std::vector<std::string> texts;
+    std::istringstream       in(s.text("texts"));
+    for (std::string id; std::getline(in, id, ',');) {
+        texts.push_back(id);
+    }
+    if (seed > 0) {
+        std::mt19937 rng(static_cast<uint32_t>(seed));
+        std::shuffle(texts.begin(), texts.end(), rng);
+    }
+    std::string all = texts.front();
+    for (size_t i = 1; i < texts.size(); ++i) {
+        all += "," + texts[i];
+    }
     const int32_t n_fresh = s.count("fresh", 0), n_tokens = s.count("n_tokens", 1500);
+    s.values["texts"] = all;
+    s.values["seed"]  = std::to_string(seed);
     if (n_fresh == 0) {
         return run(s, recordings).go(n_tokens, side, price);
     }
-    double             t = 0.0;
-    std::istringstream in(s.text("texts"));
-    std::string        others = s.text("texts");
-    int32_t            n      = 0;
-    for (std::string id; std::getline(in, id, ',') && n < n_fresh; ++n) {
-        s.values["texts"] = id + "," + others;
-        s.values["seed"]  = std::to_string(n);
+    const size_t n = std::min(texts.size(), static_cast<size_t>(n_fresh));
+    double       t = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        s.values["texts"] = texts[i] + "," + all;
+        s.values["seed"]  = std::to_string(100 * seed + static_cast<int32_t>(i));
         t += 1.0 / run(s, recordings).go(n_tokens, side, price);
     }
-    return n / t;
+    return static_cast<double>(n) / t;
 }
 
 std::vector<recording> read_recordings(const char * path) {
@@ -377,6 +392,7 @@ int main(int argc, char ** argv) {
     }
     const std::vector<recording> recordings = read_recordings(argv[1]);
     const char *                 sides      = std::getenv("PLANNER_SIDES");
+    const int32_t                n_seeds    = std::stoi(argv[3]);
     std::ifstream                in(argv[2]);
     for (std::string line; std::getline(in, line);) {
         scenario           s;
@@ -385,15 +401,22 @@ int main(int argc, char ** argv) {
             const size_t at              = word.find('=');
             s.values[word.substr(0, at)] = word.substr(at + 1);
         }
-        const double planner = rate(s, recordings, "planner", 0.0);
-        std::printf("%.9g", planner);
-        if (!sides) {
-            const double plain = rate(s, recordings, "plain", 0.0);
-            double       best  = plain;
+        const auto print = [&](double value) {
+            std::printf("%.9g ", value);
+        };
+        std::vector<double> plain;
+        for (int32_t seed = 0; seed < n_seeds; ++seed) {
+            print(rate(s, recordings, "planner", 0.0, seed));
+        }
+        for (int32_t seed = 0; !sides && seed < n_seeds; ++seed) {
+            print(plain.emplace_back(rate(s, recordings, "plain", 0.0, seed)));
+        }
+        for (int32_t seed = 0; !sides && seed < n_seeds; ++seed) {
+            double best = plain[static_cast<size_t>(seed)];
             for (int i = 0; i < 4; ++i) {
-                best = rate(s, recordings, "oracle", 1e-6 * best);
+                best = rate(s, recordings, "oracle", 1e-6 * best, seed);
             }
-            std::printf(" %.9g %.9g", plain, best);
+            print(best);
         }
         std::printf("\n");
     }

@@ -46,7 +46,7 @@ void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vec
 }
 
 void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool may_wait) {
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool can_defer) {
     const busy_flag::scope scope(self.busy);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows) {
@@ -56,17 +56,17 @@ void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & to
             format("expected one row per token, found %d rows for %d tokens", tap->n_rows(), n_tokens));
     }
     const float * all_rows = rows_of(self.impl(), tap);
-    self.impl().process(all_rows, tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, may_wait);
+    self.impl().process(all_rows, tokens.data(), n_tokens, n_past, seq_id, rows ? rows->data() : nullptr, can_defer);
 }
 
-// of one sequence: its id, n_past, tokens, rows, may_wait
+// of one sequence: its id, n_past, tokens, rows, can_defer
 using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
 
 void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
     drafter &              drafter  = self.impl();
     const float *          all_rows = rows_of(drafter, tap);
-    for (const auto & [seq_id, n_past, tokens, rows, may_wait] : parts) {
+    for (const auto & [seq_id, n_past, tokens, rows, can_defer] : parts) {
         check_rows(tap, tokens, rows);
         if (drafter.n_past(seq_id) < n_past) {
             drafter.restart(n_past, seq_id);
@@ -74,12 +74,12 @@ void process_batch(py_drafter & self, const feature_tap * tap, const std::vector
         const int32_t n      = static_cast<int32_t>(tokens.size());
         const int32_t n_seen = std::min(n, drafter.n_past(seq_id) - n_past);
         drafter.process(all_rows, tokens.data() + n_seen, n - n_seen, n_past + n_seen, seq_id, rows.data() + n_seen,
-                        may_wait);
+                        can_defer);
     }
 }
 
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
-                  bool may_wait) {
+                  bool can_defer) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
         rows.size() != rows.shape(0) * self.impl().n_embd_feat()) {
         throw std::invalid_argument(
@@ -88,7 +88,7 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
     const float *          data = rows.data();
     const nogil            release;
     const busy_flag::scope scope(self.busy);
-    self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id, nullptr, may_wait);
+    self.impl().process(data, tokens.data(), static_cast<int32_t>(tokens.size()), n_past, seq_id, nullptr, can_defer);
 }
 
 tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
@@ -151,17 +151,17 @@ void register_drafter(py::module_ & m) {
             py::arg("n_rows_max"), without_gil,
             "Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
-             py::arg("rows") = py::none(), py::arg("may_wait") = false, without_gil,
+             py::arg("rows") = py::none(), py::arg("can_defer") = false, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. tap: "
              "None "
-             "for a drafter that reads no rows (n_embd_feat 0). may_wait: begin() is not expected soon, so that a "
+             "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
              "prompt's K/V is not computed before.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
-             "The same for several sequences, each (seq_id, n_past, tokens, rows, may_wait). Of one that has "
+             "The same for several sequences, each (seq_id, n_past, tokens, rows, can_defer). Of one that has "
              "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
-             py::arg("seq_id") = 0, py::arg("may_wait") = false,
+             py::arg("seq_id") = 0, py::arg("can_defer") = false,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def(
             "guess_next_text",
@@ -190,6 +190,14 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("noise"), py::arg("seq_id") = 0,
             "What the sequence's next tokens will be drawn with; None: not known, or greedy.")
+        .def(
+            "set_rules",
+            [](py_drafter & self, std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl().set_rules(std::move(rules), seq_id);
+            },
+            py::arg("rules").none(true), py::arg("seq_id") = 0,
+            "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "

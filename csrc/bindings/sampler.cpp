@@ -1,5 +1,6 @@
 #include "grammar/sampler.h"
 #include "error.h"
+#include "grammar/lookahead.h"
 #include "gumbel.h"
 
 #include "module.h"
@@ -30,6 +31,22 @@ void register_sampler(py::module_ & m) {
         },
         py::arg("sampler"), py::arg("token"), without_gil, "llama_sampler_accept, of samplers that may throw.");
 
+    m.def(
+        "grammar_is_waiting",
+        [](uintptr_t grammar) { return grammar_is_waiting(reinterpret_cast<const llama_sampler *>(grammar)); },
+        py::arg("grammar"), "Whether a grammar_sampler is lazy and was not triggered, so that it allows everything.");
+    py::class_<grammar_lookahead, std::shared_ptr<grammar_lookahead>>(
+        m, "GrammarLookahead", "Which tokens a grammar allows behind tokens that are not drawn yet.")
+        .def(py::init([](uintptr_t sampler, bool redraws) {
+                 return std::make_shared<grammar_lookahead>(reinterpret_cast<llama_sampler *>(sampler), redraws);
+             }),
+             py::arg("sampler"), py::kw_only(), py::arg("redraws"), R"pbdoc(
+            sampler: applies the grammar, as far as its text has come, and must outlive this. redraws: it is asked about
+            a token that was drawn, and if it refuses that, another one is drawn; else it comes before the draw.
+        )pbdoc")
+        .def("allowed", &grammar_lookahead::allowed, py::arg("path"), py::arg("tokens"), without_gil,
+             "Whether each of the tokens may come behind the path. Where that cannot be known, all may.");
+
     m.def("philox4x32", &philox4x32, py::arg("counter"), py::arg("key"),
           "Philox4x32-10: four random words for a counter of four and a key of two.");
     py::class_<gumbel_noise, std::shared_ptr<gumbel_noise>>(
@@ -47,8 +64,8 @@ void register_sampler(py::module_ & m) {
              py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
              py::arg("biases") = std::unordered_map<llama_token, float>(),
              "What comes between logits and the draw is for drafts: the draw itself only adds the noise.")
-        .def("__call__", &gumbel_noise::operator(), py::arg("token"), py::arg("n_ahead") = 0,
-             "Of a token that comes behind n_ahead others that are not drawn yet.")
+        .def("__call__", &gumbel_noise::operator(), py::arg("token"), py::arg("n_ahead") = 0, py::arg("attempt") = 0,
+             "Of a token that comes behind n_ahead others that are not drawn yet. attempt: draws that were refused.")
         .def_readwrite("position", &gumbel_noise::position, "Tokens of the text that were drawn.")
         .def(
             "sampler",

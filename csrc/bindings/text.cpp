@@ -69,6 +69,8 @@ void register_text(py::module_ & m) {
             n_prompt: how many of them were not generated. A text with another n_prompt is compared from its beginning.
         )pbdoc")
         .def("begin", &text_source::begin, py::arg("seq_id") = 0, "A new text begins in this sequence.")
+        .def("set_rules", &text_source::set_rules, py::arg("rules").none(true), py::arg("seq_id") = 0,
+             "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
         .def("propose", &propose, py::arg("n_max"), py::arg("n_nodes"), py::arg("top_k") = 1, py::arg("seq_id") = 0,
              R"pbdoc(
             The likeliest n_nodes tokens that may follow, as (parent, token, p, depth), parents first.

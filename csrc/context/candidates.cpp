@@ -54,16 +54,4 @@ std::vector<draft_candidate> best_of_row(const float * logits, int32_t n_vocab, 
     return found;
 }
 
-std::vector<draft_candidate> expected_of_row(const float * logits, int32_t n_vocab, int32_t n_known, int32_t n_top,
-                                             const gumbel_noise * noise, int32_t n_ahead) {
-    constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
-
-    auto found = best_of_row(logits, n_vocab, std::min(noise ? std::max(n_top, n_top_noise) : n_top, n_known));
-    if (noise) {
-        order_by_noise(
-            *noise, static_cast<uint32_t>(n_ahead), [](int32_t id) { return id; }, found, n_top);
-    }
-    return found;
-}
-
 } // namespace eagle3

@@ -11,8 +11,8 @@ namespace eagle3 {
 
 context_drafter::context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
                                  int32_t n_outputs_max, bool has_states) :
-    ctx_(ctx, model),
-    path_(path), n_embd_(n_embd), n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
+    ctx_(ctx, model), path_(path), n_embd_(n_embd),
+    n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
     n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)))),
     n_out_max_(std::min(n_outputs_max, n_batch_)), has_states_(has_states) {}
 
@@ -38,7 +38,12 @@ void context_drafter::check_outputs(int32_t n_outputs_max) const {
 
 void context_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     limits().check(seq_id);
-    noise_[seq_id] = std::move(noise);
+    foresight_[seq_id].noise = std::move(noise);
+}
+
+void context_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+    limits().check(seq_id);
+    foresight_[seq_id].rules = std::move(rules);
 }
 
 // batches
@@ -111,8 +116,15 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t 
     const float * logits = ctx_.logits(i_batch);
     const int32_t kept   = keep_row(i_batch);
     const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    for (const draft_candidate & c :
-         expected_of_row(logits, n_logits(), n_logits(), top_k, noise_[seq_id].get(), depth - 1)) {
+    const auto &  known  = foresight_[seq_id];
+    auto          found  = best_of_row(logits, n_logits(), known.n_top(top_k));
+
+    std::vector<llama_token> path;
+    for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
+        path.insert(path.begin(), nodes_[i].token);
+    }
+    known.order(path, [](int32_t id) { return id; }, found, top_k);
+    for (const draft_candidate & c : found) {
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
         places_.push_back({ kept, -1 });
     }

@@ -2,6 +2,7 @@
 
 #include "context/draft_context.h"
 #include "draft/drafter.h"
+#include "draft/foresight.h"
 #include "draft/guesses.h"
 #include "draft/limits.h"
 
@@ -42,6 +43,7 @@ class context_drafter : public drafter {
     int32_t n_vocab() const { return limits().n_vocab(); }
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     bool    is_parallel() const override { return false; }
     int32_t n_unroll() const override { return 1; }
@@ -167,7 +169,7 @@ class context_drafter : public drafter {
     int32_t     n_out_max_; // outputs of a batch
     bool        has_states_;
 
-    std::map<llama_seq_id, std::shared_ptr<const gumbel_noise>> noise_;
+    std::map<llama_seq_id, foresight> foresight_;
 
     // of a round
     std::vector<participant>  round_;

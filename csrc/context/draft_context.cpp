@@ -1,5 +1,6 @@
 #include "context/draft_context.h"
 
+#include "devices.h"
 #include "draft/time_scope.h"
 #include "error.h"
 #include "fnv1a.h"
@@ -101,9 +102,12 @@ std::string draft_context::device_of(const ggml_tensor * tensor) {
 uint64_t draft_context::fingerprint_of(const std::vector<const ggml_tensor *> & tensors) {
     uint64_t hash = fnv1a_start;
     for (const ggml_tensor * t : tensors) {
-        std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
-        ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
-        hash = fnv1a(fnv1a(hash, t->name, strlen(t->name)), bytes.data(), bytes.size());
+        hash = fnv1a(fnv1a(hash, t->name, strlen(t->name)), t->ne, sizeof(t->ne));
+        if (can_get(t)) {
+            std::vector<uint8_t> bytes(std::min<size_t>(ggml_nbytes(t), 256));
+            ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
+            hash = fnv1a(hash, bytes.data(), bytes.size());
+        }
     }
     return hash;
 }

@@ -30,10 +30,10 @@ draft_sequences make_sequences(const llama_context * ctx, const dflash_hparams &
 
 dflash_drafter::dflash_drafter(llama_model * model, llama_context * ctx, const llama_model * model_tgt,
                                const dflash_hparams & hparams, const dflash_params & params) :
-    ctx_(ctx, model),
-    hparams_(hparams), n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ubatch(ctx)))),
+    ctx_(ctx, model), hparams_(hparams),
+    n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ubatch(ctx)))),
     n_pos_(llama_model_rope_type(model) == LLAMA_ROPE_TYPE_MROPE ? 4 : 1),
-    sequences_(make_sequences(ctx, hparams, params)), noise_(static_cast<size_t>(params.n_seq_max)) {
+    sequences_(make_sequences(ctx, hparams, params)), foresight_(static_cast<size_t>(params.n_seq_max)) {
     if (n_batch_ < hparams_.block_size) {
         throw std::invalid_argument(
             format("expected n_batch and n_ubatch of at least %d, a block, found %d", hparams_.block_size, n_batch_));
@@ -138,9 +138,10 @@ void dflash_drafter::guess(llama_seq_id seq_id) {
     batch_.clear();
     add_block(seq_id, seq.tokens()[0], 1);
     compute_blocks();
-    participant part = { seq_id, 0, seq.tokens()[0], nullptr, {} };
-    part.levels.push_back(read_row(nullptr, n_rows_of_block(1) - 1, 0, 1));
-    const auto found = behind(part, 0, part.id_last, 1);
+    const foresight nothing; // prompts are not drawn
+    participant     part = { seq_id, 0, seq.tokens()[0], &nothing, {} };
+    part.levels.push_back(read_row(*part.known, n_rows_of_block(1) - 1, 1));
+    const auto found = behind(part, {}, 1);
     ctx_.trim(seq_id, seq.pos_first());
     if (!found.empty()) {
         guesses_.add({ seq_id, found.front().p, found.front().id == seq.tokens()[1] });
@@ -184,9 +185,8 @@ void dflash_drafter::compute_blocks() {
     batch_.clear();
 }
 
-// the best tokens of a row of the last pass, n_ahead drafted tokens before them
-std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
-                                                        int32_t n_top) {
+// the best tokens of a row of the last pass
+std::vector<draft_candidate> dflash_drafter::candidates(int32_t i_row, int32_t n_top) {
     const float * logits = ctx_.logits(i_row);
     if (hparams_.logit_scale > 0.0f || hparams_.final_logit_softcap > 0.0f) {
         const float scale = hparams_.logit_scale > 0.0f ? hparams_.logit_scale : 1.0f;
@@ -197,11 +197,10 @@ std::vector<draft_candidate> dflash_drafter::candidates(const gumbel_noise * noi
         logits = scratch_.data();
     }
     const int32_t n_known = hparams_.n_vocab_dft > 0 ? hparams_.n_vocab_dft : hparams_.n_vocab;
-    return expected_of_row(logits, hparams_.n_vocab, n_known, n_top, noise, n_ahead);
+    return best_of_row(logits, hparams_.n_vocab, std::min(n_top, n_known));
 }
 
-dflash_drafter::drafted_row dflash_drafter::read_row(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead,
-                                                     int32_t n_top) {
+dflash_drafter::drafted_row dflash_drafter::read_row(const foresight & known, int32_t i_row, int32_t n_top) {
     drafted_row row;
     if (hparams_.kind == block_kind::dflash2) {
         const float * lattice = llama_get_embeddings_nextn_ith(ctx_.get(), i_row);
@@ -212,8 +211,8 @@ dflash_drafter::drafted_row dflash_drafter::read_row(const gumbel_noise * noise,
                                                   static_cast<size_t>(hparams_.selector_top_k + 1));
         return row;
     }
-    row.found = candidates(noise, i_row, n_ahead, n_top);
-    if (!hparams_.has_confidence || noise || row.found.empty()) {
+    row.found = candidates(i_row, known.n_top(n_top));
+    if (!hparams_.has_confidence || known.noise || row.found.empty()) {
         return row;
     }
     // how sure it is that the best one is accepted; the others share the rest as they did
@@ -228,9 +227,10 @@ dflash_drafter::drafted_row dflash_drafter::read_row(const gumbel_noise * noise,
     return row;
 }
 
-// the best tokens of a level behind a token of the one before
-std::vector<draft_candidate> dflash_drafter::behind(const participant & part, size_t level, llama_token previous,
+// the best tokens behind the drafted ones `path`
+std::vector<draft_candidate> dflash_drafter::behind(const participant & part, const std::vector<llama_token> & path,
                                                     int32_t n_top) {
+    const size_t                 level = path.size();
     std::vector<draft_candidate> found = part.levels[level].found;
     if (hparams_.kind == block_kind::dflash2) {
         const auto    top_k   = static_cast<size_t>(hparams_.selector_top_k);
@@ -240,7 +240,7 @@ std::vector<draft_candidate> dflash_drafter::behind(const participant & part, si
             const auto & before = part.levels[level - 1].lattice;
             const auto   first  = before.begin();
             const auto   last   = first + static_cast<std::ptrdiff_t>(top_k);
-            scores += top_k * static_cast<size_t>(std::find(first, last, static_cast<float>(previous)) - first);
+            scores += top_k * static_cast<size_t>(std::find(first, last, static_cast<float>(path.back())) - first);
         }
         const float best = *std::max_element(scores, scores + top_k);
         float       sum  = 0.0f;
@@ -253,12 +253,8 @@ std::vector<draft_candidate> dflash_drafter::behind(const participant & part, si
             c.p /= sum;
         }
         std::stable_sort(found.begin(), found.end(), [](const auto & a, const auto & b) { return a.p > b.p; });
-        if (part.noise) {
-            order_by_noise(
-                *part.noise, static_cast<uint32_t>(level), [](int32_t id) { return id; }, found, n_top);
-        }
     }
-    found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
+    part.known->order(path, [](int32_t id) { return id; }, found, n_top);
     return found;
 }
 
@@ -280,7 +276,7 @@ void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std:
     for (size_t i = 0; i < seq_ids.size(); ++i) {
         const draft_sequence & seq = sequences_[seq_ids[i]];
         if (seq.n_past() > seq.pos_start()) {
-            round_.push_back({ seq_ids[i], i, ids_last[i], noise_[seq_ids[i]].get(), {} });
+            round_.push_back({ seq_ids[i], i, ids_last[i], &foresight_[seq_ids[i]], {} });
         }
     }
 }
@@ -314,7 +310,7 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
             participant & part = round_[first + j];
             for (int32_t i = 0; i < n_steps; ++i) {
                 const int32_t i_row = static_cast<int32_t>(j + 1) * n_rows - n_steps + i;
-                part.levels.push_back(read_row(part.noise, i_row, i, top_k));
+                part.levels.push_back(read_row(*part.known, i_row, top_k));
             }
         }
     }
@@ -324,8 +320,12 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
 
 void dflash_drafter::append_nodes(const participant & part, int32_t parent, int32_t top_k) {
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    const auto    level = static_cast<size_t>(depth - 1);
-    for (const draft_candidate & c : behind(part, level, parent < 0 ? part.id_last : nodes_[parent].token, top_k)) {
+
+    std::vector<llama_token> path;
+    for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
+        path.insert(path.begin(), nodes_[i].token);
+    }
+    for (const draft_candidate & c : behind(part, path, top_k)) {
         nodes_.push_back({ parent, c.id, c.p, depth, part.seq_id });
         is_expanded_.push_back(false);
     }
@@ -405,9 +405,9 @@ std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::v
     const bool    is_certain = hparams_.has_confidence || hparams_.kind == block_kind::dflash2;
     draft(top_k, n_steps);
     for (const participant & part : round_) {
-        llama_token previous = part.id_last;
+        std::vector<llama_token> & path = result[part.i_call];
         for (int32_t i = 0; i < n_left(part); ++i) {
-            const auto found = behind(part, i, previous, top_k);
+            const auto found = behind(part, path, top_k);
             float      sum   = 0.0f;
             for (const draft_candidate & c : found) {
                 sum += c.p;
@@ -415,8 +415,7 @@ std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::v
             if (found.empty() || found.front().p / (is_certain ? 1.0f : sum) < p_min) {
                 break;
             }
-            previous = found.front().id;
-            result[part.i_call].push_back(previous);
+            path.push_back(found.front().id);
         }
     }
     return result;

@@ -76,6 +76,7 @@ class dflash_drafter : public drafter {
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     bool    is_parallel() const override { return true; }
     int32_t n_unroll() const override { return hparams_.n_draft_max(); }
@@ -117,7 +118,7 @@ class dflash_drafter : public drafter {
         size_t       i_call  = 0; // where it stands in the arguments
         llama_token  id_last = 0;
 
-        const gumbel_noise *     noise = nullptr;
+        const foresight *        known = nullptr;
         std::vector<drafted_row> levels; // by depth
     };
 
@@ -131,9 +132,9 @@ class dflash_drafter : public drafter {
     void                         guess(llama_seq_id seq_id);
     void                         add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps);
     void                         compute_blocks();
-    drafted_row                  read_row(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead, int32_t n_top);
-    std::vector<draft_candidate> behind(const participant & part, size_t level, llama_token previous, int32_t n_top);
-    std::vector<draft_candidate> candidates(const gumbel_noise * noise, int32_t i_row, int32_t n_ahead, int32_t n_top);
+    drafted_row                  read_row(const foresight & known, int32_t i_row, int32_t n_top);
+    std::vector<draft_candidate> behind(const participant & part, const std::vector<llama_token> & path, int32_t n_top);
+    std::vector<draft_candidate> candidates(int32_t i_row, int32_t n_top);
 
     void                enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
     void                leave();
@@ -148,9 +149,9 @@ class dflash_drafter : public drafter {
     size_t         n_bytes_read_ = 0;
     uint64_t       fingerprint_  = 0;
 
-    draft_sequences                                  sequences_;
-    draft_guesses                                    guesses_;
-    std::vector<std::shared_ptr<const gumbel_noise>> noise_;
+    draft_sequences        sequences_;
+    draft_guesses          guesses_;
+    std::vector<foresight> foresight_;
 
     // of a round
     std::vector<participant> round_;

@@ -26,7 +26,12 @@ struct state_header {
 
 void dflash_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     sequences_.check(seq_id);
-    noise_[seq_id] = std::move(noise);
+    foresight_[seq_id].noise = std::move(noise);
+}
+
+void dflash_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+    sequences_.check(seq_id);
+    foresight_[seq_id].rules = std::move(rules);
 }
 
 int32_t dflash_drafter::truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) {

@@ -1,6 +1,5 @@
 #include "draft/draft_round.h"
 
-#include "draft/foresight.h"
 #include "error.h"
 
 #include <algorithm>
@@ -111,40 +110,45 @@ void draft_round::step(int32_t n_top, int32_t n_steps) {
 }
 
 // of a participant
-bool draft_round::has_noise() const {
+bool draft_round::knows_something() const {
     return std::any_of(participants_.begin(), participants_.end(),
-                       [this](const participant & part) { return noise_[part.seq_id] != nullptr; });
+                       [this](const participant & part) { return foresight_[part.seq_id].knows_something(); });
 }
 
 // candidates that a graph has to give for n of them
 int32_t draft_round::n_top(int32_t n) const {
-    return std::min(has_noise() ? std::max(n, n_top_noise) : n, weights_.n_vocab_dft);
+    return std::min(knows_something() ? std::max(n, foresight::n_top_known) : n, weights_.n_vocab_dft);
 }
 
-// The n_top best tokens of an output of the last graph, n_ahead drafted tokens before them.
+// The n_top best tokens of an output of the last graph, behind the drafted tokens `path`.
 std::vector<draft_candidate> draft_round::candidates(const participant & part, int32_t i_out, int32_t i_step,
-                                                     int32_t n_ahead, int32_t n_top) {
+                                                     const std::vector<llama_token> & path, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
-    if (const auto & noise = noise_[part.seq_id]) {
-        order_by_noise(
-            *noise, static_cast<uint32_t>(n_ahead), [this](int32_t id) { return weights_.to_target(id); }, found,
-            n_top);
-    } else {
-        found.resize(std::min(found.size(), static_cast<size_t>(n_top)));
-    }
+    foresight_[part.seq_id].order(path, [this](int32_t id) { return weights_.to_target(id); }, found, n_top);
     return found;
 }
 
+// the tokens up to a node
+std::vector<llama_token> draft_round::path_to(int32_t node) const {
+    std::vector<llama_token> path;
+    for (; node >= 0; node = nodes_[node].parent) {
+        path.push_back(nodes_[node].token);
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
 // a token that the last graph drafted, or -1 if its probability is below p_min
-llama_token draft_round::drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min) {
-    if (noise_[part.seq_id]) {
-        const auto found = candidates(part, i_out, i_step, part.n_used, 1);
+llama_token draft_round::drafted(const participant & part, int32_t i_out, int32_t i_step,
+                                 const std::vector<llama_token> & path, float p_min) {
+    if (foresight_[part.seq_id].knows_something()) {
+        const auto found = candidates(part, i_out, i_step, path, 1);
         return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
     }
     const int32_t id = runner_.best(i_out, i_step);
     if (id >= 0 && p_min > 0.0f) {
         float      sum   = 0.0f;
-        const auto found = candidates(part, i_out, i_step, part.n_used, n_top_llama);
+        const auto found = candidates(part, i_out, i_step, path, n_top_llama);
         for (const draft_candidate & c : found) {
             sum += c.p;
         }
@@ -185,8 +189,8 @@ std::vector<std::vector<llama_token>> draft_round::propose_batch(const std::vect
         for (const participant & part : participants_) {
             n_left = std::max(n_left, part.n_left);
         }
-        // a graph that follows its best token chooses without noise; that of a parallel head does not choose
-        return std::min(n_left, has_noise() && !is_parallel() ? 1 : n_unroll_);
+        // a graph that follows its best token knows of nothing else; that of a parallel head does not choose
+        return std::min(n_left, knows_something() && !is_parallel() ? 1 : n_unroll_);
     };
     int32_t n_steps = n_unroll();
     catch_up(n_top, n_steps);
@@ -195,7 +199,7 @@ std::vector<std::vector<llama_token>> draft_round::propose_batch(const std::vect
         for (int32_t j = 0; j < n; ++j) {
             participant & part = participants_[j];
             for (int32_t i = 0; i < n_steps && part.n_left > 0; ++i) {
-                part.token = drafted(part, j, i, p_min);
+                part.token = drafted(part, j, i, result[part.i_call], p_min);
                 if (part.token < 0) {
                     part.n_left = 0;
                     break;
@@ -236,8 +240,8 @@ void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::ve
     if (participants_.empty()) {
         return;
     }
-    // a graph chooses without noise, so it cannot follow the best token
-    const int32_t n_follow = has_noise() && !is_parallel() ? n_steps - 1 : 0;
+    // a graph knows of nothing else, so it cannot follow the best token
+    const int32_t n_follow = knows_something() && !is_parallel() ? n_steps - 1 : 0;
     n_steps -= n_follow;
     catch_up(n_top(top_k), n_steps);
 
@@ -247,7 +251,7 @@ void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::ve
     ahead_.clear();
     if (is_parallel()) {
         for (int32_t j = 0; j < n; ++j) {
-            append_nodes(participants_[j], -1, ahead(j, 0, top_k), 0);
+            append_nodes(participants_[j], -1, ahead(j, {}, top_k), 0);
         }
         return;
     }
@@ -258,7 +262,7 @@ void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::ve
             if (node >= 0) {
                 node_rows_[node].slot = part.pos + ++part.n_used;
             }
-            node = append_nodes(part, node, candidates(part, j, i, i, top_k), i * n + j);
+            node = append_nodes(part, node, candidates(part, j, i, path_to(node), top_k), i * n + j);
             if (node < 0) {
                 break;
             }
@@ -341,16 +345,19 @@ void draft_round::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         participant & part = participant_of(nodes_[order_[k]].seq_id);
         part.n_used++;
         node_rows_[order_[k]].slot = pass_.rows[k].slot;
-        append_nodes(part, order_[k], candidates(part, static_cast<int32_t>(k), 0, nodes_[order_[k]].depth, top_k),
+        append_nodes(part, order_[k], candidates(part, static_cast<int32_t>(k), 0, path_to(order_[k]), top_k),
                      n_state_++);
     }
 }
 
-const std::vector<draft_candidate> & draft_round::ahead(int32_t i_part, int32_t depth, int32_t top_k) {
+const std::vector<draft_candidate> & draft_round::ahead(int32_t i_part, const std::vector<llama_token> & path,
+                                                        int32_t top_k) {
+    const participant & part  = participants_[i_part];
+    const auto          depth = static_cast<int32_t>(path.size());
     ahead_.resize(participants_.size() * n_ahead_);
     std::vector<draft_candidate> & found = ahead_[static_cast<size_t>(i_part) * n_ahead_ + depth];
-    if (found.empty()) {
-        found = candidates(participants_[i_part], i_part, depth, depth, top_k);
+    if (found.empty() || foresight_[part.seq_id].rules) { // which look at the path too
+        found = candidates(part, i_part, depth, path, top_k);
     }
     return found;
 }
@@ -363,7 +370,7 @@ void draft_round::expand_ahead(int32_t top_k) {
         node_rows_[i].slot       = part.pos + node.depth;
         if (node.depth < n_ahead_) {
             std::vector<draft_candidate> found =
-                ahead(static_cast<int32_t>(&part - participants_.data()), node.depth, top_k);
+                ahead(static_cast<int32_t>(&part - participants_.data()), path_to(i), top_k);
             found.resize(std::min(found.size(), static_cast<size_t>(top_k)));
             append_nodes(part, i, found, 0);
         }

@@ -2,6 +2,7 @@
 
 #include "draft/draft_memory.h"
 #include "draft/drafter.h"
+#include "draft/foresight.h"
 #include "draft/row_writer.h"
 #include "draft/runner.h"
 
@@ -21,10 +22,14 @@ class draft_round {
     draft_round(const head_hparams & hparams, const head_weights & weights, draft_memory & memory, row_writer & writer,
                 draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
         hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
-        stats_(stats), noise_(static_cast<size_t>(memory.n_seq_max())) {}
+        stats_(stats), foresight_(static_cast<size_t>(memory.n_seq_max())) {}
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
-        noise_[static_cast<size_t>(seq_id)] = std::move(noise);
+        foresight_[static_cast<size_t>(seq_id)].noise = std::move(noise);
+    }
+
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+        foresight_[static_cast<size_t>(seq_id)].rules = std::move(rules);
     }
 
     int32_t n_unroll() const { return n_unroll_; }
@@ -43,7 +48,6 @@ class draft_round {
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-    static constexpr int32_t n_top_noise = 16; // candidates of which noise may make one the best
 
     // a sequence in a round
     struct participant {
@@ -71,15 +75,17 @@ class draft_round {
     void              compute();
     void              catch_up(int32_t n_top, int32_t n_steps);
     void              step(int32_t n_top, int32_t n_steps);
-    bool              has_noise() const;
+    bool              knows_something() const;
     int32_t           n_top(int32_t n) const;
-    llama_token       drafted(const participant & part, int32_t i_out, int32_t i_step, float p_min);
-    std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step, int32_t n_ahead,
-                                            int32_t n_top);
+    llama_token drafted(const participant & part, int32_t i_out, int32_t i_step, const std::vector<llama_token> & path,
+                        float p_min);
+    std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step,
+                                            const std::vector<llama_token> & path, int32_t n_top);
+    std::vector<llama_token>     path_to(int32_t node) const;
     int32_t append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
                          int32_t state);
     void    expand_ahead(int32_t top_k);
-    const std::vector<draft_candidate> & ahead(int32_t i_part, int32_t depth, int32_t top_k);
+    const std::vector<draft_candidate> & ahead(int32_t i_part, const std::vector<llama_token> & path, int32_t top_k);
 
     const head_hparams & hparams_;
     const head_weights & weights_;
@@ -89,7 +95,7 @@ class draft_round {
     int32_t              n_unroll_;
     drafter_stats &      stats_;
 
-    std::vector<std::shared_ptr<const gumbel_noise>> noise_; // by sequence
+    std::vector<foresight> foresight_; // by sequence
 
     std::vector<participant> participants_; // as they lie in the cache
     std::vector<draft_node>  nodes_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "draft/draft_tree.h"
+#include "grammar/lookahead.h"
 #include "gumbel.h"
 #include "kernels/cpu_kernels.h"
 #include "llama.h"
@@ -97,6 +98,10 @@ class drafter {
     // What the sequence's next tokens will be drawn with, if that is known: then the best tokens are those that are
     // expected to be drawn, and a node's p is the probability of that. None: greedy, or not known.
     virtual void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) = 0;
+
+    // What its next tokens must be, as long as its text is what it is: tokens that cannot come are not drafted. A
+    // drafter that makes a block at once knows it of the first one only.
+    virtual void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) = 0;
 
     virtual bool    is_parallel() const = 0;
     virtual int32_t n_unroll() const    = 0; // most n_steps of begin()

@@ -118,6 +118,11 @@ void eagle3_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_
     round_.set_noise(std::move(noise), seq_id);
 }
 
+void eagle3_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
+    memory_.sequences().check(seq_id);
+    round_.set_rules(std::move(rules), seq_id);
+}
+
 void eagle3_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                            int32_t top_k, int32_t n_steps) {
     time_scope t(stats.t_propose_us);

@@ -75,6 +75,7 @@ class eagle3_drafter : public drafter {
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     bool    is_parallel() const override { return hparams_.is_parallel(); } // P-EAGLE
     int32_t n_unroll() const override { return round_.n_unroll(); }

@@ -32,10 +32,11 @@ size_t n_left(const gumbel_noise & noise, const std::vector<std::pair<double, si
     return n;
 }
 
-} // namespace
+using to_target_fn = std::function<llama_token(int32_t)>;
 
-void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const std::function<llama_token(int32_t)> & to_target,
-                    std::vector<draft_candidate> & candidates, int32_t n_top) {
+// attempt: draws that the rules refuse before
+void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attempt, const to_target_fn & to_target,
+                    std::vector<draft_candidate> & candidates) {
     std::vector<std::pair<double, size_t>> by_logit;
     for (size_t i = 0; i < candidates.size(); ++i) {
         const auto bias = noise.biases.find(to_target(candidates[i].id));
@@ -50,9 +51,9 @@ void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const std::fun
         double       sum = 0.0, best = -INFINITY;
         for (size_t i = 0; i < by_logit.size(); ++i) {
             auto & [score, index] = by_logit[i];
-            score                 = score / noise.temperature + noise(to_target(candidates[index].id), n_ahead) -
-                                    (i < n ? 0.0 : cut_penalty);
-            best                  = std::max(best, score);
+            score = score / noise.temperature + noise(to_target(candidates[index].id), n_ahead, attempt) -
+                    (i < n ? 0.0 : cut_penalty);
+            best  = std::max(best, score);
         }
         for (const auto & [score, index] : by_logit) {
             sum += std::exp(score - best);
@@ -62,6 +63,52 @@ void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, const std::fun
         }
         std::stable_sort(candidates.begin(), candidates.end(),
                          [](const draft_candidate & a, const draft_candidate & b) { return a.p > b.p; });
+    }
+}
+
+std::vector<bool> allowed(grammar_lookahead & rules, const std::vector<llama_token> & path,
+                          const to_target_fn & to_target, const std::vector<draft_candidate> & candidates) {
+    std::vector<llama_token> tokens;
+    for (const draft_candidate & c : candidates) {
+        tokens.push_back(to_target(c.id));
+    }
+    return rules.allowed(path, tokens);
+}
+
+// what is forbidden goes, and leaves its probability to all others
+void keep(const std::vector<bool> & allowed, std::vector<draft_candidate> & candidates) {
+    double sum = 0.0;
+    size_t n   = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        if (allowed[i]) {
+            candidates[n++] = candidates[i];
+        } else {
+            sum += static_cast<double>(candidates[i].p);
+        }
+    }
+    candidates.resize(n);
+    for (draft_candidate & c : candidates) {
+        c.p = static_cast<float>(std::min(1.0, static_cast<double>(c.p) / std::max(1.0 - sum, 1e-6)));
+    }
+}
+
+} // namespace
+
+void foresight::order(const std::vector<llama_token> & path, const to_target_fn & to_target,
+                      std::vector<draft_candidate> & candidates, int32_t n_top) const {
+    const auto n_ahead = static_cast<uint32_t>(path.size());
+    uint32_t   attempt = 0;
+    if (rules && noise && rules->redraws()) {
+        std::vector<draft_candidate> drawn = candidates;
+        order_by_noise(*noise, n_ahead, 0, to_target, drawn);
+        drawn.resize(std::min<size_t>(drawn.size(), 1));
+        attempt = drawn.empty() || allowed(*rules, path, to_target, drawn).front() ? 0 : 1;
+    }
+    if (rules) {
+        keep(allowed(*rules, path, to_target, candidates), candidates);
+    }
+    if (noise) {
+        order_by_noise(*noise, n_ahead, attempt, to_target, candidates);
     }
     candidates.resize(std::min(candidates.size(), static_cast<size_t>(n_top)));
 }

@@ -1,5 +1,6 @@
 #include "draft/weights.h"
 
+#include "devices.h"
 #include "draft/narrow.h"
 #include "error.h"
 #include "fnv1a.h"
@@ -244,7 +245,8 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
 
 head_weights::head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
                            const device & dev, ggml_type type, int32_t n_threads) :
-    file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)), fingerprint_(fnv1a_start) {
+    file_(file.path()),
+    ctx_(make_tensor_context(2 * file.tensors().size() + 8)), fingerprint_(fnv1a_start) {
     check_pair(hparams, tables);
 
     loader        load(*this, file, dev, type, n_threads);
@@ -289,6 +291,12 @@ head_weights::head_weights(const gguf_file & file, const head_hparams & hparams,
     } else if (dev.can_read(tables.output)) {
         output = const_cast<ggml_tensor *>(tables.output); // ggml wants it mutable, nothing writes to it
         n_bytes_shared += ggml_nbytes(tables.output);
+    } else if (!can_get(tables.output)) {
+        throw incompatible_draft_error(format(
+            "'%s' has no output matrix of its own, and the target's cannot be copied to %s: the CPU keeps it in a "
+            "layout of its own (%s). Run the head on the CPU, or the target where the head is",
+            file.path().c_str(), dev.name().c_str(),
+            ggml_backend_buft_name(ggml_backend_buffer_get_type(tables.output->buffer))));
     } else {
         std::vector<uint8_t> data(ggml_nbytes(tables.output));
         ggml_backend_tensor_get(tables.output, data.data(), 0, data.size());

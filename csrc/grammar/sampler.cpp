@@ -42,16 +42,52 @@ struct free_grammar {
 
 using grammar_ptr = std::unique_ptr<llama_grammar, free_grammar>;
 
+// what a grammar remembers of a text
+struct grammar_state {
+    llama_grammar_stacks                  stacks;
+    llama_partial_utf8                    partial_utf8     = {};
+    bool                                  awaiting_trigger = false;
+    std::string                           trigger_buffer;
+    std::vector<llama_grammar::token_pos> trigger_buffer_positions;
+};
+
+void swap(llama_grammar & grammar, grammar_state & state) {
+    std::swap(grammar.stacks, state.stacks);
+    std::swap(grammar.partial_utf8, state.partial_utf8);
+    std::swap(grammar.awaiting_trigger, state.awaiting_trigger);
+    std::swap(grammar.trigger_buffer, state.trigger_buffer);
+    std::swap(grammar.trigger_buffer_positions, state.trigger_buffer_positions);
+}
+
+// Stacks point into the rules, which all clones share, as llama.cpp's own clone looks for every element of every stack
+// in all rules. So clones belong to one thread.
 struct grammar_context {
-    grammar_ptr grammar;
-    grammar_ptr start; // to be reset to
+    std::shared_ptr<llama_grammar>       grammar; // in nobody's state
+    std::shared_ptr<const grammar_state> start;   // to be reset to
+    grammar_state                        now;
+};
+
+// the grammar in a state, which it changes
+class grammar_in {
+  public:
+    explicit grammar_in(grammar_context & ctx) : ctx_(ctx) { swap(*ctx_.grammar, ctx_.now); }
+
+    grammar_in(const grammar_in &)             = delete;
+    grammar_in & operator=(const grammar_in &) = delete;
+
+    ~grammar_in() { swap(*ctx_.grammar, ctx_.now); }
+
+    llama_grammar & operator*() const { return *ctx_.grammar; }
+
+  private:
+    grammar_context & ctx_;
 };
 
 grammar_context & context_of(const llama_sampler * smpl) {
     return *static_cast<grammar_context *>(smpl->ctx);
 }
 
-llama_sampler * make(grammar_ptr grammar, grammar_ptr start);
+llama_sampler * make(grammar_context ctx);
 
 bool has_candidates(const llama_token_data_array * cur_p) {
     return std::any_of(cur_p->data, cur_p->data + cur_p->size,
@@ -61,9 +97,11 @@ bool has_candidates(const llama_token_data_array * cur_p) {
 void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     const grammar_budget::scope scope;
     const bool                  had_some = has_candidates(cur_p);
-    llama_grammar_apply_impl(*context_of(smpl).grammar, cur_p);
-    // one candidate is a question, and not a choice
-    if (cur_p->size > 1 && had_some && !has_candidates(cur_p)) {
+    const grammar_in            grammar(context_of(smpl));
+    llama_grammar_apply_impl(*grammar, cur_p);
+    // some of the tokens are a question, and not a choice
+    const bool is_choice = cur_p->size == static_cast<size_t>(llama_vocab_n_tokens((*grammar).vocab));
+    if (is_choice && had_some && !has_candidates(cur_p)) {
         throw std::invalid_argument(
             "the grammar allows no token here: it wants characters that there are not, or that no token of the "
             "vocabulary begins with");
@@ -77,21 +115,19 @@ llama_sampler_i make_interface() {
     };
     iface.accept = [](llama_sampler * smpl, llama_token token) {
         const grammar_budget::scope scope;
+        const grammar_in            grammar(context_of(smpl));
         try {
-            llama_grammar_accept_impl(*context_of(smpl).grammar, token);
+            llama_grammar_accept_impl(*grammar, token);
         } catch (const std::runtime_error & e) {
             throw error(e.what());
         }
     };
     iface.apply = apply;
     iface.reset = [](llama_sampler * smpl) {
-        grammar_context & ctx = context_of(smpl);
-        ctx.grammar.reset(llama_grammar_clone_impl(*ctx.start));
+        context_of(smpl).now = *context_of(smpl).start;
     };
     iface.clone = [](const llama_sampler * smpl) {
-        const grammar_context & ctx = context_of(smpl);
-        return make(grammar_ptr(llama_grammar_clone_impl(*ctx.grammar)),
-                    grammar_ptr(llama_grammar_clone_impl(*ctx.start)));
+        return make(context_of(smpl));
     };
     iface.free = [](llama_sampler * smpl) {
         delete &context_of(smpl);
@@ -99,9 +135,9 @@ llama_sampler_i make_interface() {
     return iface;
 }
 
-llama_sampler * make(grammar_ptr grammar, grammar_ptr start) {
+llama_sampler * make(grammar_context ctx) {
     static llama_sampler_i iface = make_interface();
-    return llama_sampler_init(&iface, new grammar_context{ std::move(grammar), std::move(start) });
+    return llama_sampler_init(&iface, new grammar_context(std::move(ctx)));
 }
 
 } // namespace
@@ -115,10 +151,10 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
         patterns.push_back(pattern.c_str());
     }
     const grammar_budget::scope scope;
-    grammar_ptr                 start;
+    grammar_ptr                 made;
     try {
-        start.reset(llama_grammar_init_impl(vocab, grammar.c_str(), root.c_str(), lazy, patterns.data(),
-                                            patterns.size(), trigger_tokens.data(), trigger_tokens.size()));
+        made.reset(llama_grammar_init_impl(vocab, grammar.c_str(), root.c_str(), lazy, patterns.data(), patterns.size(),
+                                           trigger_tokens.data(), trigger_tokens.size()));
     } catch (const std::regex_error & e) {
         throw std::invalid_argument(std::string("a trigger of the grammar is no regular expression: ") + e.what());
     } catch (const std::bad_alloc &) {
@@ -127,12 +163,18 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
         throw std::invalid_argument(std::string("llama.cpp refuses the grammar: ") + e.what());
     }
     const std::string why = take_parse_error();
-    if (!start) {
+    if (!made) {
         throw std::invalid_argument("llama.cpp cannot parse the grammar: " +
                                     (why.empty() ? "it has no rule named " + root : why));
     }
-    grammar_ptr now(llama_grammar_clone_impl(*start));
-    return make(std::move(now), std::move(start));
+    grammar_context ctx{ std::move(made), nullptr, {} };
+    swap(*ctx.grammar, ctx.now);
+    ctx.start = std::make_shared<const grammar_state>(ctx.now);
+    return make(std::move(ctx));
+}
+
+bool grammar_is_waiting(const llama_sampler * smpl) {
+    return context_of(smpl).now.awaiting_trigger;
 }
 
 } // namespace eagle3

@@ -17,4 +17,7 @@ llama_sampler * grammar_sampler_init(const llama_vocab * vocab, const std::strin
                                      bool lazy, const std::vector<std::string> & trigger_patterns,
                                      const std::vector<llama_token> & trigger_tokens);
 
+// of such a sampler: whether it is lazy and was not triggered, so that it allows everything
+bool grammar_is_waiting(const llama_sampler * smpl);
+
 } // namespace eagle3

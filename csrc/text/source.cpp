@@ -43,6 +43,11 @@ void text_source::begin(int32_t seq_id) {
     sequences_[static_cast<size_t>(seq_id)].is_new = true;
 }
 
+void text_source::set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id) {
+    check(seq_id);
+    sequences_[static_cast<size_t>(seq_id)].rules = std::move(rules);
+}
+
 bool text_source::update(int32_t seq_id, size_t n_before, const llama_token * tokens, size_t n, size_t n_prompt) {
     check(seq_id);
     sequence &   s    = sequences_[static_cast<size_t>(seq_id)];
@@ -117,13 +122,18 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
         return;
     }
     branches_.clear();
-    expand({ 1.0f, 1.0f, (1u << votes_.size()) - 1, -1, 0 }, -1, top_k);
+    const auto & rules = sequences_[static_cast<size_t>(seq_id)].rules;
+    branch       root  = { 1.0f, 1.0f, (1u << votes_.size()) - 1, -1, 0 };
+    if (rules) {
+        drop_forbidden(root, -1, nodes, *rules);
+    }
+    expand(root, -1, top_k);
     const auto less = [](const branch & a, const branch & b) {
         return a.p_path < b.p_path;
     };
     while (!branches_.empty() && static_cast<int32_t>(nodes.size()) < n_nodes) {
-        const auto   best = std::max_element(branches_.begin(), branches_.end(), less);
-        const branch b    = *best;
+        const auto best = std::max_element(branches_.begin(), branches_.end(), less);
+        branch     b    = *best;
         branches_.erase(best);
         size_t first = 0;
         while ((b.votes >> first & 1u) == 0) {
@@ -131,8 +141,32 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
         }
         nodes.push_back({ b.parent, votes_[first].token(static_cast<size_t>(b.depth - 1)), b.p, b.depth });
         if (b.depth < n_max) {
+            if (rules) {
+                drop_forbidden(b, static_cast<int32_t>(nodes.size()) - 1, nodes, *rules);
+            }
             expand(b, static_cast<int32_t>(nodes.size()) - 1, top_k);
         }
+    }
+}
+
+// occurrences that go on behind a node with what the rules forbid have no vote
+void text_source::drop_forbidden(branch & b, int32_t node, const std::vector<text_node> & nodes,
+                                 grammar_lookahead & rules) {
+    const auto               depth = static_cast<size_t>(b.depth);
+    std::vector<llama_token> path, tokens;
+    std::vector<size_t>      voters;
+    for (int32_t i = node; i >= 0; i = nodes[static_cast<size_t>(i)].parent) {
+        path.insert(path.begin(), nodes[static_cast<size_t>(i)].token);
+    }
+    for (size_t i = 0; i < votes_.size(); ++i) {
+        if ((b.votes >> i & 1u) != 0 && votes_[i].has_token(depth)) {
+            tokens.push_back(votes_[i].token(depth));
+            voters.push_back(i);
+        }
+    }
+    const std::vector<bool> allowed = rules.allowed(path, tokens);
+    for (size_t i = 0; i < voters.size(); ++i) {
+        b.votes &= allowed[i] ? ~0u : ~(1u << voters[i]);
     }
 }
 

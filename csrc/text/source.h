@@ -1,5 +1,6 @@
 #pragma once
 
+#include "grammar/lookahead.h"
 #include "text/store.h"
 
 #include <memory>
@@ -37,6 +38,9 @@ class text_source {
     // tokens that need not be compared if the same prompt goes on
     size_t n_known(int32_t seq_id, size_t n_prompt) const;
 
+    // What its next tokens must be, as long as its text is what it is; null: anything.
+    void set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id);
+
     // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k behind each node;
     // the best child of a node comes first.
     void propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<text_node> & nodes);
@@ -55,6 +59,8 @@ class text_source {
         size_t     n_prompt = 0;
         bool       is_new   = false;
         size_t     n_stored = 0;
+
+        std::shared_ptr<grammar_lookahead> rules = nullptr;
     };
 
     // an occurrence: what followed, and in how many tokens it agrees with what comes before that
@@ -79,6 +85,7 @@ class text_source {
 
     void store(sequence & s);
     void check(int32_t seq_id) const;
+    void drop_forbidden(branch & b, int32_t node, const std::vector<text_node> & nodes, grammar_lookahead & rules);
     void expand(const branch & b, int32_t node, int32_t top_k);
 
     std::vector<sequence>          sequences_;

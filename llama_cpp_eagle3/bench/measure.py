@@ -166,9 +166,12 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         raise ValueError("llama-speculative-simple knows no synthetic acceptance: compare with llama-server")
     if config.replay and any(s.kind == "simple" for s in config.settings):
         raise ValueError("llama-speculative-simple cannot be made to say recorded texts: compare with llama-server")
-    is_own = not (config.synthetic or config.replay or any(s.is_peer for s in config.settings))
-    if config.temperature != 0.0 and not is_own:
-        raise ValueError("--temp is for our own sides and texts: leave out --peer, --replay and --synthetic-acceptance")
+    is_free = not (config.synthetic or config.replay or any(s.kind == "simple" for s in config.settings))
+    if config.temperature != 0.0 and not is_free:
+        raise ValueError(
+            "--temp is for texts that our sides and llama-server write: leave out --peer simple, --replay and "
+            "--synthetic-acceptance"
+        )
     n_prompts = len(config.replay or config.texts)
     found: dict[Setting, list[list[Run]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
     t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
@@ -309,7 +312,8 @@ def _server(config: Config, server: Server, prompts: Sequence[Recorded]) -> Runn
         if config.replay:
             server.say([*prompts[j].prompt, *prompts[j].answer])
         n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
-        return server.run(prompts[j].prompt, n_predict, fresh=fresh, stop=stop), None
+        t = config.temperature
+        return server.run(prompts[j].prompt, n_predict, fresh=fresh, stop=stop, temperature=t, seed=j), None
 
     return run
 

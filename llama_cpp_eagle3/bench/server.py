@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, plain or with draft-eagle3, over loopback, with the figures of `runs` and `load`."""
+"""llama.cpp's llama-server, plain or with what drafts, over loopback, with the figures of `runs` and `load`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from ..drafters import kind_of
 from ..errors import Eagle3Error
 from .load import Load, groups
 from .runs import Peer, Run
@@ -47,7 +48,7 @@ class Server:
 
         Args:
             peer: files and settings; n_ctx is of each slot.
-            n_max: --spec-draft-n-max of draft-eagle3; 0 = no head.
+            n_max: --spec-draft-n-max; 0 = nothing drafts.
             synthetic: accept by these odds.
             n_parallel: slots.
             flash_attn: on, off or auto.
@@ -86,7 +87,7 @@ class Server:
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
-        types = ["ngram-mod"] * ngram + ["draft-eagle3"] * bool(n_max)
+        types = ["ngram-mod"] * ngram + ([kind_of(peer.draft).spec_types[0]] if n_max else [])
         head = ["-md", peer.draft, "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
         return [
             *(str(peer.tools / "llama-server"), "-m", peer.model, *(head if n_max else [])),
@@ -97,10 +98,23 @@ class Server:
             *(["--spec-synth-rates", ",".join(map(str, rates))] if synthetic else []),
         ]
 
-    def run(self, prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> Run:
-        """Generate greedily; the arguments are those of `run_own`."""
+    def run(
+        self,
+        prompt: Sequence[int],
+        n_predict: int,
+        *,
+        fresh: bool = True,
+        stop: bool = True,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Run:
+        """Generate, greedily if nothing else is said; the arguments are those of `run_own`."""
         before = self._counters()
-        answer = self._ask("/completion", _greedy(prompt, n_predict, fresh=fresh, stop=stop))
+        asked = _greedy(prompt, n_predict, fresh=fresh, stop=stop)
+        if temperature > 0.0:
+            del asked["samplers"], asked["top_k"]  # its default samplers
+            asked |= {"temperature": temperature, "seed": seed}
+        answer = self._ask("/completion", asked)
         counted = {key: n - before.get(key, 0) for key, n in self._counters().items()}
         times = json.loads(answer)["timings"]
         per_position = sorted((int(i), n) for (name, i), n in counted.items() if name == "accepted_tokens_per_pos")

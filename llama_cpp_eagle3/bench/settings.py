@@ -59,7 +59,7 @@ class Setting:
         kind, _, n_max = name.partition(" ")
         if kind not in (*OWN, *PEERS) or kind == "tree" or (n_max and not n_max.isdecimal()):
             raise ValueError(
-                "expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
+                f"expected plain, auto, head, text, 'chain 3', 'tree 4x3:8', 'simple 3' or 'server 3', found {name!r}"
             )
         return cls(kind, int(n_max or 0))
 

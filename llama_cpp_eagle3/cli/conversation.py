@@ -100,7 +100,7 @@ class Conversation:
                 if token in vocab.eog:
                     self.finish_reason = "stop"
                     break
-                text.add(vocab.piece(token, special=token in rules.special), may_wait=False)
+                text.add(vocab.piece(token, special=token in rules.special), can_complete=False)
                 if text.find_stop():
                     self.finish_reason = "stop"
                     break

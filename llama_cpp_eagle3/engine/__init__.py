@@ -1,6 +1,7 @@
-"""The loop behind everything that generates: sequences that join and leave, share passes, and draft.
+"""Continuous batching with drafts: sequences join and leave, and share each step's pass of the target.
 
-`Engine` knows a target, a draft and llama.cpp's samplers, and neither `llama_cpp.Llama` nor files nor HTTP.
+`Engine` takes a target, a drafter and llama.cpp's samplers; it imports neither `llama_cpp.Llama` nor files nor HTTP.
+Read `step.py` first.
 """
 
 from .detokenizer import Detokenizer

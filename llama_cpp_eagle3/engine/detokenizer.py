@@ -11,20 +11,20 @@ N_COMPLETE = 16
 
 
 class StopStrings:
-    """An automaton that finds all of them in one pass over a text (Aho and Corasick), however many there are.
+    """An Aho-Corasick automaton: finds all stop strings in one pass over a text, however many there are.
 
-    A state is the longest end of the text that a string begins with; 0 is none.
+    A state stands for the longest suffix of the text that is a prefix of a stop string; 0 is the empty one.
     """
 
     __slots__ = ("_fallback", "_goto", "length", "n_found")
 
     def __init__(self, strings: Sequence[bytes]):
         self._goto: dict[int, int] = {}  # state * 256 + byte -> state
-        self._fallback = [0]  # state -> the state of the longest proper end of the same text
+        self._fallback = [0]  # state -> that of its longest proper suffix (failure link)
         self.length = [0]
-        """Bytes of a state's text."""
+        """Length in bytes of each state's suffix."""
         self.n_found = [0]
-        """Bytes of the longest string that a state's text ends with; 0: with none."""
+        """Length in bytes of the longest stop string that each state's suffix ends with; 0: it ends with none."""
         for string in strings:
             self._insert(string)
         self._link()
@@ -41,7 +41,7 @@ class StopStrings:
         self.n_found[state] = len(string)
 
     def _link(self) -> None:
-        """Say of each state where it goes on when the next byte is another one; a child comes after its parent."""
+        """Compute the failure links, breadth first: a child's needs those of its ancestors."""
         children: list[list[int]] = [[] for _ in self.length]
         for key in self._goto:
             children[key >> 8].append(key)
@@ -55,7 +55,7 @@ class StopStrings:
                 todo.append(child)
 
     def step(self, state: int, byte: int) -> int:
-        """The state behind one more byte."""
+        """The state after one more byte."""
         while True:
             found = self._goto.get(state << 8 | byte)
             if found is not None:
@@ -67,7 +67,7 @@ class StopStrings:
 
 @lru_cache(maxsize=32)
 def _automaton(strings: tuple[bytes, ...]) -> StopStrings:
-    """Requests of a client mostly have the same ones, and texts of a request always."""
+    """Cached: sequences of a request, and mostly requests of a client, have the same stop strings."""
     return StopStrings(strings)
 
 
@@ -85,11 +85,11 @@ class Detokenizer:
         Args:
             stop: strings that end it, and are cut off.
             n_complete: see `N_COMPLETE`.
-            n_indent: a line behind the first that begins with fewer blanks ends it, and is cut off behind them.
+            n_indent: a line after the first with fewer leading blanks ends it; its text is cut off.
         """
         self.n_complete = n_complete
         self.stopping_word = ""
-        """The one of them that has ended it."""
+        """The stop string that ended the text; empty: none did."""
         self.stop = [s.encode() for s in stop if s]
         self.n_indent = n_indent
         self._strings = _automaton(tuple(self.stop)) if self.stop else None
@@ -100,15 +100,15 @@ class Detokenizer:
         self._n_lacking = 0  # bytes that may still be needed to complete a character
         self._is_waiting = False  # for them; stop strings were not looked for
 
-    def add(self, piece: bytes, may_wait: bool) -> bool:
+    def add(self, piece: bytes, can_complete: bool) -> bool:
         """Append the bytes of a token; returns whether the text may end here.
 
-        may_wait: whether another token is allowed only to complete a character.
+        can_complete: whether another token may follow just to complete a character.
         """
         self._bytes += piece
         if not self._bytes[-3:].isascii():
             self._n_lacking = bytes_lacking(self._bytes, self._n_lacking)
-        self._is_waiting = self._n_lacking > 0 and may_wait
+        self._is_waiting = self._n_lacking > 0 and can_complete
         if self._is_waiting:
             self._n_lacking -= 1
         return not self._is_waiting
@@ -179,7 +179,7 @@ def _begins_character(tail: bytearray) -> bool:
 def bytes_lacking(text: bytearray, n_before: int) -> int:
     """How many more bytes the last character of a text seems to need, as `Llama.create_completion` counts them.
 
-    n_before is what was found before the last token, less one; it stands if the text says nothing else.
+    n_before: what was found before the last token, less one; it holds unless the last bytes begin a character.
     """
     n_lacking = n_before
     for k in (3, 2, 1):

@@ -1,6 +1,7 @@
 """The engine: continuous batching for any number of sequences, with one lock around it.
 
-`step` runs one step for all sequences; `open`, `sample` and `commit` are the parts of one. What a step is, `step` says.
+`Engine.step` runs one step for all sequences; `open`, `sample` and `commit` are its parts. `step.py` is one step on one
+page.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class Engine:
             n_batch: rows of a pass.
             drafter: the head, for as many sequences; None drafts nothing.
             tap: what reads the target's hidden states.
-            draft: what is drafted for sequences that do not say it.
+            draft: how sequences draft whose requests leave it open.
             draft_model: a `llama_cpp.LlamaDraftModel`, in place of a drafter.
             ngram: the n-gram drafter, for as many sequences; it drafts once there is a planner.
-            prefill_budget: rows of a prompt in a pass in which others generate; None = what takes as long again as
-                their rows alone.
-            prefix_cache_bytes: host memory for prefixes that fall out of the cache.
+            prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
+                step's time.
+            prefix_cache_bytes: host memory for evicted prefixes.
             n_rs_seq: snapshots that a recurrent target keeps of each sequence.
             before_step: called before each step; it may raise.
             log: called with lines for the user.
@@ -156,7 +157,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do, or to return."""
+        """Whether `step` has sequences to run, or outputs of a failed step to return."""
         return bool(self._scheduler.running or self._scheduler.waiting or len(self._stepper.outputs))
 
     # sequences
@@ -164,15 +165,15 @@ class Engine:
     def add(
         self, tokens: SequenceOf[int], sampling: Sampling | None = None, **options: Unpack[RequestOptions]
     ) -> Sequence:
-        """Have tokens continued. From any thread.
+        """Add a request: its sequence waits for a slot. From any thread.
 
         Args:
             tokens: the prompt.
-            sampling: how tokens are drawn.
+            sampling: how tokens are sampled.
             **options: the other fields of `Request`.
 
         Returns:
-            The sequence; look at it between two steps.
+            The sequence. Read its state and result between two steps.
 
         Raises:
             ValueError: no tokens, or the sampler cannot be built.

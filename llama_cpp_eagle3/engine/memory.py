@@ -28,7 +28,7 @@ class Memory:
         tap: FeatureTap | None,
         log: Callable[[str], None] = lambda text: None,
     ):
-        """log: called with what users should know."""
+        """log: called with lines for the user."""
         self.target, self.drafter, self.tap = target, drafter, tap
         self._can_replay = target.rollback_kind == "checkpoint"
         self._n_heads = 1
@@ -37,7 +37,7 @@ class Memory:
     # one slot
 
     def set_drafter(self, drafter: Drafter | None) -> None:
-        """Use another draft; `draft_from` tells it where each slot starts."""
+        """Use another draft; call `draft_from` for each slot next."""
         self.drafter = drafter
         self._n_heads += 1
 
@@ -174,11 +174,11 @@ class Memory:
         """Keep the present state of a sequence to go back to, if its memory needs that."""
         self.target.save(sequence.seq_id)
 
-    def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, may_wait: SequenceOf[bool]) -> None:
+    def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, can_defer: SequenceOf[bool]) -> None:
         """Keep the accepted tokens of a step, and have the draft evaluate their rows if these still exist.
 
-        may_wait: for each sequence whether nothing will be drafted for it soon. A call that repeats this after an
-        interrupt finds some of it done.
+        can_defer: for each sequence whether the draft may evaluate its rows later, because nothing is drafted for it
+            soon. A call that repeats this after an interrupt finds some of it done.
         """
         drafts = [x for x in scheduled if x.draft.tokens]
         if drafts:
@@ -187,13 +187,13 @@ class Memory:
         if drafter is None or (tap is None and drafter.n_embd_feat) or not has_rows:
             return
         seen = []
-        for x, waits in zip(scheduled, may_wait, strict=True):
+        for x, defers in zip(scheduled, can_defer, strict=True):
             s, start = x.sequence, x.n_past
             tokens = s.tokens[start : start + len(x.path)]
             if x.media:
                 self._show_image(x.media, start, s.seq_id)
                 tokens = [x.media.placeholder] * len(tokens)
-            seen.append((s.seq_id, start, tokens, x.rows, waits))
+            seen.append((s.seq_id, start, tokens, x.rows, defers))
         drafter.process_batch(tap, seen)
 
     def _show_image(self, media: Media, start: int, seq_id: int) -> None:

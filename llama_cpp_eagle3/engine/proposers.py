@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,7 +118,7 @@ class AutoProposer:
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """One plan for all sequences, since they share the step."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
-        n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_text(s) for s in sequences]
+        n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_ngram(s) for s in sequences]
         return self.planner.propose_batch(
             seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, [self._draw_kind(s) for s in sequences]
         )
@@ -134,7 +134,7 @@ class AutoProposer:
             return 0
         return s.draft.n_max
 
-    def _n_max_text(self, s: Sequence) -> int:
+    def _n_max_ngram(self, s: Sequence) -> int:
         if self.ngram is None or NGRAM not in s.draft.sources:
             return 0
         self.ngram.update(s.tokens, s.n_prompt, s.seq_id)
@@ -159,9 +159,17 @@ class DraftModelProposer(NoProposer):
         for s, n_room in zip(sequences, n_rooms, strict=True):
             n_max = min(s.draft.n_max, n_room)
             guess = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
-            tokens = [int(t) for t in guess[:n_max]]
+            tokens = self._allowed(s, [int(t) for t in guess[:n_max]])
             drafts.append(Draft(tokens, list(range(-1, len(tokens) - 1)), sources=[0] * len(tokens)))
         return drafts
+
+    @staticmethod
+    def _allowed(s: Sequence, tokens: list[int]) -> list[int]:
+        """Those before the first one that the sequence's grammar forbids."""
+        rules = None if s.chain is None else s.chain.lookahead()
+        if rules is None:
+            return tokens
+        return [t for _, t in takewhile(lambda x: rules.allowed(tokens[: x[0]], [x[1]])[0], enumerate(tokens))]
 
 
 class Proposers:
@@ -223,7 +231,7 @@ class Proposers:
         if not groups:
             return False
         n_max = n_drafts_max(step, sum(map(len, groups.values())))
-        with self._noise_shown(groups):
+        with self._foresight(groups):
             for proposer, group in groups.items():
                 sequences = [scheduled.sequence for scheduled in group]
                 n_rooms = [
@@ -244,30 +252,38 @@ class Proposers:
         if drafted:
             proposer.observe(step, drafted, commit_ns + sum(x.sample_ns for x in step.scheduled))
 
-    def may_wait(self, s: Sequence, n_seqs: int) -> bool:
-        """Whether nothing will be drafted for a sequence soon, with so many in a step."""
+    def can_defer(self, s: Sequence, n_seqs: int) -> bool:
+        """Whether the drafter may defer a sequence: with n_seqs in a step nothing will be drafted for it soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
             return False
         return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
 
     @contextmanager
-    def _noise_shown(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
-        """Give the head the noise that the next tokens will be sampled with, while it drafts."""
+    def _foresight(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
+        """Let drafters know, while they draft, what the next tokens will be sampled with: the noise, the grammar."""
         drafter = self.memory.drafter
+        knowing = [d for d in (drafter, self.ngram) if d is not None]
         shown: list[int] = []
-        if drafter is None:
-            yield
-            return
         try:
             for scheduled in chain.from_iterable(groups.values()):
                 s = scheduled.sequence
-                if s.chain is not None and s.chain.noise is not None:
-                    drafter.set_noise(s.chain.noise, s.seq_id)
-                    shown.append(s.seq_id)
+                if s.chain is None:
+                    continue
+                noise, rules = s.chain.noise, s.chain.lookahead()
+                if noise is None and rules is None:
+                    continue
+                shown.append(s.seq_id)
+                if drafter is not None:
+                    drafter.set_noise(noise, s.seq_id)
+                for d in knowing if rules is not None else ():
+                    d.set_rules(rules, s.seq_id)
             yield
         finally:
             for seq_id in shown:
-                drafter.set_noise(None, seq_id)
+                if drafter is not None:
+                    drafter.set_noise(None, seq_id)
+                for d in knowing:
+                    d.set_rules(None, seq_id)
 
     def _proposer_of(self, s: Sequence) -> Proposer:
         if self._draft_model is not None and self.memory.drafter is None:

@@ -24,7 +24,7 @@ _DEFAULT = Sampling()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSettings:
-    """What is drafted for a sequence."""
+    """How to draft for a sequence. Lengths are in tokens."""
 
     mode: DraftMode = "auto"
     """ "auto": what pays best, which may be nothing; "chain": n_max tokens; "tree": a tree; "off": nothing."""
@@ -39,8 +39,11 @@ class DraftSettings:
     p_min: float = 0.0
     """A chain ends before a token that is less likely than this."""
     tree_depth: int = 4
+    """Levels of a tree."""
     tree_topk: int = 3
+    """Children of each expanded node."""
     tree_tokens: int = 8
+    """Nodes of a tree that are verified."""
 
     @property
     def depth(self) -> int:
@@ -65,13 +68,13 @@ class Request:
     tokens: SequenceOf[int]
     """The prompt."""
     sampling: Sampling = _DEFAULT
-    """How tokens are drawn."""
+    """How tokens are sampled."""
     max_tokens: int | None = None
     """Maximum number of generated tokens; None = until the context is full."""
     stop: SequenceOf[str] = ()
     """Strings that end the text; they are cut off."""
     draft: DraftSettings | None = None
-    """What is drafted; None = the engine's settings."""
+    """How to draft; None = as the engine's settings say."""
     logprobs: int | None = None
     """Keep the log-probability of each token, and those of so many of the most probable ones."""
     seq_id: int | None = None
@@ -85,7 +88,7 @@ class Request:
     media: SequenceOf[Media] = ()
     """Images in the prompt, whose rows have the prompt's negative tokens."""
     n_indent: int = 0
-    """End the text at a line behind the first that begins with fewer blanks."""
+    """End the text at a line after the first that has fewer leading blanks than this; 0 = never."""
     shift: Shift | None = None
     """What to do when the context is full; None ends the text then."""
     prompt_logprobs: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -12,13 +13,23 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from .._core import DrawKind, GumbelNoise, Target, grammar_sampler, sampler_accept
+from .._core import (
+    DrawKind,
+    GrammarLookahead,
+    GumbelNoise,
+    Target,
+    grammar_is_waiting,
+    grammar_sampler,
+    sampler_accept,
+)
 from ..errors import Eagle3Error
 from .sampling import Sampling
 from .vocab import Vocab
 
 _log = logging.getLogger("llama_cpp_eagle3")
 _SEED_RANDOM = int(lib.LLAMA_DEFAULT_SEED)
+_SIGMA = 2.5
+"""What the logits of a row deviate by, about: any from 1.5 to 3.5 is better for drafts than no cut."""
 _N_MIROSTAT = 100  # llama_cpp's choice of mirostat's m
 
 
@@ -40,6 +51,8 @@ class SamplerChain:
         """What it draws with, as far as drafts can know it."""
         self._grammar: Any = None
         self._grammar_address = 0
+        self._gbnf_address = 0  # of the grammar alone, in the link that applies it
+        self._rules_address = 0
         self.probs: list[tuple[int, float]] = []
         """With `keeps_probs`: the candidates of the last draw, the most probable first."""
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
@@ -86,6 +99,12 @@ class SamplerChain:
             return DrawKind.KNOWN
         return DrawKind.GREEDY if self._leaves_one else DrawKind.UNKNOWN
 
+    def lookahead(self) -> GrammarLookahead | None:
+        """What the grammar allows next, for drafts of this step; None: anything."""
+        if not self._gbnf_address or grammar_is_waiting(self._gbnf_address):
+            return None
+        return GrammarLookahead(self._rules_address, redraws=self._grammar is not None)
+
     @property
     def _leaves_one(self) -> bool:
         """Whether the temperature leaves one candidate; a range of temperatures ends above 0."""
@@ -123,6 +142,11 @@ class SamplerChain:
 
     def _grammar_link(self) -> Any:
         """The grammar, and what looks after the reasoning; both have seen the end of the prompt."""
+        link = self._make_grammar_link()
+        self._rules_address = _address(link)
+        return link
+
+    def _make_grammar_link(self) -> Any:
         s = self._sampling
         vocab = _address(self._vocab.pointer)
         grammar = 0
@@ -130,6 +154,7 @@ class SamplerChain:
             if s.grammar is not None:
                 triggers = (s.grammar_triggers, s.grammar_trigger_tokens)
                 grammar = grammar_sampler(vocab, s.grammar, s.grammar_root, s.grammar_lazy, *triggers)
+                self._gbnf_address = grammar
                 try:
                     for token in () if s.grammar_lazy else s.grammar_prefill:
                         sampler_accept(grammar, token)
@@ -184,7 +209,7 @@ class SamplerChain:
                 temperature=temperature,
                 top_k=s.top_k if self._has("top_k") else 0,
                 top_p=s.top_p if self._has("top_p") else 1.0,
-                min_p=s.min_p if self._has("min_p") else 0.0,
+                min_p=self._min_p(),
                 biases=s.biases(self._vocab),
             )
         self.noise = noise
@@ -198,6 +223,14 @@ class SamplerChain:
         if s.samplers is None or s.dynatemp_range <= 0.0:
             return s.temperature
         return (max(0.0, s.temperature - s.dynatemp_range) + max(0.0, s.temperature + s.dynatemp_range)) / 2.0
+
+    def _min_p(self) -> float:
+        """Top-n-sigma is a min-p, of logits that deviate by `_SIGMA`: a drafter does not know the target's."""
+        s = self._sampling
+        min_p = s.min_p if self._has("min_p") else 0.0
+        if s.samplers is None or "top_n_sigma" not in s.samplers or s.top_n_sigma <= 0.0:
+            return min_p
+        return max(min_p, math.exp(-_SIGMA * s.top_n_sigma))
 
     def _has(self, sampler: str) -> bool:
         samplers = self._sampling.samplers

@@ -1,4 +1,4 @@
-"""How tokens are drawn from rows of logits: options, and llama.cpp's samplers that they stand for."""
+"""How tokens are sampled from rows of logits: options, and the llama.cpp samplers that they configure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _finite(x: float) -> float:
 
 
 def samplers_of(value: list[str] | str) -> list[str]:
-    """llama-server's names or letters of samplers as llama.cpp's names; what it does not know it leaves out, too."""
+    """llama.cpp's names of samplers that are given by llama-server's names or letters; unknown ones are left out."""
     if isinstance(value, str):
         return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
     names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
@@ -67,99 +67,133 @@ def samplers_of(value: list[str] | str) -> list[str]:
 
 
 def check_rng(rng: str) -> None:
-    """Raise ValueError for what is none of `RNGS`."""
+    """Raise ValueError unless it is one of `RNGS`."""
     if rng not in RNGS:
         raise ValueError(f"expected rng to be one of {', '.join(RNGS)}, found {rng!r}")
 
 
 def check_seed(seed: int | None) -> None:
-    """Raise ValueError for what is no integer; None is a random one."""
+    """Raise ValueError unless it is an integer, or None for a random one."""
     if seed is not None and (not isinstance(seed, Integral) or isinstance(seed, bool)):
         raise ValueError(f"expected seed to be an integer, found {seed!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """A part of the text that a lazy grammar does not look at, and that may have a limit; all in tokens."""
+    """The part of a text in which the model reasons. A lazy grammar ignores it, and it may have a budget of tokens."""
 
     start: Sequence[int]
-    """Begins it."""
+    """Tokens that begin it."""
     ends: Sequence[Sequence[int]]
-    """Each of them ends it."""
+    """Sequences of tokens, each of which ends it."""
     forced: Sequence[int]
-    """Written when the budget is spent: a message, if any, and the first of the ends."""
+    """Tokens that are written when the budget is spent: a message, if any, and the first of `ends`."""
     budget: int = -1
-    """-1: no limit."""
+    """Tokens; -1 = no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Everything that says which token a row of logits becomes; names and defaults are llama_cpp's.
+    """The options of a sampler chain; names and defaults are llama_cpp's. Probabilities and shares are 0 to 1.
 
-    The samplers stand in the order that `llama_cpp.Llama` has: logits processors, logit bias, penalties, grammar, then
-    greedy (temperature 0), plain (temperature < 0), mirostat, or top-k, typical-p, top-p, min-p, temperature.
+    Without `samplers` the chain has the order of `llama_cpp.Llama`: logits processors, logit bias, penalties, grammar,
+    then one of: greedy (temperature 0), plain sampling (temperature < 0), mirostat, or top-k, typical-p, top-p, min-p,
+    temperature.
 
-    With `samplers` they are llama-server's: logit bias, those in their order, and a draw; temperature 0 is greedy, the
-    penalties see the prompt too, and the grammar is asked about the token that was drawn, so that it only has to be
-    applied to all if it refuses that one. An option that only they have (min_keep, top-n-sigma, XTC, dynamic
-    temperature, DRY) makes them `SAMPLERS`, if they are not given.
+    With `samplers` it is llama-server's: logit bias, these samplers in their order, and the draw. Temperature 0 is
+    greedy, the penalties count the prompt too, and the grammar checks the token that was drawn; only if it refuses that
+    one it is applied to all tokens. An option that only this chain has (min_keep, top-n-sigma, XTC, dynamic
+    temperature, DRY) implies `SAMPLERS`, if `samplers` is not given.
 
-    Tokens that the model's header suppresses are never drawn.
+    Tokens that the model's header suppresses are never sampled.
+
+    Raises:
+        ValueError: a value cannot work: not a number, an unknown sampler, rng or mirostat mode, a penalty that is not
+            finite.
     """
 
     temperature: float = 0.8
+    """Logits are divided by it; 0 = greedy, < 0 = sample from the unchanged softmax (without `samplers`)."""
     top_k: int = 40
+    """Keep the k most probable tokens; <= 0 = all."""
     top_p: float = 0.95
+    """Keep the most probable tokens that have this share of the probability together; 1 = all (arXiv 1904.09751)."""
     min_p: float = 0.05
+    """Keep tokens that are at least this share as probable as the most probable one; 0 = all (arXiv 2407.01082)."""
     typical_p: float = 1.0
+    """Keep the tokens whose information is closest to the entropy, up to this share; 1 = all (arXiv 2202.00666)."""
     repeat_penalty: float = 1.0
+    """Positive logits of tokens in the last `penalty_last_n` are divided by it, negative ones multiplied; 1 = off."""
     frequency_penalty: float = 0.0
+    """Subtracted from a token's logit as often as the token is among them."""
     presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token among them."""
     penalty_last_n: int = 64
     """Generated tokens that the penalties look back at."""
     mirostat_mode: int = 0
+    """1 or 2: sample by mirostat, instead of top-k to min-p (arXiv 2007.14966); 0 = off."""
     mirostat_tau: float = 5.0
+    """The surprise of a token that mirostat aims at, in bits."""
     mirostat_eta: float = 0.1
+    """Mirostat's learning rate."""
     seed: int | None = None
-    """None, or 2**32 - 1 as llama.cpp has it: another one each time."""
+    """Of the generator; None, or 2**32 - 1 as in llama.cpp: a random one."""
     rng: Rng = "gumbel"
-    """"gumbel": the token with the greatest logit + noise, where the noise depends on seed, number of tokens drawn and
-    token alone, so that drafts know it. "llama": llama.cpp's `dist`, with its texts for a seed. Both draw from the same
-    probabilities. XTC, mirostat and adaptive_p have llama.cpp's generator in any case."""
+    """"gumbel": take the token with the greatest logit + Gumbel noise, which is a draw from the softmax. The noise is a
+    function of the seed, the number of tokens drawn and the token, so the drafter can compute it too. "llama":
+    llama.cpp's `dist`, which gives its texts for a seed. Both sample the same distribution. XTC, mirostat and
+    adaptive_p always use llama.cpp's generator."""
     grammar: str | None = None
-    """In GBNF."""
+    """That the text must follow, in GBNF."""
     grammar_root: str = "root"
+    """The rule that the grammar begins with."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Token -> what is added to its logit."""
+    """Token -> what is added to its logit; -inf = never sample it."""
     ignore_eos: bool = False
-    """Never draw a token that ends the text."""
+    """Never sample a token that ends the text."""
     logits_processors: Sequence[LogitsProcessor] = ()
+    """Functions that change each row of logits first, in this order."""
 
     samplers: Sequence[str] | None = None
-    """llama.cpp's samplers in their order, of `SAMPLERS` and those that it names."""
+    """The chain of llama.cpp's samplers, in order: of `SAMPLERS`, "infill" and "adaptive_p"."""
     min_keep: int = 0
+    """Tokens that top-p, min-p, typical-p and XTC leave at least."""
     top_n_sigma: float = -1.0
+    """Keep tokens whose logit is within so many standard deviations of the greatest; <= 0 = all (arXiv 2411.07641)."""
     xtc_probability: float = 0.0
+    """Chance that XTC removes all tokens above `xtc_threshold` but the least probable of them."""
     xtc_threshold: float = 0.1
+    """Probability."""
     dynatemp_range: float = 0.0
+    """The temperature varies with the entropy by this much around `temperature`; 0 = fixed."""
     dynatemp_exponent: float = 1.0
+    """Of the normalized entropy."""
     dry_multiplier: float = 0.0
+    """Strength of DRY, which penalizes tokens that would repeat a sequence of the text; 0 = off."""
     dry_base: float = 1.75
+    """The penalty is dry_multiplier * dry_base ** (tokens repeated before this one - dry_allowed_length)."""
     dry_allowed_length: int = 2
+    """Repetitions of up to so many tokens are free."""
     dry_penalty_last_n: int = 64
+    """Tokens in which DRY looks for repetitions."""
     dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    """Strings that a repetition does not extend across."""
     adaptive_target: float = -1.0
+    """Probability of sampled tokens that adaptive_p aims at; < 0 = off."""
     adaptive_decay: float = 0.9
+    """Weight of earlier tokens in adaptive_p's average."""
     grammar_lazy: bool = False
-    """The grammar waits for one of its triggers."""
+    """Whether the grammar waits for one of its triggers."""
     grammar_triggers: Sequence[str] = ()
-    """Regular expressions; what follows the beginning of the first group, or of the match, is the grammar's."""
+    """Regular expressions. The grammar's text begins with the first group of a match, or with the match."""
     grammar_trigger_tokens: Sequence[int] = ()
+    """Tokens that start the grammar too; they belong to its text."""
     grammar_prefill: Sequence[int] = ()
     """Tokens at the end of the prompt that belong to the grammar's text, and to the reasoning's."""
     reasoning: Reasoning | None = None
+    """The part of the text that a lazy grammar ignores."""
     keeps_probs: bool = False
-    """Keep the probabilities of the candidates that the samplers left: see `Chain.probs`."""
+    """Keep the probabilities of the candidates that the samplers left: see `SamplerChain.probs`."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -152,8 +152,8 @@ class Stepper:
         if step.only is not None:
             step.only.state = State.IDLE
         evaluated = [x for x in step.scheduled if x.tokens and x.sequence.scheduled is x]
-        may_wait = [self.proposers.may_wait(x.sequence, len(step.scheduled)) for x in evaluated]
-        self.memory.commit(evaluated, has_rows, may_wait)
+        can_defer = [self.proposers.can_defer(x.sequence, len(step.scheduled)) for x in evaluated]
+        self.memory.commit(evaluated, has_rows, can_defer)
         for scheduled in step.scheduled:
             s = scheduled.sequence
             if s.scheduled is not scheduled:
@@ -228,7 +228,7 @@ class Stepper:
             return "stop"
         n = s.n_generated
         piece = self.vocab.piece(token, token in s.request.special)
-        if detokenizer.add(piece, may_wait=n < s.max_tokens + detokenizer.n_complete):
+        if detokenizer.add(piece, can_complete=n < s.max_tokens + detokenizer.n_complete):
             if detokenizer.stop and detokenizer.find_stop():
                 return "stop"
             if (detokenizer.n_indent and detokenizer.find_outdent()) or n >= s.max_tokens:

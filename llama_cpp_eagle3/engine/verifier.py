@@ -16,7 +16,7 @@ N_ROWS_ARGMAX = 33
 
 
 class Verifier:
-    """Runs the target on steps, and knows whose rows the last batch holds."""
+    """Runs the target on steps, and keeps track of whose rows the last batch holds."""
 
     def __init__(self, memory: Memory, proposers: Proposers, n_batch: int, n_rs_seq: int):
         """n_batch: rows of a batch. n_rs_seq: snapshots that a recurrent target keeps of each sequence."""
@@ -90,7 +90,7 @@ class Verifier:
             self._forget_rows()  # the last logits stayed there
 
     def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
-        """Add the log-probabilities of a prompt's own tokens that a chunk of it tells."""
+        """Add the log-probabilities of a prompt's own tokens that the rows of a chunk predict."""
         s = scheduled.sequence
         assert s.request.logprobs is not None
         n_past = scheduled.n_past

@@ -188,7 +188,7 @@ class Projector:
                 mtmd.mtmd_bitmap_free(bitmap)
 
     def close(self) -> None:
-        """Free it: whoever needs rows from it gets an error."""
+        """Free it; later calls for rows raise an error."""
         with self._lock:
             if self._ctx:
                 mtmd.mtmd_free(self._ctx)

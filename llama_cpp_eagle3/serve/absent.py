@@ -29,11 +29,11 @@ ROUTER = Absent(
 )
 SLEEP = Absent(
     "sleep",
-    "the model stays loaded, with the prefixes that it keeps: who needs its memory ends the process",
+    "the model stays loaded, with its prefix cache: end the process to free the memory",
 )
 STREAMS = Absent(
     "streams that are resumed",
-    "who leaves is cancelled at once, so that others get the place: nothing of an answer is kept",
+    "a request whose client leaves is cancelled at once, which frees its slot: nothing of its answer is kept",
     ("GET /v1/stream", "DELETE /v1/stream", "POST /v1/streams/lookup"),
 )
 TOOLS = Absent(
@@ -43,7 +43,7 @@ TOOLS = Absent(
 )
 PROXY = Absent(
     "MCP proxy of the page",
-    "a proxy would fetch addresses of the server's own network for whoever asks",
+    "a proxy would fetch addresses of the server's own network for any client",
     ("GET /cors-proxy", "POST /cors-proxy"),
 )
 TRANSCRIPTIONS = Absent(

@@ -102,7 +102,7 @@ def read_done(path: Path, retry_errors: bool) -> tuple[set[str], list[dict[str, 
     errors if they are retried.
 
     Raises:
-        ValueError: it has lines of somebody else; it is as it was then.
+        ValueError: it has lines that are no results of a batch; it is left as it was.
     """
     if not path.exists():
         return set(), []

@@ -80,7 +80,7 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
 
 def _load(server: Server, source: Any, deadline: float) -> bytes:
     if isinstance(source, str) and source[:4].lower() == "http":
-        server.executor.detach()  # others need not wait for somebody's server
+        server.executor.detach()  # other requests need not wait for a slow server
     return load_base64_or_url(source, allow_http=server.options.media_http, deadline=deadline)
 
 

@@ -107,7 +107,7 @@ class _Capture:
     def add(self, n_past: int, rows: npt.NDArray[np.float16], logits: npt.NDArray[np.float32]) -> None:
         """Rows from position n_past on, and the logits of the last of them."""
         if n_past + len(rows) <= self.n_rows:
-            return  # it was put aside, and its passes come again
+            return  # it was preempted, and evaluates these again
         if n_past > self.n_rows:
             raise ValueError(f"expected rows from position {self.n_rows} on, found {n_past}: raise the batch size")
         self.rows.append(rows[self.n_rows - n_past :])

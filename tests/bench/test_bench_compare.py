@@ -50,6 +50,8 @@ class Handler(BaseHTTPRequestHandler):
         n_asked += 1
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert asked["prompt"] == [1, 2, 3] and asked["n_predict"] == 12
+        draw = [asked.get(name) for name in ("temperature", "seed", "samplers", "top_k")]
+        assert draw in ([0, None, ["top_k"], 1], [0.8, 7, None, None])
         if asked.get("stream"):
             assert asked["ignore_eos"] and asked["return_tokens"]
             events = [{{"tokens": [7]}}] * 10 + [{{"tokens": [7, 8]}}, {{"tokens": [], "stop": True}}]
@@ -92,7 +94,7 @@ def test_settings_have_names() -> None:
         assert Setting.parse(name).name == name
     assert Setting.parse("simple 3").title == "llama-speculative-simple 3"
     for name in ("", "tree", "tree 3", "chain x", "fast"):
-        with pytest.raises(ValueError, match="found"):
+        with pytest.raises(ValueError, match=f"found {name!r}"):
             Setting.parse(name)
 
 
@@ -233,8 +235,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_server(server: Server) -> None:
-    for fresh in (True, False):
-        run = server.run([1, 2, 3], 12, fresh=fresh)
+    for fresh, draw in ((True, {}), (False, {}), (True, {"temperature": 0.8, "seed": 7})):
+        run = server.run([1, 2, 3], 12, fresh=fresh, **draw)
         assert (run.tokens, run.steps, run.drafted, run.accepted) == (11, 6, 12, 5)
         assert run.per_position == [4, 1]
         assert run.t_decode == 0.5
@@ -364,7 +366,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--tools", "nowhere", "--peer", "server", "--n-prompts", "1"], "nowhere"),
         (["--temp", "-1"], "--temp of at least 0, found -1"),
         (["--temp", "nan"], "--temp of at least 0, found nan"),
-        (["--temp", "0.8", "--peer", "server", "--n-prompts", "1"], "leave out --peer"),
+        (["--temp", "0.8", "--peer", "simple", "--n-prompts", "1"], "leave out --peer simple"),
     ],
 )
 def test_command_with_bad_input(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,13 +142,13 @@ def test_rounds(pair: Pair, hand: ByHand) -> None:
     check_next(pair, hand, rows[: n - 1], text[n - 1])
 
 
-def test_rows_that_may_wait(pair: Pair, hand: ByHand) -> None:
+def test_deferred_rows(pair: Pair, hand: ByHand) -> None:
     """They are taken in when they are needed, in as few passes as possible."""
     (text,) = texts(1, 60)
     rows = pair.evaluate(text)
     for first in range(0, 59, 7):
         end = min(first + 7, 59)
-        pair.drafter.process_rows(rows[first:end], text[first:end], first, may_wait=True)
+        pair.drafter.process_rows(rows[first:end], text[first:end], first, can_defer=True)
         assert pair.drafter.n_waiting() == end
     check_next(pair, hand, rows[:59], text[59])
     assert pair.drafter.n_waiting() == 0

@@ -76,8 +76,8 @@ def test_prompts_that_wait(tiny_target, tiny_head, model_address, n_batch, n_kee
     """Until somebody drafts; whatever comes behind them meanwhile waits as well."""
     drafter = make_drafter(tiny_head, model_address(tiny_target.path), n_batch=n_batch)
     side = SideBySide(drafter, ReferenceHead(tiny_head))
-    side.process(150, may_wait=True)
-    side.process(1, may_wait=True)
+    side.process(150, can_defer=True)
+    side.process(1, can_defer=True)
     assert drafter.n_waiting() == (151 if n_batch == 512 else 151 % 16)  # longer pieces than a batch do not
     if n_keep is not None:
         side.truncate(n_keep)

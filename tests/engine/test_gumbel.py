@@ -21,7 +21,7 @@ from llama_cpp_eagle3._core import GumbelNoise, philox4x32
 from llama_cpp_eagle3.engine import SAMPLERS, SamplerChain, Sampling
 from llama_cpp_eagle3.engine.vocab import Vocab
 from llama_cpp_eagle3.models import heldout_prompts
-from loading import OPTIONS, bundled_pair, load, prompts
+from loading import OPTIONS, bundled_pair, load, prompts, take
 from lowlevel import LowLevel
 from tiny import write_target
 
@@ -278,6 +278,18 @@ def test_errors(tiny_target: Any) -> None:
         with pytest.raises(ValueError, match="expected seed to be an integer, found"):
             load(tiny_target, seed=seed)
     assert Sampling(seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+    with load(tiny_target) as llm:
+        for bad in (1.5, "7", True):
+            with pytest.raises(ValueError, match="expected seed to be an integer, found"):
+                llm.set_seed(bad)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="expected rng to be one of gumbel, llama, found 'x'"):
+            llm.rng = "x"  # type: ignore[assignment]
+        assert (llm.rng, llm._seed) == ("gumbel", 1)
+        llm.set_seed(None)
+        assert len({tuple(take(llm, PROMPT, 8, temp=2.0)) for _ in range(4)}) > 1
+        llm.set_seed(3)
+        llm.rng = "llama"
+        assert take(llm, PROMPT, 8, temp=2.0) == take(llm, PROMPT, 8, temp=2.0)
     with pytest.raises(ValueError, match="expected the temperature to be greater than 0, found 0"):
         GumbelNoise(1, temperature=0.0)
 
@@ -334,6 +346,28 @@ def test_drafts_are_what_the_noise_makes_of_the_head(tiny_pair: Any) -> None:
             drafter.set_noise(None)
             assert drafter.propose(65, 1) == greedy
         assert changed > 3
+
+
+def test_top_n_sigma_cuts_drafts(tiny_pair: Any) -> None:
+    """As if the target's logits deviated by 2.5: what lies further below the best one than n times that comes last."""
+    options = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.3}
+    n_cut = 0
+    with closing(load(*tiny_pair)) as llm:
+        drafter, d2t = llm.drafter, tiny_pair[1].d2t
+        assert drafter is not None
+        llm.eval(prompts(1, seed=4)[0])
+        for seed in range(40):
+            noise = SamplerChain(Sampling(seed=seed, **options), llm.engine.vocab, N_CTX).noise
+            assert noise is not None
+            drafter.set_noise(noise)
+            found = drafter.propose(65, 1)
+            logits = drafter.draft_logits.astype(np.float64)
+            best = np.argsort(-logits)[:16]
+            uncut = np.array([logits[k] / 2.0 + noise(int(d2t[k])) for k in best])
+            scores = uncut - np.where(logits[best] < logits.max() - 0.3 * 2.5, 3.0, 0.0)
+            assert found == [int(d2t[best[scores.argmax()]])]
+            n_cut += int(scores.argmax() != uncut.argmax())
+    assert n_cut > 3
 
 
 def test_known_dice_are_worth_more() -> None:

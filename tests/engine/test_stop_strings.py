@@ -37,7 +37,7 @@ def test_as_a_search_for_each(seed: int) -> None:
     pieces = [some(4).encode() for _ in range(rng.randint(1, 12))]
     text, told = Detokenizer(stop), []
     for piece in pieces:
-        text.add(piece, may_wait=False)
+        text.add(piece, can_complete=False)
         ended = text.find_stop()
         told.append(text.release(at_end=ended))
         if ended:
@@ -60,7 +60,7 @@ def test_the_cost_of_a_token_does_not_grow_with_them(monkeypatch: pytest.MonkeyP
     text = Detokenizer(stop)
     monkeypatch.setattr(text, "_strings", strings)
     for _ in range(500):
-        text.add(b"abab", may_wait=False)
+        text.add(b"abab", can_complete=False)
         assert not text.find_stop()
         text.release()
     assert n_looks <= 2 * 500 * 4

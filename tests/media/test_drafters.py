@@ -1,4 +1,4 @@
-"""Images before text that a block for multi-token prediction or a small model drafts."""
+"""Images before text that a block for multi-token prediction, a small model or a block drafter drafts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dflash
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import DraftSettings, Media, Sampling, media_tokens
 from loading import load
@@ -45,11 +46,16 @@ class Kind:
         return added
 
 
-@pytest.fixture(scope="module", params=["mimo2-mtp", "qwen35-mtp", "small-llama", "small-lfm2"])
+@pytest.fixture(
+    scope="module", params=["mimo2-mtp", "qwen35-mtp", "small-llama", "small-lfm2", "dflash-llama", "dflash-qwen35"]
+)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kind]:
     folder: Path = tmp_path_factory.mktemp("images")
     if request.param.endswith("-mtp"):
         target, draft = str(write_able(folder, request.param)), None
+    elif request.param.startswith("dflash-"):
+        able = dflash.write_able(folder, request.param.removeprefix("dflash-"))
+        target, draft = str(able.target), str(able.drafter)
     else:
         target, draft = write_small_pair(folder, "llama", request.param.removeprefix("small-"))
     options = {"n_batch": 64, "n_parallel": 2, "kv_unified": True, "draft": "chain", "draft_n_max": 3}

@@ -9,21 +9,33 @@ from typing import Any
 
 import pytest
 
+import dflash
+import mtp
 from loading import gap_at, load_plain, take
 from serving import Running
+from small import write_small_pair
 from tiny import write_head, write_target
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+@pytest.fixture(scope="module", params=["eagle3", "mtp", "simple", "dflash"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str | None]:
+    """A target's file, and that of what drafts for it if it is not its own block."""
     folder: Path = tmp_path_factory.mktemp("shift")
-    target = write_target(folder / "target.gguf")
-    return target, write_head(folder / "head.gguf", target)
+    if request.param == "mtp":
+        return str(mtp.write_able(folder, "mimo2-mtp")), None
+    if request.param == "simple":
+        target, small = write_small_pair(folder)
+        return target, small
+    if request.param == "dflash":
+        able = dflash.write_able(folder)
+        return str(able.target), str(able.drafter)
+    tiny = write_target(folder / "target.gguf")
+    return tiny.path, write_head(folder / "head.gguf", tiny).path
 
 
 @pytest.fixture(scope="module")
 def running(pair: Any) -> Iterator[Running]:
-    with Running(*pair, n_ctx=512, draft_n_max=3, options={"context_shift": True}) as running:
+    with Running(*pair, n_ctx=512, draft="chain", draft_n_max=3, options={"context_shift": True}) as running:
         yield running
 
 

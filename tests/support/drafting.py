@@ -58,7 +58,7 @@ class SideBySide:
     def token(self) -> int:
         return int(self.rng.integers(0, self.reference.head.target.n_vocab))
 
-    def process(self, n: int, first: int | None = None, may_wait: bool = False) -> None:
+    def process(self, n: int, first: int | None = None, can_defer: bool = False) -> None:
         """Give both `n` random rows; `first` is the token of the first one."""
         if n == 0:
             return
@@ -66,7 +66,7 @@ class SideBySide:
         if first is not None:
             tokens[0] = first
         rows = self.rng.normal(0.0, 2.0, (n, self.reference.head.n_embd_inp)).astype(np.float32)
-        self.drafter.process_rows(rows, tokens, self.n_past, self.seq_id, may_wait)
+        self.drafter.process_rows(rows, tokens, self.n_past, self.seq_id, can_defer)
         self.reference.process(rows, tokens, self.n_past)
         assert self.drafter.n_past(self.seq_id) == self.n_past
 

@@ -126,7 +126,7 @@ SERVER = (
     refuse("--no-warmup", "costs are measured with it", fine="--warmup"),
     refuse(
         "--no-cache-idle-slots",
-        "a place is saved when another request needs it",
+        "an idle slot's prefix stays cached until another request needs the slot; then it goes to --cache-ram",
         fine="--cache-idle-slots",
         env="LLAMA_ARG_CACHE_IDLE_SLOTS",
     ),

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "llama.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace eagle3 {
+
+// Which tokens a grammar allows behind a text and behind tokens that are not drawn yet. For drafts, which are guesses:
+// where it cannot be known, all are allowed. Lives no longer than a step of the text.
+class grammar_lookahead {
+  public:
+    // sampler: applies the grammar, as far as the text has come; outlives this. redraws: it is asked about the token
+    // that was drawn, and if it refuses that, another one is drawn of those that it allows; else it comes first.
+    grammar_lookahead(llama_sampler * sampler, bool redraws) : sampler_(sampler), redraws_(redraws) {}
+
+    bool redraws() const { return redraws_; }
+
+    // [i]: whether tokens[i] may come behind the path
+    std::vector<bool> allowed(const std::vector<llama_token> & path, const std::vector<llama_token> & tokens);
+
+  private:
+    struct free_sampler {
+        void operator()(llama_sampler * smpl) const { llama_sampler_free(smpl); }
+    };
+
+    llama_sampler * behind(const std::vector<llama_token> & path);
+
+    llama_sampler * sampler_;
+    bool            redraws_;
+    bool            has_failed_ = false; // it is too ambiguous, or the path is none of its texts
+
+    std::map<std::vector<llama_token>, std::unique_ptr<llama_sampler, free_sampler>> paths_;
+};
+
+} // namespace eagle3
