@@ -41,8 +41,8 @@ int32_t n_unroll_of(int32_t n_unroll, const head_hparams & hparams, const device
 
 eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * model_tgt, int32_t n_ctx,
                                const eagle3_params & params) :
-    hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)),
-    tables_(model_tgt), dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
+    hparams_(with_boundaries(read_head(gguf_file(path)), params.boundaries)), tables_(model_tgt),
+    dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads), matrices_(weights_.matrices()),
     memory_(hparams_, weights_, tables_.n_vocab, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_,
             [this] { round_.end(); }),

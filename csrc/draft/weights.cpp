@@ -245,8 +245,7 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
 
 head_weights::head_weights(const gguf_file & file, const head_hparams & hparams, const target_tables & tables,
                            const device & dev, ggml_type type, int32_t n_threads) :
-    file_(file.path()),
-    ctx_(make_tensor_context(2 * file.tensors().size() + 8)), fingerprint_(fnv1a_start) {
+    file_(file.path()), ctx_(make_tensor_context(2 * file.tensors().size() + 8)), fingerprint_(fnv1a_start) {
     check_pair(hparams, tables);
 
     loader        load(*this, file, dev, type, n_threads);

@@ -243,9 +243,9 @@ void simple_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
         throw incompatible_draft_error(
             format("the saved state belongs to another small model than '%s'", path().c_str()));
     }
-    const bool in_range = header.pos_start >= 0 && header.pos_start <= n_ctx() && header.n_tokens >= 0 &&
-                          header.n_tokens <= n_ctx() - header.pos_start;
-    const size_t n_bytes = in_range ? static_cast<size_t>(header.n_tokens) * sizeof(llama_token) : 0;
+    const bool   in_range = header.pos_start >= 0 && header.pos_start <= n_ctx() && header.n_tokens >= 0 &&
+                            header.n_tokens <= n_ctx() - header.pos_start;
+    const size_t n_bytes  = in_range ? static_cast<size_t>(header.n_tokens) * sizeof(llama_token) : 0;
     if (!in_range || state.size() - sizeof(header) < n_bytes) {
         throw std::invalid_argument(format("the saved state has %d + %d positions, the draft's context holds %d",
                                            header.pos_start, header.n_tokens, n_ctx()));
