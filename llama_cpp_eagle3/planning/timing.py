@@ -141,6 +141,11 @@ def measure_draft(
         if not limit.allows(t_row):
             return {}, {}
         catch_up(1)
+        if not len(drafter.nodes):
+            raise Eagle3Error(
+                "what drafts (draft_model_path, or a block in the target's file) has no token to offer behind another: "
+                "its probabilities are not numbers. Its file is damaged, or this device cannot compute it"
+            )
         n_nodes = min(n_top, len(drafter.nodes))
         drafter.expand(list(range(n_nodes)), 1)  # a context may have no room for the branches of a tree
         n_nodes = len(drafter.nodes) - n_nodes

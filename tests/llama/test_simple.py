@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from arch_keys import keys_of
-from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
+from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.planning import Costs, make_planner
@@ -158,6 +159,25 @@ def test_other_sizes_and_kinds_are_refused(folder: Path) -> None:
         load(target, encoder)
     with pytest.raises(ModelFileError):
         load(target, folder / "none.gguf")
+
+
+def test_a_small_model_whose_probabilities_are_no_numbers(folder: Path) -> None:
+    """Nothing is drafted, and who wants it priced is told why that cannot be."""
+    target, _ = write_small_pair(folder)
+    tensors = random_tensors(write_random_arch(folder, "llama"))
+    tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
+    small = write_arch(folder / "nan.gguf", "llama", keys_of("llama"), tensors)
+    prompt = prompts(1)[0]
+    with closing(load_plain(target)) as llm:
+        expected = take(llm, prompt, 8)
+    with closing(load(target, small)) as llm:
+        assert take(llm, prompt, 8) == expected
+        assert llm.last_stats.drafted == 0
+    with (
+        closing(load(target, small, draft="auto")) as llm,
+        pytest.raises(Eagle3Error, match="its probabilities are not numbers"),
+    ):
+        llm.calibrate()
 
 
 def test_arguments_that_contradict_each_other(folder: Path, tiny_target) -> None:
