@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner_constants import CONSTANTS, table, titles
 from planner_mechanisms import MECHANISMS, SWITCHES
 from planner_scenarios import scenarios
 
@@ -125,7 +126,7 @@ class Replay:
         """All of the planner, without the switches."""
         done = subprocess.run([str(self.program), "--constants"], check=True, capture_output=True, text=True)
         found = dict(line.split() for line in done.stdout.splitlines())
-        return {name: float(value) for name, value in found.items()}
+        return {name: float(value) for name, value in found.items() if "." in name}
 
     def run(self, settings: Mapping[str, float], sides: bool = False) -> Speeds:
         """Replay with these constants and switches."""
@@ -233,7 +234,9 @@ def main() -> None:
     p.add_argument("--only", default="", help="mechanisms and constants whose name contains this; - for none")
     p.add_argument("--save", type=Path, help="write the speeds of all scenarios and seeds")
     p.add_argument("--against", type=Path, help="what another version saved: what is slower or faster now")
-    p.add_argument("--publish", action="store_true", help=f"write {RESULTS.relative_to(HERE)}")
+    p.add_argument(
+        "--publish", action="store_true", help=f"write {RESULTS.relative_to(HERE)}, and a table of constants"
+    )
     args = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         replay = Replay(Path(folder), args.seeds, args.scenarios)
@@ -253,7 +256,10 @@ def main() -> None:
             for title, speeds in zip(todo, pool.map(replay.run, todo.values()), strict=True):
                 losses[title] = Comparison.of(replay.scenarios, full, speeds)
                 print(losses[title].line(title), flush=True)
-        if args.publish:
+        if args.publish and args.constants:
+            page = table(replay.constants(), losses, args.seeds)
+            RESULTS.with_name("planner_constants.md").write_text(page, encoding="utf-8")
+        elif args.publish:
             result = {
                 "seeds": args.seeds,
                 "speed_over_plain": plain,
@@ -272,8 +278,12 @@ def variants(replay: Replay, args: argparse.Namespace) -> dict[str, dict[str, fl
     """Name -> settings."""
     found = dict(MECHANISMS)
     if args.constants:
-        for name, value in replay.constants().items():
-            found |= {f"{name} {value:g} / 2": {name: value / 2}, f"{name} {value:g} * 2": {name: value * 2}}
+        values = replay.constants()
+        if values.keys() != CONSTANTS.keys():
+            sys.exit(f"planner_constants.py differs from the planner's in {sorted(values.keys() ^ CONSTANTS.keys())}")
+        for name, value in values.items():
+            half, double = titles(name, value)
+            found |= {half: {name: value / 2}, double: {name: value * 2}}
     return {name: settings for name, settings in found.items() if args.only in name}
 
 

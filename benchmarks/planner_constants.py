@@ -1,0 +1,101 @@
+"""What the planner's constants stand for; `planner.py --constants --publish` makes a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CONSTANTS: dict[str, tuple[str, str, str]] = {
+    "acceptance.prior_curve": ("variance", "how far a head's confidence may be off", "chosen"),
+    "acceptance.step_curve": ("variance / judgement", "how fast that is forgotten", "chosen"),
+    "acceptance.prior_depth": ("variance", "how far levels may differ", "chosen"),
+    "acceptance.step_depth": ("variance / judgement", "how fast that is forgotten", "chosen"),
+    "acceptance.prior_best": ("variance", "how far a head's level may be off, for its best token", "chosen"),
+    "acceptance.step_best": ("variance / judgement", "how fast that is forgotten", "chosen"),
+    "acceptance.prior_other": ("variance", "the same for its other tokens", "chosen"),
+    "acceptance.step_other": ("variance / judgement", "how fast that is forgotten", "chosen"),
+    "acceptance.prior_sequence": ("variance", "how far a text may differ from the others", "chosen"),
+    "acceptance.step_sequence": ("variance / judgement", "how fast that is forgotten", "chosen"),
+    "acceptance.change_score": (
+        "squared standard score",
+        "from which a text has changed",
+        "chosen: 1 of 2,000 by chance",
+    ),
+    "acceptance.change_keep": ("share / judgement", "of the score that is kept", "chosen: about ten judgements"),
+    "acceptance.change_variance": ("variance", "of a text's weight when it has changed", "chosen"),
+    "acceptance.q_max": ("probability", "a child is always less likely than its parent", "derived"),
+    "asking.n_trial_wait_max": ("steps", "between trials at last", "derived: three passes in 1,024 cost 0.3 %"),
+    "asking.q_best": ("probability", "of a drafter that is always right", "derived: acceptance.q_max"),
+    "cost_curve.noise_timing": ("variance of a logarithm", "one timing is off by 10 %", "chosen"),
+    "cost_curve.prior_drift": ("variance of a logarithm", "the machine is off by 10 % from the measuring", "chosen"),
+    "cost_curve.prior_measured": ("variance of a logarithm", "a measured time is off by 5 %", "chosen"),
+    "cost_curve.prior_guessed": (
+        "variance of a logarithm",
+        "a time between them by 40 %",
+        "chosen: times are staircases",
+    ),
+    "cost_curve.step_drift": ("variance / timing", "the drift forgets within about ten timings", "chosen"),
+    "cost_curve.step_n": ("variance / timing", "a time of its own changes slowly", "chosen"),
+    "cost_curve.surprise_max": ("logarithm", "one timing says no more, whatever interrupted it", "chosen"),
+    "cost_curve.far_below": (
+        "share",
+        "a pass so much faster was measured wrongly",
+        "derived: nothing makes passes faster",
+    ),
+    "drafting.rate_unroll": ("share / step", "forgetting of what a level costs in the first graph", "chosen"),
+    "drafting.cum_min": ("probability", "paths less likely are not followed in thought", "chosen"),
+    "gate.credit_max": ("tokens", "what a head that turns bad can waste", "chosen"),
+    "gate.credit_probe": ("tokens", "gained or lost: decides about a closed gate", "chosen"),
+    "gate.variance_min": ("squared tokens", "of what a step gains, at least", "chosen"),
+    "gate.hopeless": ("factor", "of a loss at first, if nothing was worth verifying", "chosen: random heads"),
+    "gate.rate_variance": ("share / step", "forgetting of that variance", "chosen"),
+    "gate.n_wait_first": ("steps", "from a closed gate to the first probe", "chosen"),
+    "gate.n_wait_text": ("steps", "to the next probe at most when a text begins", "chosen"),
+    "gate.n_wait_max": ("steps", "between probes at last", "derived: a probe costs one draft"),
+    "gate.n_lasting": ("steps", "after which it was worth opening the gate", "chosen"),
+    "mix.q_max": ("probability", "as acceptance.q_max, where both drafted a token", "derived"),
+    "mix.n_text_some": ("tokens", "of each sequence from n-grams at least, if there are many", "chosen"),
+    "outlook.rate": ("share / look", "forgetting of what follows a confidence", "chosen"),
+    "outlook.n_prior": ("looks", "that the expectation at the start counts as", "chosen"),
+    "planner.n_look_ahead": ("levels", "that are predicted", "chosen: kernels are fast at 4 and 8 rows"),
+    "planner.n_trial": ("tokens", "of a trial", "measured: kernels get fast at four rows"),
+    "planner.n_waiting_max": ("rows", "that the first graph of a draft takes in", "derived: what drafters take"),
+    "planner.n_ready_max": ("rows", "that wait: a sequence with more is not probed", "chosen"),
+    "planner.rate_price": ("share / step", "forgetting of the speed that time is charged with", "chosen"),
+    "planner.rate_other": ("share / step", "forgetting of the time outside passes", "chosen"),
+    "planner.q_surprise": ("probability", "an accepted token that was believed less is news", "chosen"),
+    "planner.share_unseen": (
+        "share",
+        "of a pass over twice the rows that were measured",
+        "chosen: then it is measured",
+    ),
+    "planner.replay_share": (
+        "share",
+        "of rows evaluated again that the next draft does not pay for",
+        "chosen: by replay",
+    ),
+}
+"""Name -> unit, what it stands for, the reason of its value."""
+
+
+def table(values: Mapping[str, float], losses: Mapping[str, Any], n_seeds: int) -> str:
+    """The constants as a page; losses: of `Comparison`s, by what `planner.variants` calls them."""
+    lines = [
+        "# The planner's constants",
+        "",
+        f"`python benchmarks/planner.py --constants --seeds {n_seeds} --publish`: half and double are what the planner "
+        "loses with them over all scenarios, in percent (± standard error); less than twice the error is noise.",
+        "",
+        "| constant | value | unit | what it stands for | reason | half | double |",
+        "|---|---:|---|---|---|---:|---:|",
+    ]
+    for name, value in values.items():
+        found = [losses[title].all for title in titles(name, value)]
+        half, double = (f"{loss.mean:.2f} ± {loss.error:.2f}" for loss in found)
+        lines.append(f"| `{name}` | {value:g} | {' | '.join(CONSTANTS[name])} | {half} | {double} |")
+    return "\n".join(lines) + "\n"
+
+
+def titles(name: str, value: float) -> tuple[str, str]:
+    """What its half and its double are called."""
+    return f"{name} {value:g} / 2", f"{name} {value:g} * 2"
