@@ -235,7 +235,7 @@ def main() -> None:
     p.add_argument("--save", type=Path, help="write the speeds of all scenarios and seeds")
     p.add_argument("--against", type=Path, help="what another version saved: what is slower or faster now")
     p.add_argument(
-        "--publish", action="store_true", help=f"write {RESULTS.relative_to(HERE)}, and a table of constants"
+        "--publish", action="store_true", help="write results/planner.json, with --constants planner_constants.md"
     )
     args = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
