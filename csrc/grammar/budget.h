@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <stdexcept>
 
@@ -10,39 +11,57 @@ namespace eagle3 {
 class grammar_budget {
   public:
     static constexpr double   MAX_SECONDS = 0.5;
-    static constexpr unsigned N_SKIPPED   = 64; // ticks between two looks at the clock
+    static constexpr uint64_t N_SKIPPED   = 64; // ticks between two looks at the clock
 
-    // around each call into llama.cpp's grammar code
+    // around each call into llama.cpp's grammar code; the limits of one within another are the outer one's
     class scope {
       public:
-        scope() {
-            deadline() = now() + MAX_SECONDS;
-            n_ticks()  = 0;
+        // max_ticks: a limit that is the same on every machine
+        explicit scope(uint64_t max_ticks = UINT64_MAX) : is_outer_(!current().is_limited) {
+            if (is_outer_) {
+                current() = { cpu_seconds() + MAX_SECONDS, max_ticks, 0, true };
+            }
         }
+
+        scope(const scope &)             = delete;
+        scope & operator=(const scope &) = delete;
+
+        ~scope() {
+            if (is_outer_) {
+                current().is_limited = false;
+            }
+        }
+
+      private:
+        bool is_outer_;
     };
 
     static void tick() {
-        if (++n_ticks() % N_SKIPPED == 0 && now() > deadline()) {
+        limits & s = current();
+        ++s.n_ticks;
+        if (s.n_ticks > s.max_ticks || (s.n_ticks % N_SKIPPED == 0 && cpu_seconds() > s.deadline)) {
             throw std::invalid_argument(
                 "the grammar is too ambiguous: one token takes longer than half a second of CPU time");
         }
     }
 
   private:
-    static double now() {
+    struct limits {
+        double   deadline   = 0.0;
+        uint64_t max_ticks  = 0;
+        uint64_t n_ticks    = 0;
+        bool     is_limited = false;
+    };
+
+    static double cpu_seconds() {
         timespec t;
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
         return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
     }
 
-    static double & deadline() {
-        static thread_local double t = 0.0;
-        return t;
-    }
-
-    static unsigned & n_ticks() {
-        static thread_local unsigned n = 0;
-        return n;
+    static limits & current() {
+        static thread_local limits s;
+        return s;
     }
 };
 

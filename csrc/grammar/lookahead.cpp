@@ -1,20 +1,15 @@
 #include "grammar/lookahead.h"
 
+#include "grammar/budget.h"
+
 #include <cmath>
-#include <ctime>
 #include <exception>
 
 namespace eagle3 {
 
 namespace {
 
-constexpr double max_seconds = 0.005; // of CPU time: slower grammars are not worth asking again in this step
-
-double cpu_seconds() {
-    timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
+constexpr uint64_t max_ticks = 10000; // about 5 ms: slower grammars are not worth asking
 
 } // namespace
 
@@ -42,11 +37,10 @@ std::vector<bool> grammar_lookahead::allowed(const std::vector<llama_token> & pa
         candidates.push_back({ token, 0.0f, 0.0f });
     }
     llama_token_data_array cur_p = { candidates.data(), candidates.size(), /*.selected =*/-1, /*.sorted =*/false };
-    const double           start = cpu_seconds();
     try {
+        const grammar_budget::scope scope(max_ticks);
         llama_sampler_apply(behind(path), &cur_p);
-        has_failed_ = cpu_seconds() - start > max_seconds;
-    } catch (const std::exception &) { // the text's own sampler will say it, if it comes to that
+    } catch (const std::exception &) { // if it matters, the text's own sampler will say it
         has_failed_ = true;
         return result;
     }

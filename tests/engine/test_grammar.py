@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
 from llama_cpp_eagle3.engine import SAMPLERS, DraftSettings, Reasoning, Sampling, Sequence
 from llama_cpp_eagle3.models import bundled_pair
 
@@ -79,6 +82,23 @@ def test_ambiguous_grammar_ends_its_own_text(llm: Eagle3Llama) -> None:
     assert "too ambiguous" in str(sequence.result.error)
     assert time.process_time() - start < 20.0
     assert run(llm, greedy('root ::= "a"+'), 5).result.finish_reason == "length"
+
+
+def test_looking_ahead_gives_up_by_work(llm: Eagle3Llama) -> None:
+    """Not by time: a busy machine drafts the same tokens."""
+    vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
+    assert vocab is not None
+    a, b = llm.tokenize(b"a", add_bos=False), llm.tokenize(b"b", add_bos=False)
+    given_up = []
+    for _ in range(3):
+        sampler = grammar_sampler(vocab, rules(60, '"a" NEXT "x" | "a" NEXT "y"'))
+        lookahead = GrammarLookahead(sampler, redraws=False)
+        allows_b = [lookahead.allowed(a * n, b)[0] for n in range(20)]
+        given_up.append(allows_b.index(True))
+        assert all(allows_b[given_up[-1] :])
+        lib.llama_sampler_free(ctypes.cast(sampler, lib.llama_sampler_p_ctypes))
+    assert given_up == given_up[:1] * 3
+    assert 2 < given_up[0] < 19
 
 
 @pytest.mark.parametrize("samplers", [None, SAMPLERS])
