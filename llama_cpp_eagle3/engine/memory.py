@@ -30,6 +30,8 @@ class Memory:
     ):
         """log: called with lines for the user."""
         self.target, self.drafter, self.tap = target, drafter, tap
+        self.drafter_name = _name_of(drafter)
+        """The source that the drafter is, as in `draft_sources`; empty without one."""
         self._can_replay = target.rollback_kind == "checkpoint"
         self._n_heads = 1
         self._log = log
@@ -38,13 +40,8 @@ class Memory:
 
     def set_drafter(self, drafter: Drafter | None) -> None:
         """Use another draft; call `draft_from` for each slot next."""
-        self.drafter = drafter
+        self.drafter, self.drafter_name = drafter, _name_of(drafter)
         self._n_heads += 1
-
-    @property
-    def drafter_name(self) -> str:
-        """The source that the drafter is, as in `draft_sources`: its class without "Drafter"; empty without one."""
-        return "" if self.drafter is None else type(self.drafter).__name__.removesuffix("Drafter").lower()
 
     def draft_from(self, seq_id: int, n_past: int) -> None:
         """Have the draft continue at a position, without what lies before."""
@@ -218,3 +215,7 @@ def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
     image would have to be encoded again.
     """
     return 0 < n <= len(tokens) and tokens[n - 1] < 0
+
+
+def _name_of(drafter: Drafter | None) -> str:
+    return "" if drafter is None else type(drafter).__name__.removesuffix("Drafter").lower()
