@@ -36,6 +36,7 @@ from llama_cpp_eagle3.bench.runs import Peer, load
 from llama_cpp_eagle3.bench.server import Server
 
 N_PROMPT = 32
+SIDES = ["auto", "chain", "llama-server", "useless"]
 SMALL = Shape(12, 512, 1024, 8, 4, 32000, 1024, 8000)
 KINDS = {
     "simple": "A small model as the drafter",
@@ -135,7 +136,7 @@ def main() -> None:
     p.add_argument("kind", choices=KINDS)
     p.add_argument("--n-max", type=int, nargs="+", default=[2, 4], help="of llama-server, and of our fixed chains")
     p.add_argument("--sequences", type=int, default=1, help="so many at once; more than one without llama-server")
-    p.add_argument("--sides", nargs="+", help="only those whose names begin so")
+    p.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="beside plain decoding")
     args = p.parse_args()
     n_seq = args.sequences
     files = files_of(args.kind, planning.cache_dir() / "inflated")
@@ -149,7 +150,7 @@ def main() -> None:
 
         plain = loaded(files.target, None, ())
         ours = loaded(files.target, files.draft, (files.source,))
-        poor = loaded(files.poor_target, files.poor_draft, (files.source,))
+        poor = loaded(files.poor_target, files.poor_draft, (files.source,)) if "useless" in args.sides else plain
         prompts = [plain.tokenize(text.encode())[:N_PROMPT] for text in common.prompts(args)]
         if n_seq > 1:
             prompts = (prompts * n_seq)[:n_seq]
@@ -157,13 +158,14 @@ def main() -> None:
         sides = {"plain": drafting(plain, prompts, n, "auto"), "auto": drafting(ours, prompts, n, "auto", n_auto)}
         for n_max in args.n_max if n_seq == 1 else ():
             sides[f"chain {n_max}"] = drafting(ours, prompts, n, "chain", n_max)
-            tools, draft = peer.get_tools(args.tools), str(files.draft or files.target)
-            other = Peer(tools, None, str(files.target), draft, args.threads, n_ctx=args.ctx_size)
-            server = stack.enter_context(Server(other, n_max))
-            sides[f"llama-server {n_max}"] = lambda server=server: server.run_many(prompts, n, server.process_time)
+            if "llama-server" in args.sides:
+                tools, draft = peer.get_tools(args.tools), str(files.draft or files.target)
+                other = Peer(tools, None, str(files.target), draft, args.threads, n_ctx=args.ctx_size)
+                server = stack.enter_context(Server(other, n_max))
+                sides[f"llama-server {n_max}"] = lambda server=server: server.run_many(prompts, n, server.process_time)
         sides["auto, useless"] = drafting(poor, prompts, n, "auto")
-        if args.sides:
-            sides = {name: side for name, side in sides.items() if name.startswith(("plain", *args.sides))}
+        names = {"auto, useless": "useless", "auto": "auto"}
+        sides = {k: v for k, v in sides.items() if k == "plain" or names.get(k, k.split()[0]) in args.sides}
         found = take_turns(sides, args.runs, f"{args.kind}, {n_seq} sequences")
     text = (
         f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted'], rows_of(found))}\n\n"
