@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 #include "kernels/instruction_sets.h"
 #include "kernels/k_quads_avx2.h"
+#include "kernels/k_quants_avx512.h"
 #include "kernels/q8_K_avx2.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ AVX2 void quantize(const float * x, int64_t k, uint8_t * row) {
     }
 }
 
-AVX2 inline __m256i for_all(const void * eight_bytes) {
+AVX2_INLINE __m256i for_all(const void * eight_bytes) {
     int64_t x;
     std::memcpy(&x, eight_bytes, sizeof(x));
     return _mm256_set1_epi64x(x);
@@ -55,7 +56,7 @@ constexpr bool adds_four = Isa::has_vnni && Quad::SUB / 8 * 4 * Quad::Q_MAX * 12
 
 // scale number `i` of each channel in all four places, or in the first and third
 template <class Isa, class Quad>
-AVX2 inline __m256i spread(__m256i scales, int i) {
+AVX2_INLINE __m256i spread(__m256i scales, int i) {
     const char    a = adds_four<Isa, Quad> ? -128 : 0, b = adds_four<Isa, Quad> ? -128 : 1; // -128: a zero
     const __m256i first = _mm256_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8, //
                                            0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
@@ -64,7 +65,7 @@ AVX2 inline __m256i spread(__m256i scales, int i) {
 
 // Products of 64 inputs of a quad and a row: two sums for each channel.
 template <class Isa, class Quad>
-AVX2 inline __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
+AVX2_INLINE __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
     constexpr int n = Quad::SUB / 8;
     static_assert(n * 2 * Quad::Q_MAX * 127 < 1 << 15, "");
 
@@ -186,6 +187,24 @@ void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, in
     }
 }
 
+template <class Isa, class Format>
+constexpr auto compute_of() {
+    if constexpr (Isa::is_wide) {
+        return avx512::compute<block_q8<Format::SUB>, Format>;
+    } else {
+        return compute<Isa, Format>;
+    }
+}
+
+template <class Isa>
+constexpr auto compute_q4_Kx8_of() {
+    if constexpr (Isa::is_wide) {
+        return avx512::compute_q4_Kx8<block_q8<q4_K::SUB>>;
+    } else {
+        return compute_q4_Kx8<Isa>;
+    }
+}
+
 template <class Format>
 std::vector<kernel> mapped(const std::string & name, ggml_type type) {
     return avx2::by_instruction_sets([&](auto isa) {
@@ -198,7 +217,7 @@ std::vector<kernel> mapped(const std::string & name, ggml_type type) {
                        Isa::is_supported,
                        row_size<Format::SUB>,
                        quantize<Format::SUB>,
-                       compute<Isa, Format> };
+                       compute_of<Isa, Format>() };
     });
 }
 
@@ -206,7 +225,7 @@ std::vector<kernel> repacked_q4_K(const std::string & name) {
     return avx2::by_instruction_sets([&](auto isa) {
         using Isa = decltype(isa);
         return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK_K, Isa::is_supported,
-                       row_size<32>,           quantize<32>,   compute_q4_Kx8<Isa> };
+                       row_size<32>,           quantize<32>,   compute_q4_Kx8_of<Isa>() };
     });
 }
 

@@ -1,5 +1,5 @@
 // Q4_1: a scale and a minimum, then 32 values below 16.
-#include "kernels/blocks_avx2.h"
+#include "kernels/blocks.h"
 #include "kernels/legacy_avx2.h"
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
 // Q8_0: a scale, then 32 int8 values.
-#include "kernels/blocks_avx2.h"
+#include "kernels/blocks.h"
 #include "kernels/legacy_avx2.h"
 
 #if defined(__x86_64__)
