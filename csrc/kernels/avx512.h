@@ -6,12 +6,12 @@
 
 // as AVX2 is named function by function (avx2.h)
 #define EAGLE3_AVX512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
-#define AVX512        __attribute__((target(EAGLE3_AVX512)))
+#define AVX512 __attribute__((target(EAGLE3_AVX512)))
 #define AVX512_INLINE __attribute__((target(EAGLE3_AVX512), always_inline)) inline
 
 // without VNNI, for products of floats
 #define EAGLE3_AVX512_FLOATS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
-#define AVX512_FLOATS        __attribute__((target(EAGLE3_AVX512_FLOATS)))
+#define AVX512_FLOATS __attribute__((target(EAGLE3_AVX512_FLOATS)))
 #define AVX512_FLOATS_INLINE __attribute__((target(EAGLE3_AVX512_FLOATS), always_inline)) inline
 
 namespace eagle3::kernels::avx512 {

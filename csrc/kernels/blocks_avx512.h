@@ -43,8 +43,8 @@ AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int6
     const __m512i   mask     = _mm512_set1_epi8(15);
     for (int octet = 0; octet < 2; ++octet) {
         for (int i = 0; i < 2; ++i) { // bytes 64 i + 8 c are inputs 8 i and 16 + 8 i of channel c
-            const __m512i both = _mm512_xor_si512(load512(blocks[octet] + format::values_at + 64 * i),
-                                                  _mm512_set1_epi8(static_cast<char>(format::flip)));
+            const __m512i both     = _mm512_xor_si512(load512(blocks[octet] + format::values_at + 64 * i),
+                                                      _mm512_set1_epi8(static_cast<char>(format::flip)));
             w.q[4 * octet + i]     = _mm512_and_si512(both, mask);
             w.q[4 * octet + 2 + i] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
         }
@@ -126,9 +126,9 @@ AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const u
         for (int64_t r = 0; r < n_rows; ++r) {
             const uint8_t * row  = rows + r * row_bytes;
             const uint8_t * kept = q8_sums(row, k) + 4 * b;
-            const __m512i   q = dot<format>(w, row + QK * b, row_sums::has_offset ? read<int32_t>(kept) : 0);
-            const __m512    d = _mm512_mul_ps(w.d, _mm512_set1_ps(q8_scales(row, k)[b]));
-            sums[r]           = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), d, sums[r]);
+            const __m512i   q    = dot<format>(w, row + QK * b, row_sums::has_offset ? read<int32_t>(kept) : 0);
+            const __m512    d    = _mm512_mul_ps(w.d, _mm512_set1_ps(q8_scales(row, k)[b]));
+            sums[r]              = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), d, sums[r]);
             if constexpr (row_sums::has_min) {
                 sums[r] = _mm512_fmadd_ps(w.m, _mm512_set1_ps(read<float>(kept)), sums[r]);
             }
@@ -153,7 +153,7 @@ AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t s
 template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
-    const size_t      stride = k / QK * format::block_bytes;
+    const size_t      stride   = k / QK * format::block_bytes;
     constexpr int64_t n_groups = format::octets ? 2 : 16, n_channels = format::octets ? 8 : 1;
     for (; first + n_groups <= last; first += n_groups) {
         const uint8_t * w = weights + first * n_channels * stride;

@@ -77,6 +77,12 @@ AVX2_INLINE __m256 load_d(const uint8_t * const * blocks, size_t at) {
     return scales_of_pairs(_mm_setr_epi32(d[0], d[1], d[2], d[3]));
 }
 
+// of repacked weights, where four lie together
+AVX2_INLINE __m256 load_d_dmin_of_quad(const uint8_t * d, const uint8_t * dmin) {
+    return scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(d)),
+                                              _mm_loadl_epi64(reinterpret_cast<const __m128i *>(dmin))));
+}
+
 // what a quad's block has beside its values; a value is scale * q - min, or scale * (q - 2^OFFSET_BITS)
 template <int SUB>
 struct quad_scales {
@@ -279,9 +285,7 @@ struct q4_Kx8_quad {
             s.scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[QUAD], by_channel));
             s.min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[QUAD], by_channel));
         }
-        const auto * d    = reinterpret_cast<const __m128i *>(w + D + 8 * QUAD);
-        const auto * dmin = reinterpret_cast<const __m128i *>(w + DMIN + 8 * QUAD);
-        s.d               = scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(d), _mm_loadl_epi64(dmin)));
+        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
     }
 
     template <int P>
@@ -295,6 +299,41 @@ struct q4_Kx8_quad {
     }
 
     // each of the two fetches its half of the next group
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
+
+    void advance() { w += SIZE; }
+};
+
+// One of the two quads of a block_q2_Kx8
+template <int QUAD>
+struct q2_Kx8_quad {
+    static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
+    enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 160, SIZE = 8 * q2_K::SIZE };
+
+    const uint8_t * w;
+
+    AVX2_INLINE void scales(quad_scales<SUB> & s) const {
+        for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
+            const auto *  a    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 8 * QUAD);
+            const auto *  b    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 16 + 8 * QUAD);
+            const __m128i both = _mm_unpacklo_epi16(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
+            s.scale[i]         = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
+            s.min[i]           = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
+        }
+        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
+    }
+
+    template <int P>
+    AVX2_INLINE void unpack(__m256i (&v)[8]) const {
+        for (int i = 0; i < 2; ++i) {
+            const __m256i q = avx2::load256(w + QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i) + 32 * QUAD);
+            v[i]            = low_bits(q, 0, 3);
+            v[i + 2]        = low_bits(q, 2, 3);
+            v[i + 4]        = low_bits(q, 4, 3);
+            v[i + 6]        = low_bits(q, 6, 3);
+        }
+    }
+
     void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
 
     void advance() { w += SIZE; }

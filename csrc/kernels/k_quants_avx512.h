@@ -25,84 +25,96 @@ struct octet_scales {
     __m512  d;
 };
 
+AVX512_INLINE __m512i low_bits(__m512i x, int shift, int mask) {
+    return _mm512_and_si512(_mm512_srli_epi16(x, shift), _mm512_set1_epi8(static_cast<char>(mask)));
+}
+
+template <class Low, class High, int SUB>
+AVX512_INLINE void join_scales(const Low & low_quad, const High & high_quad, octet_scales<SUB> & s) {
+    quad_scales<SUB> low, high;
+    low_quad.scales(low);
+    high_quad.scales(high);
+    for (int i = 0; i < s.N; ++i) {
+        s.scale[i] = join(low.scale[i], high.scale[i]);
+        s.min[i]   = join(low.min[i], high.min[i]);
+    }
+    s.d = join(low.d, high.d);
+}
+
 // Eight mapped channels: two quads
 template <class Format>
 struct mapped_octet {
     static constexpr int SUB = Format::SUB, OFFSET_BITS = Format::OFFSET_BITS, Q_MAX = Format::Q_MAX;
 
-    const uint8_t * w[8];
+    k_quads::mapped_quad<Format> low, high;
 
-    AVX512_INLINE void scales(octet_scales<SUB> & s) const {
-        quad_scales<SUB> low, high;
-        Format::scales(w, low);
-        Format::scales(w + 4, high);
-        for (int i = 0; i < s.N; ++i) {
-            s.scale[i] = join(low.scale[i], high.scale[i]);
-            s.min[i]   = join(low.min[i], high.min[i]);
-        }
-        s.d = join(low.d, high.d);
-    }
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(low, high, s); }
 
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
-        __m256i low[8], high[8];
-        Format::template unpack<P>(w, low);
-        Format::template unpack<P>(w + 4, high);
+        __m256i a[8], b[8];
+        low.template unpack<P>(a);
+        high.template unpack<P>(b);
         for (int i = 0; i < 8; ++i) {
-            v[i] = join(low[i], high[i]);
+            v[i] = join(a[i], b[i]);
         }
     }
 
     // the next octet's channels lie behind those of this one
     void prefetch_next(int64_t b, int64_t nb) const {
-        k_quads::prefetch(w[0] + (8 * nb + 7 * b) * Format::SIZE, 8 * Format::SIZE);
+        k_quads::prefetch(low.w[0] + (8 * nb + 7 * b) * Format::SIZE, 8 * Format::SIZE);
     }
 
     void advance() {
-        for (const uint8_t *& block : w) {
-            block += Format::SIZE;
-        }
+        low.advance();
+        high.advance();
     }
 };
 
-// a block_q4_Kx8
-struct q4_Kx8_octet {
-    using quad                = k_quads::q4_Kx8_quad<0>;
+// A block of eight repacked channels, whose two quads are Quad<0> and Quad<1>. A derived one unpacks both at once.
+template <template <int> class Quad>
+struct repacked_octet {
+    using quad               = Quad<0>;
     static constexpr int SUB = quad::SUB, OFFSET_BITS = quad::OFFSET_BITS, Q_MAX = quad::Q_MAX;
 
     const uint8_t * w;
 
-    AVX512_INLINE void scales(octet_scales<SUB> & s) const {
-        quad_scales<SUB> low, high;
-        k_quads::q4_Kx8_quad<0>{ w }.scales(low);
-        k_quads::q4_Kx8_quad<1>{ w }.scales(high);
-        for (int i = 0; i < s.N; ++i) {
-            s.scale[i] = join(low.scale[i], high.scale[i]);
-            s.min[i]   = join(low.min[i], high.min[i]);
-        }
-        s.d = join(low.d, high.d);
-    }
-
-    template <int P>
-    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
-        const __m512i mask = _mm512_set1_epi8(15);
-        for (int i = 0; i < 4; ++i) {
-            const __m512i q = load512(w + quad::QS + 256 * P + 64 * i);
-            v[i]            = _mm512_and_si512(q, mask);
-            v[i + 4]        = _mm512_and_si512(_mm512_srli_epi16(q, 4), mask);
-        }
-    }
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(Quad<0>{ w }, Quad<1>{ w }, s); }
 
     void prefetch_next(int64_t /*b*/, int64_t nb) const { k_quads::prefetch(w + nb * quad::SIZE, quad::SIZE); }
 
     void advance() { w += quad::SIZE; }
 };
 
+struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8_quad> {
+    template <int P>
+    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
+        for (int i = 0; i < 4; ++i) {
+            const __m512i q = load512(w + quad::QS + 256 * P + 64 * i);
+            v[i]            = low_bits(q, 0, 15);
+            v[i + 4]        = low_bits(q, 4, 15);
+        }
+    }
+};
+
+struct q2_Kx8_octet : repacked_octet<k_quads::q2_Kx8_quad> {
+    template <int P>
+    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
+        for (int i = 0; i < 2; ++i) {
+            const __m512i q = load512(w + quad::QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i));
+            v[i]            = low_bits(q, 0, 3);
+            v[i + 2]        = low_bits(q, 2, 3);
+            v[i + 4]        = low_bits(q, 4, 3);
+            v[i + 6]        = low_bits(q, 6, 3);
+        }
+    }
+};
+
 AVX512_INLINE __m512i for_all(const void * eight_bytes) {
     return _mm512_set1_epi64(avx2::read<int64_t>(eight_bytes));
 }
 
-// as adds_four of k_quants_avx2.cpp
+// as adds_four of k_quants.cpp
 template <class Octet>
 constexpr bool adds_four = Octet::SUB / 8 * 4 * Octet::Q_MAX * 127 < 1 << 15;
 
@@ -117,7 +129,7 @@ AVX512_INLINE __m512i spread(__m512i scales, int i) {
 
 // Products of 64 inputs of an octet and a row, added to two sums for each channel.
 template <class Octet>
-AVX512_INLINE __m512i dot(__m512i sum, const __m512i (&v)[8], const __m512i (&scale)[64 / Octet::SUB],
+AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m512i (&scale)[64 / Octet::SUB],
                           const int8_t * y) {
     constexpr int n = Octet::SUB / 8;
     for (int g = 0; g < 64 / Octet::SUB; ++g) {
@@ -222,18 +234,19 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     for (int64_t channel = first; channel < last; channel += 8) {
         mapped_octet<Format> w;
         for (int64_t i = 0; i < 8; ++i) { // what the last octet lacks is the last channel again
-            w.w[i] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
+            (i < 4 ? w.low : w.high).w[i % 4] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
         }
         compute_octet<Block>(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 8));
     }
 }
 
-template <class Block>
-void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
-                    int64_t last, float * out, int64_t ldo) {
+template <class Block, class Octet>
+void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                      int64_t last, float * out, int64_t ldo) {
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
-        const q4_Kx8_octet w{ weights + group * nb * q4_Kx8_octet::quad::SIZE };
+        Octet w;
+        w.w = weights + group * nb * Octet::quad::SIZE;
         compute_octet<Block>(w, nb, rows, n_rows, out + 8 * group, ldo, 8);
     }
 }

@@ -1,7 +1,7 @@
 // Q4_0: a scale, then 32 values below 16 that stand for 8 less; as the file has it, and repacked (block_q4_0x8 of
 // ggml/src/ggml-cpu/repack.cpp, where all values' highest bits are flipped).
 #include "kernels/blocks.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 

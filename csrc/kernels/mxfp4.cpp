@@ -1,7 +1,7 @@
 // MXFP4: an exponent, then 32 floats of four bits; as the file has it, and repacked (block_mxfp4x8 of
 // ggml/src/ggml-cpu/repack.cpp).
 #include "kernels/blocks.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 

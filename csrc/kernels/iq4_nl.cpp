@@ -1,7 +1,7 @@
 // IQ4_NL: a scale, then 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
 // ggml/src/ggml-cpu/repack.cpp). IQ4_XS: 256 values of that table, with a scale, and one of six bits for each 32.
 #include "kernels/blocks.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/formats.h"
 #include "kernels/q8_K_avx2.h"
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
 // Products of K-quants: the loops that all formats share.
-#include "kernels/k_quants_avx2.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 #include "kernels/instruction_sets.h"
@@ -176,14 +176,14 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     }
 }
 
-template <class Isa>
-void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
-                    int64_t last, float * out, int64_t ldo) {
+template <class Isa, template <int> class Quad>
+void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                      int64_t last, float * out, int64_t ldo) {
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
-        const uint8_t * w = weights + group * nb * q4_Kx8_quad<0>::SIZE;
-        compute_quad<Isa>(q4_Kx8_quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
-        compute_quad<Isa>(q4_Kx8_quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
+        const uint8_t * w = weights + group * nb * Quad<0>::SIZE;
+        compute_quad<Isa>(Quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
+        compute_quad<Isa>(Quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
     }
 }
 
@@ -196,12 +196,12 @@ constexpr auto compute_of() {
     }
 }
 
-template <class Isa>
-constexpr auto compute_q4_Kx8_of() {
+template <class Isa, class Octet, template <int> class Quad>
+constexpr auto compute_repacked_of() {
     if constexpr (Isa::is_wide) {
-        return avx512::compute_q4_Kx8<block_q8<q4_K::SUB>>;
+        return avx512::compute_repacked<block_q8<Octet::SUB>, Octet>;
     } else {
-        return compute_q4_Kx8<Isa>;
+        return compute_repacked<Isa, Quad>;
     }
 }
 
@@ -221,17 +221,26 @@ std::vector<kernel> mapped(const std::string & name, ggml_type type) {
     });
 }
 
-std::vector<kernel> repacked_q4_K(const std::string & name) {
+template <class Octet, template <int> class Quad>
+std::vector<kernel> repacked(const std::string & name, ggml_type type) {
     return avx2::by_instruction_sets([&](auto isa) {
         using Isa = decltype(isa);
-        return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK_K, Isa::is_supported,
-                       row_size<32>,           quantize<32>,   compute_q4_Kx8_of<Isa>() };
+        return kernel{ name + "/" + Isa::name,
+                       type,
+                       layout::repacked,
+                       8,
+                       QK_K,
+                       Isa::is_supported,
+                       row_size<Octet::SUB>,
+                       quantize<Octet::SUB>,
+                       compute_repacked_of<Isa, Octet, Quad>() };
     });
 }
 
 } // namespace
 
-const std::vector<kernel> q4_Kx8_kernels = repacked_q4_K("q4_Kx8");
+const std::vector<kernel> q2_Kx8_kernels = repacked<avx512::q2_Kx8_octet, q2_Kx8_quad>("q2_Kx8", GGML_TYPE_Q2_K);
+const std::vector<kernel> q4_Kx8_kernels = repacked<avx512::q4_Kx8_octet, q4_Kx8_quad>("q4_Kx8", GGML_TYPE_Q4_K);
 const std::vector<kernel> q2_K_kernels   = mapped<q2_K>("q2_K", GGML_TYPE_Q2_K);
 const std::vector<kernel> q3_K_kernels   = mapped<q3_K>("q3_K", GGML_TYPE_Q3_K);
 const std::vector<kernel> q4_K_kernels   = mapped<q4_K>("q4_K", GGML_TYPE_Q4_K);

@@ -1,7 +1,7 @@
 // F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time.
 #include "kernels/avx2.h"
-#include "kernels/f16_avx512.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/float_weights_avx512.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 
