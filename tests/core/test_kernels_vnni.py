@@ -1,4 +1,4 @@
-"""What is compiled for VNNI and AVX-512, wherever the tests run: the right instructions, and in their functions alone."""
+"""VNNI and AVX-512 as they are compiled, wherever the tests run: the right instructions, in their functions alone."""
 
 from __future__ import annotations
 
