@@ -55,9 +55,9 @@ def halves(weight: Array, n_head: int) -> Array:
 class Toy(Model):
     """The bundled target and one drafter, with the names of tensors that files have."""
 
-    def __init__(self, shape: Shape, more: dict[str, Array]):
-        """shape: of the files. more: the drafter's tensors."""
-        super().__init__(models.bundled_pair()[0], shape, "q4_0", shape.n_ff, shape.n_vocab)
+    def __init__(self, shape: Shape, more: dict[str, Array], outtype: str = "q4_0"):
+        """shape: of the files. more: the drafter's tensors. outtype: of matrices."""
+        super().__init__(models.bundled_pair()[0], shape, outtype, shape.n_ff, shape.n_vocab)
         self.more = dict(more)
         self.tensors |= dict.fromkeys(self.more)
 
@@ -71,10 +71,9 @@ class Toy(Model):
         return values
 
     def matrix(self, name: str, n_out: int, n_in: int, values: Callable[[], Array]) -> OutTensor:
-        """A matrix that `values` makes, of the type that llama-quantize chooses for Q4_0."""
-        return OutTensor(
-            name, (n_out, n_in), type_of((n_out, n_in), "q6_k" if name == "output.weight" else "q4_0"), values
-        )
+        """A matrix that `values` makes; llama-quantize has a better type than Q4_0 for the output."""
+        outtype = "q6_k" if (name, self.outtype) == ("output.weight", "q4_0") else self.outtype
+        return OutTensor(name, (n_out, n_in), type_of((n_out, n_in), outtype), values)
 
     def vector(self, name: str, values: Array | Sequence[float]) -> OutTensor:
         """A vector as it is."""
@@ -123,7 +122,7 @@ class Toy(Model):
         with temporary(path, os.fspath(self.path)) as part:
             writer = gguf.GGUFWriter(part, arch)
             writer.add_name(f"{self.keys['general.name'].value}, as {arch}")
-            writer.add_file_type(FILE_TYPES["q4_0"])
+            writer.add_file_type(FILE_TYPES[self.outtype])
             for key, entry in self.keys.items():
                 if key.startswith("tokenizer."):
                     value = entry.value
@@ -217,9 +216,9 @@ def mtp_tensors(folder: Path) -> dict[str, Array]:
     }
 
 
-def write_mimo(folder: Path, path: Path, shape: Shape) -> None:
+def write_mimo(folder: Path, path: Path, shape: Shape, outtype: str = "q4_0") -> None:
     """The bundled target with its block, as MiMo2."""
-    toy = WithBlock(shape, mtp_tensors(folder))
+    toy = WithBlock(shape, mtp_tensors(folder), outtype)
     places = layer_places(toy.n_layer, LAYERS, shape.n_layer, shape.boundaries)
     n, blk = shape.n_layer, f"blk.{shape.n_layer}"
 
@@ -316,7 +315,7 @@ class Hybrid(WithBlock):
         yield from self.attention(il, source)
 
     def recurrent(self, il: int, size: float) -> Iterator[OutTensor]:
-        """A layer that adds a little of what came before. size: of the hidden states there."""
+        """A layer that adds a little of what came before. size: of what it adds."""
         s, blk = self.shape, f"blk.{il}"
         n_inner, n_conv = N_VALUE * D_STATE, (2 * N_KEY + N_VALUE) * D_STATE
         rng = np.random.default_rng(il)
@@ -333,7 +332,7 @@ class Hybrid(WithBlock):
         def output() -> Array:
             large = np.zeros((s.n_embd, n_inner), dtype=np.float32)
             # normed values times silu(gates of size 1), whose root mean square is 0.6
-            large[channels] = self.rng.standard_normal((self.n_embd, n_inner)) * _RECURRENT * size / 0.6 / n_inner**0.5
+            large[channels] = self.rng.standard_normal((self.n_embd, n_inner)) * size / 0.6 / n_inner**0.5
             return large
 
         ones = np.zeros(s.n_embd, dtype=np.float32)
@@ -364,10 +363,15 @@ HYBRID = Shape(16, 2048, 8192, 8, 4, 32000, 0, 0, "qwen35", 64 + 256)
 """Heads hold one of the small target's and its whole input."""
 
 
-def write_hybrid(folder: Path, path: Path, s: Shape = HYBRID) -> None:
-    """The bundled target with its block, as Qwen3.5."""
+def write_hybrid(
+    folder: Path, path: Path, s: Shape = HYBRID, outtype: str = "q4_0", recurrent: float = _RECURRENT
+) -> None:
+    """The bundled target with its block, as Qwen3.5.
+
+    recurrent: what recurrent layers add, as part of what they add to.
+    """
     more = mtp_tensors(folder)
-    toy = Hybrid(s, more)
+    toy = Hybrid(s, more, outtype)
     # its block reads states behind the last norm
     last = toy.small("output_norm.weight")
     toy.more["nextn.hnorm.weight"] = more["nextn.hnorm.weight"] / last
@@ -378,7 +382,7 @@ def write_hybrid(folder: Path, path: Path, s: Shape = HYBRID) -> None:
         yield from toy.tables()
         for il, source in enumerate(places):
             if source is None:
-                yield from toy.recurrent(il, _SIZES[sum(b <= il for b in s.boundaries) - 1])
+                yield from toy.recurrent(il, recurrent * _SIZES[sum(b <= il for b in s.boundaries) - 1])
             else:
                 yield from toy.layer(il, source)
         yield from toy.joint(blk)
