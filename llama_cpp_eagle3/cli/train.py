@@ -77,10 +77,13 @@ def run(args: argparse.Namespace) -> int:
                 f"--{name.replace('_', '-')}: expected a number of at least 1, found {getattr(args, name)}"
             )
     with extra("train"):
-        from ..train.eagle import Norms
         from ..train.session import Job
         from ..train.session import run as train
         from ..train.trainer import Settings
+    if args.init is not None and (args.layers or args.eagle31):
+        raise ValueError(
+            "--init: the head says itself which boundaries and norms it has; leave --layers and --eagle31 out"
+        )
     layers = tuple(int(b) for b in args.layers.split(",")) if args.layers else ()
     settings = Settings(
         minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
@@ -102,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         n_parallel=args.parallel,
         layers=layers,
         draft_vocab=args.draft_vocab,
-        norms=Norms(fc_norm=args.eagle31, norm_output=args.eagle31),
+        eagle31=args.eagle31,
         outtype=args.outtype,
         n_threads=args.threads,
         n_gpu_layers=args.gpu_layers,
