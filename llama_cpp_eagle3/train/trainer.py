@@ -76,6 +76,19 @@ def _default_device(local_rank: int) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def check_device(name: str) -> None:
+    """Say no to a device that torch does not have.
+
+    Raises:
+        ValueError: it is none, or is not there.
+    """
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as e:
+        why = str(e).partition("\n")[0]
+        raise ValueError(f"--device: torch has no '{name}' here (cpu, cuda, cuda:1, mps, ...): {why}") from None
+
+
 def native_bf16(device: str) -> bool:
     """Whether a device multiplies bf16 itself, and not by way of f32."""
     if device.startswith("cuda"):
