@@ -7,6 +7,7 @@ from typing import Literal
 from .._core import read_arch, read_target
 from ..engine import NGRAM
 from ..errors import ModelFileError
+from .assistant import GemmaAssistant
 from .dflash import BlockDrafter
 from .eagle3 import Eagle3Head
 from .kind import DrafterFile, LoadedTarget
@@ -15,7 +16,7 @@ from .simple import SmallModel
 
 __all__ = ["KINDS", "NGRAM", "DraftSource", "DrafterFile", "LoadedTarget", "MtpBlock", "kind_of", "kind_of_source"]
 
-KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, SmallModel)
+KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, GemmaAssistant, SmallModel)
 """A new drafter is a class, a line here, and its name in `DraftSource`."""
 
 DraftSource = Literal["eagle3", "mtp", "simple", "dflash", "ngram"]

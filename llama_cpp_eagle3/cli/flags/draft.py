@@ -32,8 +32,8 @@ HEAD = (
     flag(
         "-md --model-draft --spec-draft-model",
         "FNAME",
-        "EAGLE-3 head, block drafter (dflash), a small model of the same vocabulary, or a block for multi-token "
-        "prediction: a GGUF file (default: none)",
+        "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a block for "
+        "multi-token prediction: a GGUF file (default: none)",
         env="LLAMA_ARG_SPEC_DRAFT_MODEL",
         dest="model_draft",
     ),
