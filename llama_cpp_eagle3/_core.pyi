@@ -771,8 +771,8 @@ class MtpDrafter(Drafter):
 
     `ctx` is the address of that context, which is freed with the drafter, also if this raises; so is `model`, which a
     block in a file of its own has, and `further`, the contexts of chained blocks behind the first one. Each of the
-    `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees. `n_outputs_max` is
-    the context's.
+    `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees.
+    `n_outputs_max` is the context's.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DrafterKind = type[DrafterFile]
 
 MODES = ("auto", "chain", "tree")
-SOURCES = (*dict.fromkeys(kind.source for kind in KINDS), NGRAM)
+SOURCES = (*(kind.source for kind in KINDS), NGRAM)
 _N_LEAVES_AUTO = 8
 _N_MAX_TEXT = 32
 _N_CTX_MAX = 2**31 - 1

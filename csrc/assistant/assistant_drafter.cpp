@@ -120,10 +120,10 @@ int32_t assistant_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_pa
 }
 
 std::vector<uint8_t> assistant_drafter::state_get(llama_seq_id seq_id) {
-    const last_row &   last    = last_of(seq_id);
-    const size_t       n_bytes = last.row.size() * sizeof(float);
-    const state_header header  = { state_magic,  last.n_past, last.row.empty() ? 0U : 1U, n_embd_tgt_,
-                                   fingerprint_, sizeof(state_header) + n_bytes };
+    const last_row &     last    = last_of(seq_id);
+    const size_t         n_bytes = last.row.size() * sizeof(float);
+    const state_header   header  = { state_magic, last.n_past,  last.row.empty() ? 0U : 1U,
+                                     n_embd_tgt_, fingerprint_, sizeof(state_header) + n_bytes };
     std::vector<uint8_t> state(header.size);
     memcpy(state.data(), &header, sizeof(header));
     std::copy_n(reinterpret_cast<const uint8_t *>(last.row.data()), n_bytes, state.data() + sizeof(header));

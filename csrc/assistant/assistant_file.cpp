@@ -60,14 +60,14 @@ assistant_file read_assistant(const gguf_file & file) {
         throw model_file_error(format("'%s': expected an assistant (general.architecture %s), found '%s'",
                                       file.path().c_str(), arch_name, arch.c_str()));
     }
-    assistant_file   res;
+    assistant_file    res;
     constexpr int64_t n_max = 1 << 28;
-    res.path               = file.path();
-    res.n_embd             = require_size(file, arch + ".embedding_length", n_max);
-    res.n_embd_tgt         = require_size(file, arch + ".embedding_length_out", n_max);
-    res.n_layer            = require_size(file, arch + ".block_count", n_layer_max);
-    res.n_vocab            = static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));
-    const int64_t n_nextn  = file.get_int(arch + ".nextn_predict_layers").value_or(0);
+    res.path                = file.path();
+    res.n_embd              = require_size(file, arch + ".embedding_length", n_max);
+    res.n_embd_tgt          = require_size(file, arch + ".embedding_length_out", n_max);
+    res.n_layer             = require_size(file, arch + ".block_count", n_layer_max);
+    res.n_vocab             = static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));
+    const int64_t n_nextn   = file.get_int(arch + ".nextn_predict_layers").value_or(0);
     if (n_nextn != res.n_layer) {
         throw model_file_error(format("'%s': key '%s.nextn_predict_layers': expected the %d layers that there are "
                                       "(block_count), found %lld",
@@ -90,7 +90,9 @@ std::string find_kv_difference(const gguf_file & target, const gguf_file & assis
             return format("it reads layer %d of the target, which has %d", il_tgt, n_layer_tgt);
         }
         const layer_kv tgt    = kv_of(target, arch_name_tgt, il_tgt);
-        const auto     window = [](const layer_kv & kv) { return kv.has_window ? "a window" : "no window"; };
+        const auto     window = [](const layer_kv & kv) {
+            return kv.has_window ? "a window" : "no window";
+        };
         if (own.has_window != tgt.has_window || own.n_head != tgt.n_head || own.head_size != tgt.head_size) {
             return format("its layer %d reads the K/V of the target's layer %d: expected %lld heads of %lld values and "
                           "%s, found %lld of %lld and %s",

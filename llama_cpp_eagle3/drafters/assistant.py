@@ -14,9 +14,9 @@ from .kind import DrafterFile, LoadedTarget
 
 
 class GemmaAssistant(DrafterFile):
-    """What llama.cpp calls draft-mtp too: it reads the target's rows as a block does, and the target's K/V."""
+    """It reads the target's rows as a block does, and the target's K/V. llama.cpp calls it draft-mtp too."""
 
-    source = "mtp"
+    source = "assistant"
     spec_types = ("draft-mtp",)
     title = "Gemma 4 assistant"
     archs = ("gemma4-assistant",)

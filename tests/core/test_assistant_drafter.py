@@ -19,7 +19,7 @@ TOLERANCE = 5e-3
 """Of logits, whose size is some 1 to 4. They are equal bit for bit where a sequence is alone and the target's rows are
 equal: else sums are in another order, and ggml's table for GELU has steps."""
 GROWTH = 100.0
-"""What they may differ by where the target's rows do, because a pass had another shape: random layers make more of it."""
+"""Times the difference of the target's rows, where a pass had another shape: random layers make more of it."""
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_a_small_model_drafts(folder: Path, path: Path, options: dict) -> None:
                 is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
             accepted, drafted = llm.stats.accepted, llm.stats.drafted
             if is_right:
-                assert accepted > (0.8 if llm.draft == "chain" or llm.target.n_leaves_max == 1 else 0.4) * drafted > 0
+                assert accepted > (0.8 if llm.draft == "chain" or llm.target.n_leaves_max == 1 else 0.3) * drafted > 0
             else:
                 assert accepted < 0.5 * drafted
 

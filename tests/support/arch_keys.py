@@ -334,8 +334,18 @@ _HC: Keys = {
 STREAMS: dict[str, Arch] = {
     # llama.cpp has the K/V of layer 20 and all behind it read from layers 18 and 19
     "gemma3n": Arch({"block_count": 22, "attention.sliding_window_pattern": 5}),
-    "glm5-next": Arch(_MOE | _MLA | _HC | {"attention.head_count_kv": [0, 1, 0]}),
-    "hy_v4": Arch(_MOE | _MLA | _HC),
+    "glm5-next": Arch(
+        _MOE
+        | _MLA
+        | _HC
+        | {
+            "attention.head_count_kv": [0, 1, 0],
+            "attention.key_length": 32,  # nothing is rotated
+            "attention.key_length_mla": 16,
+            "rope.dimension_count": 0,
+        }
+    ),
+    "hy_v4": Arch(_MOE | _MLA | _HC | {"attention.indexer.types": [1, 0, 1]}),
     "qwen4exp": Arch(_MOE | _DELTA | _HC),
 }
 

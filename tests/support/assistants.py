@@ -21,7 +21,7 @@ ROW = "gemma4-assistant"
 
 
 def write_assistant(folder: Path) -> Path:
-    """Write a random assistant, if it is not there yet. llama.cpp has no room to name its tensors, which has no layers."""
+    """Write a random assistant, if it is not there yet. To name its tensors llama.cpp has no room: it has no layers."""
     path = folder / f"{ROW}.gguf"
     if path.exists():
         return path

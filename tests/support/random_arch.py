@@ -81,7 +81,7 @@ class _Tensor(ctypes.Structure):
 
 
 def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Random numbers of a tensor's size, the same each time. shape: of four numbers, rows of a matrix before columns."""
+    """Random numbers for a tensor, the same each time. shape: of four numbers, rows of a matrix before columns."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     # matrices make what they multiply a little larger, so that everything shows in the logits
     std = 1.5 / np.sqrt(shape[3]) if shape[2] > 1 else 0.1
