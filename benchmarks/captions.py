@@ -18,7 +18,6 @@ import struct
 import sys
 import time
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -195,13 +194,7 @@ def config() -> Any:
     """Of the target."""
     from llama_cpp_eagle3.train.model import Config
 
-    @dataclass(frozen=True)
-    class Small(Config):
-        @property
-        def boundaries(self) -> tuple[int, int, int]:
-            return 1, 3, 5
-
-    return Small(n_vocab=len(VOCAB), n_ctx=128, n_embd=128, n_layer=6, n_head=4, n_head_kv=2, n_ff=256)
+    return Config(n_vocab=len(VOCAB), n_ctx=128, n_embd=128, n_layer=6, n_head=4, n_head_kv=2, n_ff=256)
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -234,11 +227,11 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
     from llama_cpp_eagle3.convert import convert as convert_head
     from llama_cpp_eagle3.train import build, checkpoint, rows, trainer
     from llama_cpp_eagle3.train.data import Text
-    from llama_cpp_eagle3.train.eagle import Norms
 
     torch.manual_seed(2)
     torch.set_num_threads(1)
-    cfg, target, folder = config(), work / "captions.gguf", work / "head"
+    target, folder = work / "captions.gguf", work / "head"
+    cfg = build.target_config(target, 128, (1, 3, 5))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     # the last boundary, normed, against the embedding, which is tied, is what the target says
@@ -247,7 +240,7 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
     assert norm is not None
     rng = np.random.default_rng(2)
     texts = []
-    with load(work, None, draft_target_layers=[*cfg.boundaries, cfg.n_layer]) as llm:
+    with load(work, None, draft_target_layers=[*cfg.boundaries, cfg.n_layer_tgt]) as llm:
         for i in range(n_pictures):
             pixels, caption = picture(rng)
             prompt = llm.projector.prompt(f"<s>{llm.projector.marker}{QUESTION}{caption}</s>", [png(pixels)])
@@ -266,7 +259,7 @@ def train_head(work: Path, n_pictures: int, minutes: float) -> None:
             rows.Sample(i, 1, 0.0, ids, rows.half(states[:, :-1]), *top).save(rows.cache_path(folder, i))
             texts.append(Text(i, tokens, 1, 0.0, "file"))
     n_steps = 6
-    head = build.fresh_head(target, cfg, torch.arange(cfg.n_vocab), 256, n_steps, Norms())
+    head = build.fresh_head(target, cfg, torch.arange(cfg.n_vocab), n_steps)
     settings = trainer.Settings(minutes=minutes, lr=2e-3, batch=16, ttt_steps=n_steps, seed=2)
     trained = trainer.Trainer(head, rows.Source(None, folder), texts, folder, settings)
     trained.run()

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
 from llama_cpp_eagle3.train.eagle import Head
-from llama_cpp_eagle3.train.model import Config
+from llama_cpp_eagle3.train.head_config import HeadConfig, Rotation
 from llama_cpp_eagle3.train.rows import cache_bytes
 
 
@@ -38,12 +38,15 @@ class Texts:
 def make_head(shape: Shape, n_draft: int, n_steps: int, n_ctx: int) -> Head:
     """A head of that shape, on no device."""
     n = shape.n_layer
-    cfg = Config(
-        shape.n_vocab, n_ctx, shape.n_embd, n, shape.n_head, shape.n_head_kv, shape.n_ff, 1e-6, 1e4, (2, n // 2, n - 3)
-    )
+    n_embd_head = shape.n_embd // shape.n_head
+    cfg = HeadConfig(
+        n_vocab=shape.n_vocab, n_layer_tgt=n, n_embd_tgt=shape.n_embd, n_ctx=n_ctx, n_embd=shape.n_embd,
+        n_head=shape.n_head, n_head_kv=shape.n_head_kv, n_embd_head=n_embd_head, n_ff=shape.n_ff,
+        boundaries=(2, n // 2, n - 3), rotation=Rotation(n_embd_head),
+    )  # fmt: skip
     with torch.device("meta"):
         embedding = torch.empty(shape.n_vocab, shape.n_embd)
-        return Head(cfg, embedding, torch.arange(n_draft), shape.n_ff, n_steps)
+        return Head(cfg, embedding, torch.arange(n_draft), n_steps)
 
 
 def flops_of_text(head: Head, texts: Texts, n_steps: int, n_anchors: int) -> int:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from llama_cpp_eagle3 import _core
+
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "sanitize"
 
@@ -65,7 +67,8 @@ def build() -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     command += ["--no-build-isolation", "--no-deps", "--target", str(site), str(ROOT)]
     command += ["-C", f"build-dir={BUILD / 'cmake'}", "-C", "cmake.define.EAGLE3_SANITIZE=ON"]
-    command += ["-C", "cmake.define.EAGLE3_EMULATE_VNNI=ON"]
+    has_vnni = any("avx512_vnni" in name for name in _core.cpu_kernel_names())
+    command += ["-C", f"cmake.define.EAGLE3_EMULATE_VNNI={'OFF' if has_vnni else 'ON'}"]
     command += ["-C", "install.strip=false"]
     subprocess.run(command, check=True)
     # not built with sanitizers (CMakeLists.txt): the installed one has to do

@@ -31,7 +31,12 @@ struct unpacked {
 //   is_signed        are the values int8, or uint8?
 //   largest          magnitude of a value
 //   sums             what rows keep of their blocks' sums
+// and, as the file has it:
 //   unpack(p, b, stride, w)   block b of eight channels, `stride` bytes from each other
+// or repacked, in nibbles:
+//   values_at, flip  where they begin in a block of eight channels, and bits of each byte that are the other way round
+//   has_table, table()   the int8 or uint8 value that each nibble stands for
+//   scales(p)        of a block's channels
 
 // With VNNI int8 values are read as uint8, 128 more: their products need no signs, and what is too much is taken back
 // as in formats that have an offset.
@@ -90,6 +95,32 @@ AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
     }
 }
 
+// a table's values for indices below 16
+AVX2_INLINE void look_up(__m128i table, __m256i * q) {
+    const __m256i both = _mm256_broadcastsi128_si256(table);
+    for (int i = 0; i < 8; ++i) {
+        q[i] = _mm256_shuffle_epi8(both, q[i]);
+    }
+}
+
+// block b of an octet, whose bytes 64 i + 8 c are inputs 8 i and 16 + 8 i of channel c
+template <class format>
+AVX2_INLINE void unpack_octet(const uint8_t * p, int64_t b, unpacked & w) {
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(format::flip));
+    const __m256i low  = _mm256_set1_epi8(15);
+    p += b * 8 * format::block_bytes;
+    w.d = format::scales(p);
+    for (int i = 0; i < 4; ++i) {
+        const __m256i both  = _mm256_xor_si256(load256(p + format::values_at + 32 * i), flip);
+        const int     place = i / 2 + 4 * (i % 2);
+        w.q[place]          = _mm256_and_si256(both, low);
+        w.q[place + 2]      = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    }
+    if constexpr (format::has_table) {
+        look_up(format::table(), w.q);
+    }
+}
+
 template <class format>
 AVX2_INLINE __m256 in_order(__m256 v) {
     return format::octets ? _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)) : v;
@@ -114,7 +145,11 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
         for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
-        format::unpack(weights, b, stride, w);
+        if constexpr (format::octets) {
+            unpack_octet<format>(weights, b, w);
+        } else {
+            format::unpack(weights, b, stride, w);
+        }
         if constexpr (is_biased<isa, format>) {
             for (__m256i & q : w.q) {
                 q = _mm256_xor_si256(q, _mm256_set1_epi8(static_cast<char>(0x80)));
@@ -210,25 +245,6 @@ AVX2_INLINE void load_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
     }
 }
 
-// the same of a repacked block, whose bytes 64 j + 8 c are inputs 8 j and 16 + 8 j of channel c
-AVX2_INLINE void load_nibbles_octets(const uint8_t * p, __m256i flip, __m256i * q) {
-    const __m256i low = _mm256_set1_epi8(15);
-    for (int i = 0; i < 4; ++i) {
-        const __m256i both  = _mm256_xor_si256(load256(p + 32 * i), flip);
-        const int     place = i / 2 + 4 * (i % 2);
-        q[place]            = _mm256_and_si256(both, low);
-        q[place + 2]        = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-    }
-}
-
-// a table's values for indices below 16
-AVX2_INLINE void look_up(__m128i table, __m256i * q) {
-    const __m256i both = _mm256_broadcastsi128_si256(table);
-    for (int i = 0; i < 8; ++i) {
-        q[i] = _mm256_shuffle_epi8(both, q[i]);
-    }
-}
-
 // a half float of each of eight channels
 AVX2_INLINE __m256 load_halves(const uint8_t * p, size_t stride) {
     const auto at = [=](int c) {
@@ -253,23 +269,6 @@ AVX2_INLINE void load_scale_and_min(const uint8_t * p, size_t stride, unpacked &
     const __m256i order = _mm256_permute4x64_epi64(words, 0xd8);
     w.d                 = _mm256_cvtph_ps(_mm256_castsi256_si128(order));
     w.m                 = _mm256_cvtph_ps(_mm256_extracti128_si256(order, 1));
-}
-
-// a format's kernels
-template <class format, class rows = q8_0_rows>
-std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
-    return by_instruction_sets([&](auto isa) {
-        using set = decltype(isa);
-        return kernel{ name + "/" + set::name,
-                       type,
-                       format::octets ? layout::repacked : layout::mapped,
-                       format::octets ? 8 : 1,
-                       rows::n_inputs,
-                       set::is_supported,
-                       q8_row_size,
-                       rows::template quantize<sums_of<set, format>>,
-                       compute_blocks<set, format> };
-    });
 }
 
 } // namespace eagle3::kernels::avx2

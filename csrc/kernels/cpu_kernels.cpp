@@ -1,8 +1,7 @@
 #include "kernels/cpu_kernels.h"
 
 #include "kernels/attention.h"
-#include "kernels/k_quants_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/formats.h"
 #include "kernels/product.h"
 
 #include <atomic>
@@ -17,10 +16,10 @@ const std::vector<const kernel *> & all() {
         std::vector<const kernel *> found;
 #if defined(__x86_64__)
         const std::vector<kernel> * formats[] = {
-            &q4_0x8_kernels,  &q4_0_kernels,   &q4_1_kernels,     &q5_0_kernels,   &q5_1_kernels,
-            &q8_0_kernels,    &q4_Kx8_kernels, &q4_K_kernels,     &q6_K_kernels,   &q5_K_kernels,
-            &q3_K_kernels,    &q2_K_kernels,   &iq4_nlx8_kernels, &iq4_nl_kernels, &iq4_xs_kernels,
-            &mxfp4x8_kernels, &mxfp4_kernels,  &f16_kernels,      &bf16_kernels,   &f32_kernels,
+            &q4_0x8_kernels, &q4_0_kernels,     &q4_1_kernels,   &q5_0_kernels,   &q5_1_kernels,    &q8_0_kernels,
+            &q4_Kx8_kernels, &q4_K_kernels,     &q6_K_kernels,   &q5_K_kernels,   &q3_K_kernels,    &q2_Kx8_kernels,
+            &q2_K_kernels,   &iq4_nlx8_kernels, &iq4_nl_kernels, &iq4_xs_kernels, &mxfp4x8_kernels, &mxfp4_kernels,
+            &f16_kernels,    &bf16_kernels,     &f32_kernels,
         };
         for (const auto * format : formats) {
             for (const kernel & k : *format) {

@@ -17,6 +17,7 @@ namespace eagle3::kernels::avx2 {
 struct plain_avx2 {
     static constexpr const char * name     = "avx2";
     static constexpr bool         has_vnni = false;
+    static constexpr bool         is_wide  = false; // are there loops in vectors of 512 bits?
 
     static bool is_supported() { return avx2::is_supported(); }
 
@@ -53,6 +54,7 @@ struct avx512_vnni : emulated_vnni {
 struct avx_vnni {
     static constexpr const char * name     = "avx_vnni";
     static constexpr bool         has_vnni = true;
+    static constexpr bool         is_wide  = false;
 
     static bool is_supported() { // not all compilers' __builtin_cpu_supports know it
         unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -73,9 +75,11 @@ struct avx_vnni {
 struct avx512_vnni {
     static constexpr const char * name     = "avx512_vnni";
     static constexpr bool         has_vnni = true;
+    static constexpr bool         is_wide  = true;
 
     static bool is_supported() {
-        return avx2::is_supported() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+        return avx2::is_supported() && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     }
 
     AVX2_INLINE static __m256i add_bytes(__m256i sum, __m256i a, __m256i b) {
@@ -95,8 +99,8 @@ template <class Make>
 std::vector<kernel> by_instruction_sets(Make && make) {
     return {
 #if defined(EAGLE3_VNNI) || defined(EAGLE3_EMULATE_VNNI)
-        make(avx_vnni{}),
         make(avx512_vnni{}),
+        make(avx_vnni{}),
 #endif
         make(plain_avx2{}),
     };

@@ -13,13 +13,13 @@ using avx2::QK_K;
 // A quad is four channels. Its vectors have a quarter for each: eight inputs of 8 bits, or four scales of 16 bits.
 // What differs between formats is how such vectors are made of one block of each channel.
 
-AVX2 inline __m128i load16(const uint8_t * p) {
+AVX2_INLINE __m128i load16(const uint8_t * p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
 }
 
 // eight bytes of each channel, `at` bytes behind the beginnings of their blocks
-AVX2 inline __m256i load_quad(const uint8_t * const * blocks, size_t at) {
-    const auto half = [](const uint8_t * a, const uint8_t * b) AVX2 {
+AVX2_INLINE __m256i load_quad(const uint8_t * const * blocks, size_t at) {
+    const auto half = [](const uint8_t * a, const uint8_t * b) __attribute__((target("avx2,fma,f16c"), always_inline)) {
         const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(a));
         return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64 *>(b)));
     };
@@ -27,16 +27,16 @@ AVX2 inline __m256i load_quad(const uint8_t * const * blocks, size_t at) {
                                    half(blocks[2] + at, blocks[3] + at), 1);
 }
 
-AVX2 inline __m256i low_bits(__m256i x, int shift, int mask) {
+AVX2_INLINE __m256i low_bits(__m256i x, int shift, int mask) {
     return _mm256_and_si256(_mm256_srli_epi16(x, shift), _mm256_set1_epi8(static_cast<char>(mask)));
 }
 
-AVX2 inline __m128i low_bits(__m128i x, int shift, int mask) {
+AVX2_INLINE __m128i low_bits(__m128i x, int shift, int mask) {
     return _mm_and_si128(_mm_srli_epi16(x, shift), _mm_set1_epi8(static_cast<char>(mask)));
 }
 
 // word w of the four in x becomes x[w]'s
-AVX2 inline void transpose(__m128i (&x)[4]) {
+AVX2_INLINE void transpose(__m128i (&x)[4]) {
     const __m128i a = _mm_unpacklo_epi32(x[0], x[1]);
     const __m128i b = _mm_unpacklo_epi32(x[2], x[3]);
     const __m128i c = _mm_unpackhi_epi32(x[0], x[1]);
@@ -48,7 +48,7 @@ AVX2 inline void transpose(__m128i (&x)[4]) {
     x[3] = _mm_unpackhi_epi64(c, d);
 }
 
-AVX2 inline void load_scales(const uint8_t * const * blocks, size_t at, __m128i (&x)[4]) {
+AVX2_INLINE void load_scales(const uint8_t * const * blocks, size_t at, __m128i (&x)[4]) {
     for (int c = 0; c < 4; ++c) {
         x[c] = load16(blocks[c] + at);
     }
@@ -56,12 +56,12 @@ AVX2 inline void load_scales(const uint8_t * const * blocks, size_t at, __m128i 
 }
 
 // pairs of half floats (d, dmin) as (d, d, -dmin, -dmin) of two channels, then of the other two
-AVX2 inline __m256 scales_of_pairs(__m128i pairs) {
+AVX2_INLINE __m256 scales_of_pairs(__m128i pairs) {
     const __m256 d = _mm256_permute_ps(_mm256_cvtph_ps(pairs), 0b11'01'10'00);
     return _mm256_xor_ps(d, _mm256_setr_ps(0, 0, -0.0f, -0.0f, 0, 0, -0.0f, -0.0f));
 }
 
-AVX2 inline __m256 load_d_dmin(const uint8_t * const * blocks, size_t at) {
+AVX2_INLINE __m256 load_d_dmin(const uint8_t * const * blocks, size_t at) {
     int32_t pairs[4];
     for (int c = 0; c < 4; ++c) {
         std::memcpy(pairs + c, blocks[c] + at, sizeof(int32_t));
@@ -69,12 +69,18 @@ AVX2 inline __m256 load_d_dmin(const uint8_t * const * blocks, size_t at) {
     return scales_of_pairs(_mm_setr_epi32(pairs[0], pairs[1], pairs[2], pairs[3]));
 }
 
-AVX2 inline __m256 load_d(const uint8_t * const * blocks, size_t at) {
+AVX2_INLINE __m256 load_d(const uint8_t * const * blocks, size_t at) {
     uint16_t d[4];
     for (int c = 0; c < 4; ++c) {
         std::memcpy(d + c, blocks[c] + at, sizeof(uint16_t));
     }
     return scales_of_pairs(_mm_setr_epi32(d[0], d[1], d[2], d[3]));
+}
+
+// of repacked weights, where four lie together
+AVX2_INLINE __m256 load_d_dmin_of_quad(const uint8_t * d, const uint8_t * dmin) {
+    return scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(d)),
+                                              _mm_loadl_epi64(reinterpret_cast<const __m128i *>(dmin))));
 }
 
 // what a quad's block has beside its values; a value is scale * q - min, or scale * (q - 2^OFFSET_BITS)
@@ -88,7 +94,7 @@ struct quad_scales {
 };
 
 // Words of Q4_K and Q5_K: 6 bits of four scales, of four mins, with the high bits of four more, and their low bits.
-AVX2 inline void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m128i (&min)[2]) {
+AVX2_INLINE void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m128i (&min)[2]) {
     scale[0] = low_bits(x[0], 0, 63);
     min[0]   = low_bits(x[1], 0, 63);
     scale[1] = _mm_or_si128(low_bits(x[2], 0, 15), low_bits(x[0], 2, 48));
@@ -99,7 +105,7 @@ struct q4_K {
     static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
     enum : size_t { DM = 0, SCALES = 4, QS = 16, SIZE = 144 };
 
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
+    AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4], scale[2], min[2];
         load_scales(w, SCALES, x);
         unpack_6_bits(x, scale, min);
@@ -112,7 +118,7 @@ struct q4_K {
 
     // inputs 64 p + 8 i
     template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
         for (int i = 0; i < 4; ++i) {
             const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
             v[i]            = low_bits(q, 0, 15);
@@ -125,10 +131,10 @@ struct q5_K {
     static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 31;
     enum : size_t { DM = 0, SCALES = 4, QH = 16, QS = 48, SIZE = 176 };
 
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) { q4_K::scales(w, s); }
+    AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) { q4_K::scales(w, s); }
 
     template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
         for (int i = 0; i < 4; ++i) {
             const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
             const __m256i h = _mm256_srli_epi16(load_quad(w, QH + 8 * i), 2 * P);
@@ -144,7 +150,7 @@ struct q6_K {
     static constexpr int SUB = 16, OFFSET_BITS = 5, Q_MAX = 63;
     enum : size_t { QL = 0, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
 
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
+    AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
         load_scales(w, SCALES, x);
         for (int i = 0; i < 4; ++i) {
@@ -154,7 +160,7 @@ struct q6_K {
     }
 
     template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const int     at = 16 * (P % 2) + 8 * i;
             const __m256i a  = load_quad(w, QL + 64 * (P / 2) + at);
@@ -172,7 +178,7 @@ struct q3_K {
     static constexpr int SUB = 16, OFFSET_BITS = 2, Q_MAX = 7;
     enum : size_t { HMASK = 0, QS = 32, SCALES = 96, D = 108, SIZE = 110 };
 
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
+    AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
         load_scales(w, SCALES - 4, x); // 12 bytes and those before them, as nothing may be behind the block
         const __m128i scale[4] = {
@@ -188,7 +194,7 @@ struct q3_K {
     }
 
     template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const int     at = 16 * (P % 2) + 8 * i;
             const __m256i q  = load_quad(w, QS + 32 * (P / 2) + at);
@@ -205,7 +211,7 @@ struct q2_K {
     static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
     enum : size_t { SCALES = 0, QS = 16, DM = 80, SIZE = 84 };
 
-    AVX2 static inline void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
+    AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
         load_scales(w, SCALES, x);
         for (int i = 0; i < 4; ++i) {
@@ -216,7 +222,7 @@ struct q2_K {
     }
 
     template <int P>
-    AVX2 static inline void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const __m256i q = load_quad(w, QS + 32 * (P / 2) + 16 * (P % 2) + 8 * i);
             v[i]            = low_bits(q, 0, 3);
@@ -239,9 +245,9 @@ template <class Format>
 struct mapped_quad : Format {
     const uint8_t * w[4];
 
-    AVX2 inline void scales(quad_scales<Format::SUB> & s) const { Format::scales(w, s); }
+    AVX2_INLINE void scales(quad_scales<Format::SUB> & s) const { Format::scales(w, s); }
     template <int P>
-    AVX2 inline void unpack(__m256i (&v)[8]) const {
+    AVX2_INLINE void unpack(__m256i (&v)[8]) const {
         Format::template unpack<P>(w, v);
     }
 
@@ -267,7 +273,7 @@ struct q4_Kx8_quad {
 
     // 12 bytes are as one channel's in q4_K, but they are of one sub-block: in the place of scales 0 - 3 it has those
     // of channels 0 - 3, and 4 - 7 likewise
-    AVX2 inline void scales(quad_scales<SUB> & s) const {
+    AVX2_INLINE void scales(quad_scales<SUB> & s) const {
         const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         for (int i = 0; i < 2; ++i) {
             __m128i x[4], scale[2], min[2];
@@ -279,13 +285,11 @@ struct q4_Kx8_quad {
             s.scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[QUAD], by_channel));
             s.min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[QUAD], by_channel));
         }
-        const auto * d    = reinterpret_cast<const __m128i *>(w + D + 8 * QUAD);
-        const auto * dmin = reinterpret_cast<const __m128i *>(w + DMIN + 8 * QUAD);
-        s.d               = scales_of_pairs(_mm_unpacklo_epi16(_mm_loadl_epi64(d), _mm_loadl_epi64(dmin)));
+        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
     }
 
     template <int P>
-    AVX2 inline void unpack(__m256i (&v)[8]) const {
+    AVX2_INLINE void unpack(__m256i (&v)[8]) const {
         for (int i = 0; i < 4; ++i) {
             const auto *  qs = reinterpret_cast<const __m256i *>(w + QS + 256 * P + 64 * i + 32 * QUAD);
             const __m256i q  = _mm256_loadu_si256(qs);
@@ -295,6 +299,41 @@ struct q4_Kx8_quad {
     }
 
     // each of the two fetches its half of the next group
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
+
+    void advance() { w += SIZE; }
+};
+
+// One of the two quads of a block_q2_Kx8
+template <int QUAD>
+struct q2_Kx8_quad {
+    static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
+    enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 160, SIZE = 8 * q2_K::SIZE };
+
+    const uint8_t * w;
+
+    AVX2_INLINE void scales(quad_scales<SUB> & s) const {
+        for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
+            const auto *  a    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 8 * QUAD);
+            const auto *  b    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 16 + 8 * QUAD);
+            const __m128i both = _mm_unpacklo_epi16(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
+            s.scale[i]         = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
+            s.min[i]           = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
+        }
+        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
+    }
+
+    template <int P>
+    AVX2_INLINE void unpack(__m256i (&v)[8]) const {
+        for (int i = 0; i < 2; ++i) {
+            const __m256i q = avx2::load256(w + QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i) + 32 * QUAD);
+            v[i]            = low_bits(q, 0, 3);
+            v[i + 2]        = low_bits(q, 2, 3);
+            v[i + 4]        = low_bits(q, 4, 3);
+            v[i + 6]        = low_bits(q, 6, 3);
+        }
+    }
+
     void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
 
     void advance() { w += SIZE; }

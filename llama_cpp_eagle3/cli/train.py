@@ -7,6 +7,7 @@ the output until the head is written, so that --resume goes on after any interru
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from .extra import extra
@@ -59,32 +60,56 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
     group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
+    group.add_argument(
+        "--anchors", type=int, default=96, metavar="N",
+        help="rows of a text that draft steps after the first start from (default: 96)",
+    )  # fmt: skip
     group.add_argument("--eval-every", type=int, default=100, metavar="N", help="steps (default: 100)")
     group.add_argument(
         "--patience", type=int, default=0, metavar="N", help="stop after N evaluations without a better one (0: never)"
     )
     group.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.hide("export_form", "dtype", "seed", "eval_every", "parallel")  # most runs need none of them
+    parser.hide("export_form", "dtype", "seed", "anchors", "eval_every", "parallel")  # most runs need none of them
+
+
+_LOWEST = {
+    0: ("steps", "patience", "lr"),
+    1: ("tokens", "predict", "ctx_size", "parallel", "draft_vocab", "batch", "ttt_steps", "anchors", "eval_every"),
+}
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(b) for b in text.split(",")) if text else ()
+    except ValueError:
+        raise ValueError(f"--layers: expected numbers with commas between, as in 2,16,29, found {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.model is None:
         raise ValueError("expected -m FNAME, the target that the head is for")
-    for name in ("tokens", "predict", "ctx_size", "parallel", "draft_vocab", "batch", "ttt_steps", "eval_every"):
-        if getattr(args, name) < 1:
-            raise ValueError(
-                f"--{name.replace('_', '-')}: expected a number of at least 1, found {getattr(args, name)}"
-            )
+    for lowest, names in _LOWEST.items():
+        for name in names:
+            found = getattr(args, name)
+            if found is not None and not lowest <= found < math.inf:
+                raise ValueError(f"--{name.replace('_', '-')}: expected a number of at least {lowest}, found {found}")
+    if not args.minutes > 0:
+        raise ValueError(f"--minutes: expected more than 0, found {args.minutes:g}")
     with extra("train"):
-        from ..train.eagle import Norms
         from ..train.session import Job
         from ..train.session import run as train
-        from ..train.trainer import Settings
-    layers = tuple(int(b) for b in args.layers.split(",")) if args.layers else ()
+        from ..train.trainer import Settings, check_device
+    if args.init is not None and (args.layers or args.eagle31):
+        raise ValueError(
+            "--init: the head says itself which boundaries and norms it has; leave --layers and --eagle31 out"
+        )
+    if args.device is not None:
+        check_device(args.device)
     settings = Settings(
         minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
-        eval_every=args.eval_every, device=args.device, dtype=args.dtype, patience=args.patience, seed=args.seed,
+        anchors=args.anchors, eval_every=args.eval_every, device=args.device, dtype=args.dtype, patience=args.patience,
+        seed=args.seed,
     )  # fmt: skip
     job = Job(
         Path(args.model),
@@ -100,9 +125,9 @@ def run(args: argparse.Namespace) -> int:
         max_tokens=args.predict,
         n_ctx=args.ctx_size,
         n_parallel=args.parallel,
-        layers=layers,
+        layers=_layers(args.layers),
         draft_vocab=args.draft_vocab,
-        norms=Norms(fc_norm=args.eagle31, norm_output=args.eagle31),
+        eagle31=args.eagle31,
         outtype=args.outtype,
         n_threads=args.threads,
         n_gpu_layers=args.gpu_layers,

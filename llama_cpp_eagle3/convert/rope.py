@@ -65,7 +65,7 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
         low, high = (_number(config, scaling, f"{x}_freq_factor") for x in ("low", "high"))
         if low >= high:
             raise ModelFileError(f"'{config.path}': llama3 scaling: low_freq_factor {low} is not below {high}")
-        return rope(kind, {}, _llama3(n_rot, base, factor, n_ctx, low, high))
+        return rope(kind, {}, llama3_divisors(n_rot, base, factor, n_ctx, low, high))
     keys: dict[str, Any] = {"factor": factor, "original_context_length": n_ctx}
     for beta in ("beta_fast", "beta_slow"):
         if scaling.get(beta) is not None:
@@ -130,7 +130,7 @@ def _yarn_attn_factor(config: Config, scaling: dict[str, Any], factor: float) ->
     return wanted / mscale(1.0)
 
 
-def _llama3(n_rot: int, theta: float, factor: float, n_ctx: int, low: float, high: float) -> Array:
+def llama3_divisors(n_rot: int, theta: float, factor: float, n_ctx: int, low: float, high: float) -> Array:
     """Divisors of the frequencies: 1 for short waves, `factor` for long ones, a blend between."""
     n_turns = n_ctx * theta ** (-np.arange(0, n_rot, 2) / n_rot) / (2.0 * math.pi)
     share = np.clip((n_turns - low) / (high - low), 0.0, 1.0)

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..convert.boundaries import IDS_KEY
 from ..whole_file import whole_file
 from .eagle import Head
+from .head_config import HeadConfig
 
 _NAMES = {
     "fc": "fc",
@@ -33,6 +34,9 @@ _NAMES = {
     "ffn.down": "midlayer.mlp.down_proj",
     "norm": "norm",
     "lm_head": "lm_head",
+    "input_norm.0": "input_norm",
+    "attn.q_norm": "midlayer.self_attn.q_norm",
+    "attn.k_norm": "midlayer.self_attn.k_norm",
 }
 """Modules of `Head` -> tensors of EAGLE's checkpoints."""
 
@@ -50,11 +54,8 @@ def speculators_config(head: Head, verifier: str, n_max: int = 4) -> dict[str, A
         "speculators_model_type": "eagle3",
         "architectures": ["Eagle3Speculator"],
         "draft_vocab_size": len(head.d2t),
-        "target_hidden_size": None,  # as wide as the head
-        "norm_before_residual": False,
-        "norm_before_fc": False,
-        "fc_norm": head.norms.fc_norm,
-        "norm_output": head.norms.norm_output,
+        "target_hidden_size": None if cfg.n_embd_tgt == cfg.n_embd else cfg.n_embd_tgt,
+        **_switches(cfg),
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
         "eagle_aux_hidden_state_layer_ids": list(cfg.boundaries),  # these are boundaries here
@@ -76,24 +77,36 @@ def speculators_config(head: Head, verifier: str, n_max: int = 4) -> dict[str, A
     }
 
 
+def _switches(cfg: HeadConfig) -> dict[str, Any]:
+    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    scale = {} if cfg.logit_scale == 1 else {"logit_scale": cfg.logit_scale}
+    return {**{name: getattr(cfg, name) for name in names}, **scale}
+
+
 def _layer_config(head: Head) -> dict[str, Any]:
     cfg = head.cfg
-    return {
-        "model_type": "llama",
+    config = {
+        "model_type": "qwen3" if cfg.qk_norm else "llama",
         "hidden_size": cfg.n_embd,
-        "intermediate_size": head.n_ff,
+        "intermediate_size": cfg.n_ff,
         "num_hidden_layers": 1,
         "num_attention_heads": cfg.n_head,
         "num_key_value_heads": cfg.n_head_kv,
         "head_dim": cfg.n_embd_head,
-        "hidden_act": "silu",
+        "hidden_act": cfg.hidden_act,
         "rms_norm_eps": cfg.rms_eps,
-        "rope_theta": cfg.rope_base,
         "max_position_embeddings": cfg.n_ctx,
         "vocab_size": cfg.n_vocab,
-        "attention_bias": False,
-        "mlp_bias": False,
+        "attention_bias": "attn.q" in cfg.biases,
+        "mlp_bias": "ffn.gate" in cfg.biases,
+        **cfg.rotation.hf_config(),
     }
+    if cfg.rotation.n_rot != cfg.n_embd_head:
+        config["partial_rotary_factor"] = cfg.rotation.n_rot / cfg.n_embd_head
+    if cfg.sliding_window:
+        config |= {"sliding_window": cfg.sliding_window, "use_sliding_window": True}
+        config["layer_types"] = ["sliding_attention"]
+    return config
 
 
 def config_of(head: Head) -> dict[str, Any]:
@@ -102,14 +115,12 @@ def config_of(head: Head) -> dict[str, Any]:
     return {
         **_layer_config(head),
         "architectures": ["LlamaForCausalLMEagle3"],
-        "target_hidden_size": cfg.n_embd,
+        "target_hidden_size": cfg.n_embd_tgt,
         "draft_vocab_size": len(head.d2t),
         "tie_word_embeddings": False,
-        "norm_before_residual": False,
-        "fc_norm": head.norms.fc_norm,
-        "norm_output": head.norms.norm_output,
+        **_switches(cfg),
         "torch_dtype": "float32",
-        **_layer_ids(cfg.boundaries, cfg.n_layer),
+        **_layer_ids(cfg.boundaries, cfg.n_layer_tgt),
     }
 
 
@@ -138,15 +149,22 @@ def export(head: Head, folder: Path, form: str = "eagle", verifier: str = "") ->
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Any] = {}
     state = head.state_dict() | {"fc.weight": head.fc_weight}
-    for name, theirs in (_NAMES | {f"fc_norm.{i}": f"fc_norm.{i}" for i in range(len(head.fc_norm))}).items():
+    for name, values in state.items():
+        module, _, kind = name.rpartition(".")
+        if name in ("d2t", "row_scale") or (module == "lm_head" and not head.cfg.own_output):
+            continue
+        theirs = _NAMES.get(module, module)
         if form == "speculators":
             theirs = theirs.replace("midlayer", "layers.0")
-        tensors[f"{theirs}.weight"] = state[f"{name}.weight"].float().cpu().numpy()
-    d2t = head.d2t.cpu().numpy().astype(np.int64)
-    tensors["d2t"] = d2t - np.arange(len(d2t))
-    t2d = np.zeros(head.cfg.n_vocab, dtype=bool)
-    t2d[d2t] = True
-    tensors["t2d"] = t2d
+        tensors[f"{theirs}.{kind}"] = values.float().cpu().numpy()
+    if head.cfg.own_embd:
+        tensors["embed_tokens.weight"] = head.tok_embd.float().cpu().numpy()
+    if head.cfg.has_d2t:
+        d2t = head.d2t.cpu().numpy().astype(np.int64)
+        tensors["d2t"] = d2t - np.arange(len(d2t))
+        t2d = np.zeros(head.cfg.n_vocab, dtype=bool)
+        t2d[d2t] = True
+        tensors["t2d"] = t2d
     with whole_file(folder / "model.safetensors") as part:
         save_file(tensors, part)
     with whole_file(folder / "config.json") as part:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,18 +27,11 @@ class Config:
     n_ff: int = 704
     rms_eps: float = 1e-5
     rope_base: float = 10000.0
-    layers: tuple[int, ...] = ()
-    """Boundaries that a head reads; none: the usual three."""
 
     @property
     def n_embd_head(self) -> int:
         """Width of one attention head."""
         return self.n_embd // self.n_head
-
-    @property
-    def boundaries(self) -> tuple[int, ...]:
-        """What a head reads: EAGLE-3's usual three boundaries, if nothing else was said."""
-        return self.layers or (2, self.n_layer // 2, self.n_layer - 3)
 
 
 def rope_table(n_ctx: int, n_rot: int, base: float) -> tuple[Tensor, Tensor]:
@@ -48,9 +43,12 @@ def rope_table(n_ctx: int, n_rot: int, base: float) -> tuple[Tensor, Tensor]:
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the last dimension of ``x`` (..., n_tokens, n_rot)."""
-    lo, hi = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat((-hi, lo), dim=-1) * sin).to(x.dtype)
+    """Rotate the first n_rot values of the last dimension of ``x`` (..., n_tokens, n_embd_head) by halves."""
+    n_rot = cos.shape[-1]
+    turned, rest = x[..., :n_rot], x[..., n_rot:]
+    lo, hi = turned.chunk(2, dim=-1)
+    turned = (turned * cos + torch.cat((-hi, lo), dim=-1) * sin).to(x.dtype)
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
 
 
 class RMSNorm(nn.Module):
@@ -68,24 +66,38 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; ``n_in`` differs from ``n_embd`` in the head's first layer."""
+    """Grouped-query attention; in a head ``n_in`` is twice ``n_embd``, and there may be biases and norms of q and k."""
 
-    def __init__(self, cfg: Config, n_in: int | None = None) -> None:
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        n_head_kv: int,
+        n_embd_head: int,
+        n_in: int,
+        biases: Collection[str] = (),
+        norm_eps: float | None = None,
+    ) -> None:
+        """biases: of q, k, v and o; norm_eps: None = q and k are not normed."""
         super().__init__()
-        n_in = n_in or cfg.n_embd
-        self.n_head, self.n_head_kv, self.n_embd_head = cfg.n_head, cfg.n_head_kv, cfg.n_embd_head
-        self.q = nn.Linear(n_in, cfg.n_embd, bias=False)
-        self.k = nn.Linear(n_in, cfg.n_head_kv * cfg.n_embd_head, bias=False)
-        self.v = nn.Linear(n_in, cfg.n_head_kv * cfg.n_embd_head, bias=False)
-        self.o = nn.Linear(cfg.n_embd, cfg.n_embd, bias=False)
+        self.n_head, self.n_head_kv, self.n_embd_head = n_head, n_head_kv, n_embd_head
+        self.q = nn.Linear(n_in, n_head * n_embd_head, bias="q" in biases)
+        self.k = nn.Linear(n_in, n_head_kv * n_embd_head, bias="k" in biases)
+        self.v = nn.Linear(n_in, n_head_kv * n_embd_head, bias="v" in biases)
+        self.o = nn.Linear(n_head * n_embd_head, n_embd, bias="o" in biases)
+        if norm_eps is not None:
+            self.q_norm, self.k_norm = RMSNorm(n_embd_head, norm_eps), RMSNorm(n_embd_head, norm_eps)
+        self.has_norms = norm_eps is not None
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotated queries (n_batch, heads, n_tokens, n_embd_head)."""
-        return rope(self._heads(self.q(x), self.n_head), cos, sin)
+        q = self._heads(self.q(x), self.n_head)
+        return rope(self.q_norm(q).to(q.dtype) if self.has_norms else q, cos, sin)
 
     def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, each (n_batch, heads, n_tokens, n_embd_head), not repeated."""
-        return rope(self._heads(self.k(x), self.n_head_kv), cos, sin), self._heads(self.v(x), self.n_head_kv)
+        k, v = (self._heads(project(x), self.n_head_kv) for project in (self.k, self.v))
+        return rope(self.k_norm(k).to(k.dtype) if self.has_norms else k, cos, sin), v
 
     def _heads(self, x: Tensor, n_head: int) -> Tensor:
         b, t, _ = x.shape
@@ -106,18 +118,27 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), is_causal=True))
 
 
-class MLP(nn.Module):
-    """SwiGLU."""
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
 
-    def __init__(self, n_embd: int, n_ff: int) -> None:
+
+class MLP(nn.Module):
+    """SwiGLU, or with another activation."""
+
+    def __init__(self, n_embd: int, n_ff: int, biases: Collection[str] = (), act: str = "silu") -> None:
+        """biases: of gate, up and down."""
         super().__init__()
-        self.gate = nn.Linear(n_embd, n_ff, bias=False)
-        self.up = nn.Linear(n_embd, n_ff, bias=False)
-        self.down = nn.Linear(n_ff, n_embd, bias=False)
+        self.gate = nn.Linear(n_embd, n_ff, bias="gate" in biases)
+        self.up = nn.Linear(n_embd, n_ff, bias="up" in biases)
+        self.down = nn.Linear(n_ff, n_embd, bias="down" in biases)
+        self.act = _ACTIVATIONS[act]
 
     def forward(self, x: Tensor) -> Tensor:
-        """down(silu(gate(x)) * up(x))."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        """down(act(gate(x)) * up(x))."""
+        return self.down(self.act(self.gate(x)) * self.up(x))
 
 
 class Block(nn.Module):
@@ -126,7 +147,7 @@ class Block(nn.Module):
     def __init__(self, cfg: Config) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
-        self.attn = Attention(cfg)
+        self.attn = Attention(cfg.n_embd, cfg.n_head, cfg.n_head_kv, cfg.n_embd_head, cfg.n_embd)
         self.ffn_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.ffn = MLP(cfg.n_embd, cfg.n_ff)
 

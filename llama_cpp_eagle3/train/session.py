@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..whole_file import output_path, whole_file
 from .build import boundaries_of, fresh_head, head_from_gguf, target_config
 from .checkpoint import draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
-from .eagle import Head, Norms
+from .eagle import Head
 from .measure import measure
 from .ranks import Ranks, joined
 from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
@@ -60,7 +60,8 @@ class Job:
     n_parallel: int = 16
     layers: tuple[int, ...] = ()
     draft_vocab: int = 8192
-    norms: Norms = field(default_factory=Norms)
+    eagle31: bool = False
+    """A fresh head with EAGLE-3.1's norms."""
     outtype: str = "q8_0"
     n_threads: int | None = None
     n_gpu_layers: int = 0
@@ -112,11 +113,11 @@ def _begin(job: Job) -> tuple[Head, list[Text]]:
     _check_folder(job)
     torch.manual_seed(job.training.seed)
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
-    boundaries_of(job.target, job.layers)  # say no before the work begins
+    boundaries = boundaries_of(job.target, job.layers if head is None else head.cfg.boundaries)
     store = Store(job.folder)
     if job.cache is not None:
-        _check_cache(job, job.cache, store)
-    make_texts(job, store)
+        _check_cache(job, job.cache, boundaries, store)
+    make_texts(job, boundaries, store)
     texts = _usable(store.texts)
     split(texts)  # are there enough?
     return head or make_head(job, texts), texts
@@ -158,8 +159,8 @@ def write_head(job: Job, head: Head) -> None:
         job.output,
         outtype=job.outtype,
         boundaries=head.cfg.boundaries,
-        norm_output=head.norms.norm_output,
-        norm_before_residual=False,
+        norm_output=head.cfg.norm_output,
+        norm_before_residual=head.cfg.norm_before_residual,
         name=job.output.stem,
     )
     _say(f"wrote '{job.output}' ({job.output.stat().st_size / 1e6:.1f} MB)")
@@ -175,11 +176,10 @@ def tell_worth(job: Job, held: Sequence[Text]) -> None:
             _say(f"{name}: {measure(job.target, head, prompts, **options)}")
 
 
-def make_texts(job: Job, store: Store) -> None:
+def make_texts(job: Job, boundaries: Sequence[int], store: Store) -> None:
     """Have the target answer prompts until there are enough tokens, or no more prompts."""
     if store.n_tokens >= job.n_tokens or (job.folder / STATE).exists():
         return
-    boundaries = boundaries_of(job.target, job.layers)
     harvester = Harvester(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
     bar = tqdm(total=job.n_tokens, initial=store.n_tokens, unit="token", desc="answers", mininterval=2.0)
     try:
@@ -219,18 +219,27 @@ def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prom
         yield prompts
 
 
-def _check_cache(job: Job, cache: Path, store: Store) -> None:
+def _check_cache(job: Job, cache: Path, boundaries: Sequence[int], store: Store) -> None:
     """Say how large the cache will be, before anything is written.
 
     Raises:
-        ValueError: the disk has less room.
+        ValueError: the disk has less room, or the rows that are there are of another target or other boundaries.
     """
     info = read_target(str(job.target))
-    n_values = len(boundaries_of(job.target, job.layers)) * info.n_embd
+    n_values = len(boundaries) * info.n_embd
+    cache.mkdir(parents=True, exist_ok=True)
+    about = {"target": fingerprint(str(job.target)), "boundaries": list(boundaries)}
+    path = cache / "about.json"
+    if path.exists() and json.loads(path.read_text()) != about:
+        raise ValueError(
+            f"--cache: '{cache}' holds rows of another target or of other boundaries than {list(boundaries)} of "
+            f"'{job.target}': name another folder"
+        )
+    with whole_file(path) as part:
+        part.write_text(json.dumps(about) + "\n")
     n_known = sum(len(text.tokens) for text in store.texts)
     per_answer = n_known / store.n_tokens if store.n_tokens else 1 + 64 / job.max_tokens  # with its prompt
     n_tokens = max(n_known, round(per_answer * job.n_tokens))
-    cache.mkdir(parents=True, exist_ok=True)
     size = cache_bytes(n_tokens, n_values)
     n_there = sum(file.stat().st_size for file in cache.glob("*.safetensors"))
     free = shutil.disk_usage(cache).free
@@ -252,7 +261,7 @@ def n_steps(job: Job) -> int:
 
 def make_head(job: Job, texts: Sequence[Text]) -> Head:
     """A fresh head; what it drafts is settled with the first run."""
-    cfg = target_config(job.target, job.n_ctx, job.layers)
+    cfg = target_config(job.target, job.n_ctx, job.layers, eagle31=job.eagle31)
     path = job.folder / "d2t.npy"
     if not path.exists():
         counts = np.zeros(cfg.n_vocab, dtype=np.int64)
@@ -262,7 +271,7 @@ def make_head(job: Job, texts: Sequence[Text]) -> Head:
         _say(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
-    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), cfg.n_ff, n_steps(job), job.norms)
+    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), n_steps(job))
 
 
 def _init_gguf(job: Job) -> Path:
@@ -295,7 +304,7 @@ def _check_folder(job: Job) -> None:
         "init": None if job.init is None else str(job.init),
         **{name: getattr(job, name) for name in ("n_ctx", "max_tokens", "draft_vocab")},
         "layers": list(job.layers),
-        "norms": asdict(job.norms),
+        "norms": dict.fromkeys(("fc_norm", "norm_output"), job.eagle31),
         "seed": job.training.seed,
         "ttt_steps": job.training.ttt_steps,
     }

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,19 @@ def _default_device(local_rank: int) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def check_device(name: str) -> None:
+    """Say no to a device that torch does not have.
+
+    Raises:
+        ValueError: it is none, or is not there.
+    """
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as e:
+        why = str(e).partition("\n")[0]
+        raise ValueError(f"--device: torch has no '{name}' here (cpu, cuda, cuda:1, mps, ...): {why}") from None
+
+
 def native_bf16(device: str) -> bool:
     """Whether a device multiplies bf16 itself, and not by way of f32."""
     if device.startswith("cuda"):
@@ -117,15 +130,14 @@ class Trainer:
         head.to(device)
         self.uses_bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and native_bf16(device))
         self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
-        self.all_texts = list(texts)
-        self.teacher = Teacher(head.d2t, len(head.tok_embd))
-        decayed = [p for p in head.parameters() if p.dim() == 2]
-        others = [p for p in head.parameters() if p.dim() != 2]
+        self.texts = list(texts)
+        self.teacher = Teacher(head.d2t, head.cfg.n_vocab)
+        learning = [p for p in head.parameters() if p.requires_grad]
+        decayed = [p for p in learning if p.dim() == 2]
+        others = [p for p in learning if p.dim() != 2]
         groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
         self.step = self.epoch = self.at = self.n_rows = self.n_worse = 0
-        self.n_texts = len(self.all_texts)
-        """Texts of the running epoch: those that come meanwhile take part in the next."""
         self.elapsed = 0.0
         self.best = math.inf
         self.log: list[dict[str, Any]] = []
@@ -136,7 +148,7 @@ class Trainer:
         """Before the first step."""
 
         def scaled() -> dict[str, Any]:
-            texts = split(self.all_texts)[0][:_N_MEASURED]
+            texts = split(self.texts)[0][:_N_MEASURED]
             rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
             self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.fc.weight.device))
             state = self.head.state_dict()
@@ -155,11 +167,8 @@ class Trainer:
         cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
         return self.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
 
-    def run(self, more_texts: Callable[[], Sequence[Text]] | None = None) -> None:
+    def run(self) -> None:
         """Train to the end.
-
-        Args:
-            more_texts: asked before each epoch for all texts, of which the first are those that were there.
 
         Raises:
             TrainingError: the loss is no number any more.
@@ -201,9 +210,6 @@ class Trainer:
                         break
                 else:
                     self.epoch, self.at = self.epoch + 1, 0
-                    if more_texts is not None:
-                        self.all_texts = self.ranks.from_first(lambda: list(more_texts()))
-                    self.n_texts = len(self.all_texts)
             if not self.log or self.log[-1]["step"] != self.step:
                 self._tell(self.evaluate(), bar)
         finally:
@@ -228,7 +234,7 @@ class Trainer:
     def _batches(self) -> Iterator[list[Sample]]:
         """What is left of this epoch: this rank's part of each step's texts."""
         s = self.settings
-        texts = split(self.all_texts[: self.n_texts])[0]
+        texts = split(self.texts)[0]
         order = np.random.default_rng((s.seed, self.epoch)).permutation(len(texts))
         n_ranks = self.ranks.n_ranks
         n_own = min(s.batch, max(1, len(texts) // n_ranks))
@@ -284,7 +290,7 @@ class Trainer:
         """Loss and simulated acceptance on held-out text; the best head so far is kept."""
         s, loss, rounds = self.settings, Loss(), Rounds()
         self.head.eval()
-        held = split(self.all_texts[: self.n_texts])[1][: s.n_held_out]
+        held = split(self.texts)[1][: s.n_held_out]
         for sample in self.source.stream(held[self.ranks.rank :: self.ranks.n_ranks]):
             rng = np.random.default_rng(sample.id)
             anchors = anchors_of(sample, s.ttt_steps, 48, rng)
@@ -298,7 +304,7 @@ class Trainer:
             "step": self.step,
             "epoch": self.epoch,
             "rows": self.n_rows,
-            "texts": self.n_texts,
+            "texts": len(self.texts),
             "seconds": round(self.elapsed),
             "loss": round(loss.mean, 4),
             "right": loss.accuracy,
@@ -353,4 +359,4 @@ class Trainer:
         return {}
 
 
-_KEPT = ("step", "epoch", "at", "n_rows", "n_worse", "n_texts", "elapsed", "best", "log")
+_KEPT = ("step", "epoch", "at", "n_rows", "n_worse", "elapsed", "best", "log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +39,27 @@ def repack_q4_k(blocks: Blocks) -> bytes:
     return np.concatenate([part.reshape(n // 8, n_blocks, -1) for part in parts], -1).tobytes()
 
 
+def repack_q2_k(blocks: Blocks) -> bytes:
+    """Blocks in the layout of ggml's block_q2_Kx8."""
+    n, n_blocks, _ = blocks.shape
+    groups = blocks.reshape(n // 8, 8, n_blocks, 84).transpose(0, 2, 1, 3)  # group, block, channel
+    scales = groups[..., :16].reshape(n // 8, n_blocks, 8, 8, 2).swapaxes(2, 3)  # pairs of sub-blocks
+    quants = groups[..., 16:80].reshape(n // 8, n_blocks, 8, 8, 8).swapaxes(2, 3)
+    parts = [groups[..., 80:82], groups[..., 82:], scales, quants]
+    return np.concatenate([part.reshape(n // 8, n_blocks, -1) for part in parts], -1).tobytes()
+
+
 @dataclass(frozen=True)
 class Format:
     type: gguf.GGMLQuantizationType
     d: int  # where a block has its scale of scales
     scales: slice
     has_min: bool  # behind d
-    is_repacked: bool = False
+    repack: Callable[[Blocks], bytes] | None = None
 
     @property
     def n_channels(self) -> int:
-        return 8 if self.is_repacked else 1
+        return 8 if self.repack else 1
 
     @property
     def block_size(self) -> int:
@@ -68,7 +79,7 @@ class Format:
 
     def stored(self, blocks: Blocks) -> bytes:
         """The bytes as the kernel reads them."""
-        return repack_q4_k(blocks) if self.is_repacked else blocks.tobytes()
+        return self.repack(blocks) if self.repack else blocks.tobytes()
 
     def values(self, blocks: Blocks) -> npt.NDArray[np.float64]:
         """What they stand for."""
@@ -77,11 +88,12 @@ class Format:
 
 TYPE = gguf.GGMLQuantizationType
 FORMATS = {
-    "q4_Kx8": Format(TYPE.Q4_K, 0, slice(4, 16), True, is_repacked=True),
+    "q4_Kx8": Format(TYPE.Q4_K, 0, slice(4, 16), True, repack_q4_k),
     "q4_K": Format(TYPE.Q4_K, 0, slice(4, 16), True),
     "q6_K": Format(TYPE.Q6_K, 208, slice(192, 208), False),
     "q5_K": Format(TYPE.Q5_K, 0, slice(4, 16), True),
     "q3_K": Format(TYPE.Q3_K, 108, slice(96, 108), False),
+    "q2_Kx8": Format(TYPE.Q2_K, 80, slice(0, 16), True, repack_q2_k),
     "q2_K": Format(TYPE.Q2_K, 80, slice(0, 16), True),
 }
 KERNELS = [name for name in _core.cpu_kernel_names() if format_of(name) in FORMATS]
@@ -166,11 +178,12 @@ def test_a_channel_does_not_depend_on_its_company(kernel: str, fmt: Format) -> N
         assert (mul_mat(kernel, blocks[part], x) == together[:, part]).all()
 
 
-def test_layouts_of_a_type_agree_to_the_bit() -> None:
+@pytest.mark.parametrize("mapped", ["q2_K", "q4_K"])
+def test_layouts_of_a_type_agree_to_the_bit(mapped: str) -> None:
     rng = np.random.default_rng(0)
-    blocks = FORMATS["q4_K"].random(rng, 16, 1024)
+    blocks = FORMATS[mapped].random(rng, 16, 1024)
     x = rng.standard_normal((6, 1024), dtype=np.float32)
-    first, *others = [mul_mat(name, blocks, x) for name in KERNELS if format_of(name) in ("q4_K", "q4_Kx8")]
+    first, *others = [mul_mat(name, blocks, x) for name in KERNELS if format_of(name) in (mapped, f"{mapped}x8")]
     assert others
     assert all((result == first).all() for result in others)
 
@@ -207,12 +220,14 @@ def test_wrong_sizes_are_errors(kernel: str, fmt: Format) -> None:
         _core.cpu_kernel_mul_mat(kernel, bytes(size + 1), np.zeros((1, 256), np.float32))
 
 
+# ggml repacks Q2_K on processors with AVX-512
+HAS_AVX512 = b"AVX512 = 1" in llama_cpp.llama_print_system_info()
 USED = {
     "Q4_K_M": {"q4_Kx8", "q6_K"},
     "Q5_K_M": {"q5_K", "q6_K"},
     "Q6_K": {"q6_K"},
     "Q3_K": {"q3_K"},
-    "Q2_K": {"q2_K"},
+    "Q2_K": {"q2_Kx8" if HAS_AVX512 else "q2_K"},
 }
 
 

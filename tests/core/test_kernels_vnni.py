@@ -1,4 +1,4 @@
-"""What is compiled for VNNI, wherever the tests run: its instructions, and nothing else of AVX-512."""
+"""VNNI and AVX-512 as they are compiled, wherever the tests run: the right instructions, in their functions alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_assembly_is_what_intrinsics_are(tmp_path: Path) -> None:
     assert len(found[0]) == 4
 
 
-def test_the_module_has_both_encodings_and_no_more_of_avx_512() -> None:
+def test_the_module_has_both_encodings() -> None:
     code = disassemble(_core.__file__)
     assert len(code) > 100_000
     vnni = [instruction for instruction in code if "vpdp" in instruction[1]]
@@ -73,5 +73,23 @@ def test_the_module_has_both_encodings_and_no_more_of_avx_512() -> None:
     for name in ("vpdpbusd", "vpdpwssd"):
         prefixes = {instruction[0][:2] for instruction in vnni if name in instruction[1]}
         assert prefixes == {"c4", "62"}  # VEX, EVEX
-    others = [text for _, text in code if re.search(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3[01])", text)]
-    assert not others
+
+
+TYPES = "enum ggml_type { GGML_TYPE_Q8_0, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 };"
+
+
+@pytest.mark.parametrize("source", ["q8_0", "float_weights"])
+def test_avx_512_is_in_its_own_functions_alone(tmp_path: Path, source: str) -> None:
+    """Elsewhere it would end programs on processors that do not have it."""
+    (tmp_path / "ggml.h").write_text(TYPES)
+    file = tmp_path / "kernels.o"
+    command = [str(COMPILER), "-std=c++17", "-O3", "-DEAGLE3_VNNI", "-I", str(ROOT / "csrc"), "-I", str(tmp_path)]
+    command += ["-c", str(ROOT / "csrc" / "kernels" / f"{source}.cpp"), "-o", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this compiler does not know AVX-512: {done.stderr[:200]}")
+    out = subprocess.run([str(OBJDUMP), "-dC", str(file)], capture_output=True, text=True, check=True).stdout
+    functions = re.findall(r"(?m)^[0-9a-f]+ <(.+)>:\n((?:.+\n)+)", out)
+    wide = [name for name, text in functions if re.search(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3[01])", text)]
+    assert wide
+    assert [name for name in wide if "avx512" not in name] == []

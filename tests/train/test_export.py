@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from llama_cpp_eagle3.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
-from llama_cpp_eagle3.train.eagle import Head, Norms  # noqa: E402
+from llama_cpp_eagle3.train.eagle import Head  # noqa: E402
 
 LAYERS = [(2, 3, 4), (1, 3, 6), (3, 5, 7)]
 """The usual boundaries, and those that readers of EAGLE's form take for something else if they are not careful."""
@@ -27,29 +27,28 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return write_target(tmp_path_factory.mktemp("export") / "target.gguf", n_layer=7)
 
 
-def make_head(target: Target, layers: tuple[int, ...], norms: Norms) -> Head:
+def make_head(target: Target, layers: tuple[int, ...], eagle31: bool) -> Head:
     """A head with random weights everywhere."""
     torch.manual_seed(1)
-    cfg = target_config(Path(target.path), 128, layers)
-    head = fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), cfg.n_ff, 4, norms)
+    cfg = target_config(Path(target.path), 128, layers, eagle31=eagle31)
+    head = fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), 4)
     for weight in head.parameters():
         torch.nn.init.normal_(weight)
     return head
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=str)
-@pytest.mark.parametrize("norms", [Norms(), Norms(True, True)], ids=("eagle3", "eagle3.1"))
+@pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
 @pytest.mark.parametrize("form", FORMS)
 def test_converted_it_is_the_same_head(
-    target: Target, tmp_path: Path, form: str, norms: Norms, layers: tuple[int, ...]
+    target: Target, tmp_path: Path, form: str, eagle31: bool, layers: tuple[int, ...]
 ) -> None:
     """Bit for bit, with nothing but the checkpoint to go by."""
-    head = make_head(target, layers, norms)
+    head = make_head(target, layers, eagle31)
     export(head, tmp_path / "hf", form, "target")
     path = convert(tmp_path / "hf", target.path, tmp_path / "head.gguf", outtype="f32").path
     assert tuple(read_head(str(path)).boundaries) == layers
     again = head_from_gguf(Path(path), Path(target.path), 128, 4)
-    assert again.norms == norms
     assert again.cfg == head.cfg
     expected, found = head.state_dict(), again.state_dict()
     assert expected.keys() == found.keys()
@@ -59,7 +58,7 @@ def test_converted_it_is_the_same_head(
 
 def test_what_speculators_says(target: Target, tmp_path: Path) -> None:
     """The config as vLLM's speculators reads it, every switch said, and names of tensors without `midlayer`."""
-    export(make_head(target, (2, 3, 4), Norms()), tmp_path, "speculators", "me/model")
+    export(make_head(target, (2, 3, 4), False), tmp_path, "speculators", "me/model")
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["speculators_model_type"] == "eagle3"
     assert config["architectures"] == ["Eagle3Speculator"]

@@ -14,7 +14,7 @@ from llama_cpp_eagle3.convert import convert  # noqa: E402
 from llama_cpp_eagle3.train.build import fresh_head, head_from_gguf, target_config  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import export  # noqa: E402
 from llama_cpp_eagle3.train.data import Text  # noqa: E402
-from llama_cpp_eagle3.train.eagle import Head, Norms  # noqa: E402
+from llama_cpp_eagle3.train.eagle import Head  # noqa: E402
 from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
 from llama_cpp_eagle3.train.trainer import Settings, Trainer  # noqa: E402
 
@@ -24,10 +24,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return write_target(tmp_path_factory.mktemp("scale") / "target.gguf", n_layer=7)
 
 
-def make_head(target: Target, norms: Norms) -> Head:
+def make_head(target: Target, eagle31: bool) -> Head:
     torch.manual_seed(1)
-    cfg = target_config(Path(target.path), 128, ())
-    return fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), cfg.n_ff, 4, norms)
+    cfg = target_config(Path(target.path), 128, (), eagle31=eagle31)
+    return fresh_head(Path(target.path), cfg, torch.arange(0, target.n_vocab, 5), 4)
 
 
 def make_rows(head: Head) -> torch.Tensor:
@@ -45,17 +45,17 @@ def logits(head: Head, rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([found[0] for _, found in head.steps(tokens, rows, 3, torch.arange(10, 30), first=4)])
 
 
-@pytest.mark.parametrize("norms", [Norms(), Norms(True, True)], ids=("eagle3", "eagle3.1"))
-def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, norms: Norms) -> None:
+@pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
+def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, eagle31: bool) -> None:
     """Scaled, it says what it said before, bit by bit, and so does what is exported of it."""
-    head = make_head(target, norms)
+    head = make_head(target, eagle31)
     for weight in head.parameters():
         torch.nn.init.normal_(weight)
     rows = make_rows(head)
     before, weight = logits(head, rows), head.fc.weight.detach().clone()
     head.scale_rows(rows[0])
     assert torch.equal(logits(head, rows), before)
-    if not norms.fc_norm:  # these are of size 1 as they are
+    if not eagle31:  # these are of size 1 as they are
         sizes = (rows[0] * head.row_scale).pow(2).mean(0).sqrt()
         assert 0.7 < sizes.min() <= sizes.max() < 1.42
     export(head, tmp_path / "hf")
@@ -65,10 +65,10 @@ def test_a_head_stays_what_it_is(target: Target, tmp_path: Path, norms: Norms) -
     assert torch.equal(logits(again, rows), before)
 
 
-@pytest.mark.parametrize("norms", [Norms(), Norms(True, True)], ids=("eagle3", "eagle3.1"))
-def test_a_fresh_head_has_small_states(target: Target, norms: Norms) -> None:
+@pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
+def test_a_fresh_head_has_small_states(target: Target, eagle31: bool) -> None:
     """Of size 1, as what its layer adds to them; the norms behind say the same."""
-    head = make_head(target, norms)
+    head = make_head(target, eagle31)
     rows = make_rows(head)
     before = logits(head, rows)
     head.scale_rows(rows[0])
@@ -80,13 +80,13 @@ def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
     """And goes on with the sizes that it began with."""
     texts = [Text(i, [(i * j) % 50 for j in range(1, 30)], 4, 0.0, "file") for i in range(1, 6)]
     source = Source(Extractor(Path(target.path), (2, 3, 4), 128, n_threads=1), None)
-    head = make_head(target, Norms())
+    head = make_head(target, False)
     trainer = Trainer(head, source, texts, tmp_path, Settings(steps=1, device="cpu"))
     rows = torch.cat([torch.from_numpy(source.get(text).rows[3:]).float() for text in texts[1:]])
     sizes = (rows * head.row_scale).pow(2).mean(0).sqrt()
     assert 0.7 < sizes.min() <= sizes.max() < 1.42
     trainer.save()
-    again = make_head(target, Norms())
+    again = make_head(target, False)
     Trainer(again, source, texts[:2], tmp_path, Settings(steps=1, device="cpu"))
     assert torch.equal(again.row_scale, head.row_scale)
     source.extractor.close()

@@ -238,6 +238,10 @@ def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture
         (("-f", good, "--layers", "2,3,99"), "99"),
         (("-f", good, "--resume"), "no training that was begun"),
         (("-f", good, "--tokens", "0"), "--tokens"),
+        (("-f", good, "--minutes", "0"), "--minutes: expected more than 0, found 0"),
+        (("-f", good, "--lr", "nan"), "--lr: expected a number of at least 0, found nan"),
+        (("-f", good, "--layers", "2,x"), "--layers: expected numbers with commas"),
+        (("-f", good, "--device", "abacus"), "--device: torch has no 'abacus' here"),
     ]
     for i, (more, said) in enumerate(cases):
         assert _train(target, output, *more, "--steps", "1", "--work", tmp_path / f"work{i}") == 2, more

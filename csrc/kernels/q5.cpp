@@ -1,6 +1,6 @@
 // Q5_0: a scale, the 32 values' highest bits, their other four; they stand for 16 less. Q5_1: a minimum instead.
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 

@@ -1,6 +1,6 @@
 // Q4_1: a scale and a minimum, then 32 values below 16.
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 

@@ -1,7 +1,7 @@
 // Q4_0: a scale, then 32 values below 16 that stand for 8 less; as the file has it, and repacked (block_q4_0x8 of
 // ggml/src/ggml-cpu/repack.cpp, where all values' highest bits are flipped).
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 
@@ -26,13 +26,12 @@ struct q4_0 {
 };
 
 struct q4_0x8 : q4_0 {
-    static constexpr bool octets = true;
+    static constexpr bool octets    = true;
+    static constexpr int  values_at = 16;
+    static constexpr int  flip      = 0x88;
+    static constexpr bool has_table = false;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
-        p += b * 8 * block_bytes;
-        w.d = _mm256_cvtph_ps(load128(p));
-        load_nibbles_octets(p + 16, _mm256_set1_epi8(static_cast<char>(0x88)), w.q);
-    }
+    AVX2_INLINE static __m256 scales(const uint8_t * p) { return _mm256_cvtph_ps(load128(p)); }
 };
 
 } // namespace

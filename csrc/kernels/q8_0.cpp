@@ -1,6 +1,6 @@
 // Q8_0: a scale, then 32 int8 values.
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 

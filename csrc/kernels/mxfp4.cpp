@@ -1,7 +1,7 @@
 // MXFP4: an exponent, then 32 floats of four bits; as the file has it, and repacked (block_mxfp4x8 of
 // ggml/src/ggml-cpu/repack.cpp).
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 
@@ -12,12 +12,12 @@ namespace {
 using namespace avx2;
 
 // twice the values, and 12: of one sign, the products of four are added in 16 bits
-AVX2_INLINE __m128i table() {
+AVX2_INLINE __m128i values() {
     return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
 }
 
 // 2^(e - 128): half of what the exponents stand for
-AVX2_INLINE __m256 scales(__m256i e) {
+AVX2_INLINE __m256 powers(__m256i e) {
     const __m256i tiny   = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); // 2^-128, 2^-127
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
@@ -32,20 +32,21 @@ struct mxfp4 {
 
     AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
         p += b * block_bytes;
-        w.d = scales(_mm256_and_si256(load_dwords(p, stride), _mm256_set1_epi32(0xff)));
+        w.d = powers(_mm256_and_si256(load_dwords(p, stride), _mm256_set1_epi32(0xff)));
         load_nibbles(p + 1, stride, w.q);
-        look_up(table(), w.q);
+        look_up(values(), w.q);
     }
 };
 
 struct mxfp4x8 : mxfp4 {
-    static constexpr bool octets = true;
+    static constexpr bool octets    = true;
+    static constexpr int  values_at = 8;
+    static constexpr int  flip      = 0;
+    static constexpr bool has_table = true;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
-        p += b * 8 * block_bytes;
-        w.d = scales(_mm256_cvtepu8_epi32(load128(p))); // the first eight
-        load_nibbles_octets(p + 8, _mm256_setzero_si256(), w.q);
-        look_up(table(), w.q);
+    AVX2_INLINE static __m128i table() { return values(); }
+    AVX2_INLINE static __m256  scales(const uint8_t * p) {
+        return powers(_mm256_cvtepu8_epi32(load128(p))); // of the first eight bytes
     }
 };
 

@@ -1,7 +1,7 @@
 // IQ4_NL: a scale, then 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
 // ggml/src/ggml-cpu/repack.cpp). IQ4_XS: 256 values of that table, with a scale, and one of six bits for each 32.
-#include "kernels/blocks_avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
 #include "kernels/q8_K_avx2.h"
 
 #if defined(__x86_64__)
@@ -12,7 +12,7 @@ namespace {
 
 using namespace avx2;
 
-AVX2_INLINE __m128i table() {
+AVX2_INLINE __m128i values() {
     return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 }
 
@@ -27,19 +27,18 @@ struct iq4_nl {
         p += b * block_bytes;
         w.d = load_halves(p, stride);
         load_nibbles(p + 2, stride, w.q);
-        look_up(table(), w.q);
+        look_up(values(), w.q);
     }
 };
 
 struct iq4_nlx8 : iq4_nl {
-    static constexpr bool octets = true;
+    static constexpr bool octets    = true;
+    static constexpr int  values_at = 16;
+    static constexpr int  flip      = 0;
+    static constexpr bool has_table = true;
 
-    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t /*stride*/, unpacked & w) {
-        p += b * 8 * block_bytes;
-        w.d = _mm256_cvtph_ps(load128(p));
-        load_nibbles_octets(p + 16, _mm256_setzero_si256(), w.q);
-        look_up(table(), w.q);
-    }
+    AVX2_INLINE static __m128i table() { return values(); }
+    AVX2_INLINE static __m256  scales(const uint8_t * p) { return _mm256_cvtph_ps(load128(p)); }
 };
 
 // The bytes of a block of IQ4_XS are a scale, the high bits of eight, the low ones, indices.
@@ -61,7 +60,7 @@ struct iq4_xs : iq4_nl {
         w.super_scales[0] = _mm256_srli_epi32(w.super_scales[0], 4);
         w.super_scales[1] = _mm256_srli_epi32(w.super_scales[1], 2);
         load_nibbles(p + 8 + 16 * i, stride, w.q);
-        look_up(table(), w.q);
+        look_up(values(), w.q);
     }
 };
 

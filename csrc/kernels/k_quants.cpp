@@ -1,9 +1,10 @@
 // Products of K-quants: the loops that all formats share.
-#include "kernels/k_quants_avx2.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 #include "kernels/instruction_sets.h"
 #include "kernels/k_quads_avx2.h"
+#include "kernels/k_quants_avx512.h"
 #include "kernels/q8_K_avx2.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ AVX2 void quantize(const float * x, int64_t k, uint8_t * row) {
     }
 }
 
-AVX2 inline __m256i for_all(const void * eight_bytes) {
+AVX2_INLINE __m256i for_all(const void * eight_bytes) {
     int64_t x;
     std::memcpy(&x, eight_bytes, sizeof(x));
     return _mm256_set1_epi64x(x);
@@ -55,7 +56,7 @@ constexpr bool adds_four = Isa::has_vnni && Quad::SUB / 8 * 4 * Quad::Q_MAX * 12
 
 // scale number `i` of each channel in all four places, or in the first and third
 template <class Isa, class Quad>
-AVX2 inline __m256i spread(__m256i scales, int i) {
+AVX2_INLINE __m256i spread(__m256i scales, int i) {
     const char    a = adds_four<Isa, Quad> ? -128 : 0, b = adds_four<Isa, Quad> ? -128 : 1; // -128: a zero
     const __m256i first = _mm256_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8, //
                                            0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
@@ -64,7 +65,7 @@ AVX2 inline __m256i spread(__m256i scales, int i) {
 
 // Products of 64 inputs of a quad and a row: two sums for each channel.
 template <class Isa, class Quad>
-AVX2 inline __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
+AVX2_INLINE __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * y) {
     constexpr int n = Quad::SUB / 8;
     static_assert(n * 2 * Quad::Q_MAX * 127 < 1 << 15, "");
 
@@ -175,14 +176,32 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     }
 }
 
-template <class Isa>
-void compute_q4_Kx8(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
-                    int64_t last, float * out, int64_t ldo) {
+template <class Isa, template <int> class Quad>
+void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                      int64_t last, float * out, int64_t ldo) {
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
-        const uint8_t * w = weights + group * nb * q4_Kx8_quad<0>::SIZE;
-        compute_quad<Isa>(q4_Kx8_quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
-        compute_quad<Isa>(q4_Kx8_quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
+        const uint8_t * w = weights + group * nb * Quad<0>::SIZE;
+        compute_quad<Isa>(Quad<0>{ w }, nb, rows, n_rows, out + 8 * group, ldo, 4);
+        compute_quad<Isa>(Quad<1>{ w }, nb, rows, n_rows, out + 8 * group + 4, ldo, 4);
+    }
+}
+
+template <class Isa, class Format>
+constexpr auto compute_of() {
+    if constexpr (Isa::is_wide) {
+        return avx512::compute<block_q8<Format::SUB>, Format>;
+    } else {
+        return compute<Isa, Format>;
+    }
+}
+
+template <class Isa, class Octet, template <int> class Quad>
+constexpr auto compute_repacked_of() {
+    if constexpr (Isa::is_wide) {
+        return avx512::compute_repacked<block_q8<Octet::SUB>, Octet>;
+    } else {
+        return compute_repacked<Isa, Quad>;
     }
 }
 
@@ -198,21 +217,30 @@ std::vector<kernel> mapped(const std::string & name, ggml_type type) {
                        Isa::is_supported,
                        row_size<Format::SUB>,
                        quantize<Format::SUB>,
-                       compute<Isa, Format> };
+                       compute_of<Isa, Format>() };
     });
 }
 
-std::vector<kernel> repacked_q4_K(const std::string & name) {
+template <class Octet, template <int> class Quad>
+std::vector<kernel> repacked(const std::string & name, ggml_type type) {
     return avx2::by_instruction_sets([&](auto isa) {
         using Isa = decltype(isa);
-        return kernel{ name + "/" + Isa::name, GGML_TYPE_Q4_K, layout::repacked,   8, QK_K, Isa::is_supported,
-                       row_size<32>,           quantize<32>,   compute_q4_Kx8<Isa> };
+        return kernel{ name + "/" + Isa::name,
+                       type,
+                       layout::repacked,
+                       8,
+                       QK_K,
+                       Isa::is_supported,
+                       row_size<Octet::SUB>,
+                       quantize<Octet::SUB>,
+                       compute_repacked_of<Isa, Octet, Quad>() };
     });
 }
 
 } // namespace
 
-const std::vector<kernel> q4_Kx8_kernels = repacked_q4_K("q4_Kx8");
+const std::vector<kernel> q2_Kx8_kernels = repacked<avx512::q2_Kx8_octet, q2_Kx8_quad>("q2_Kx8", GGML_TYPE_Q2_K);
+const std::vector<kernel> q4_Kx8_kernels = repacked<avx512::q4_Kx8_octet, q4_Kx8_quad>("q4_Kx8", GGML_TYPE_Q4_K);
 const std::vector<kernel> q2_K_kernels   = mapped<q2_K>("q2_K", GGML_TYPE_Q2_K);
 const std::vector<kernel> q3_K_kernels   = mapped<q3_K>("q3_K", GGML_TYPE_Q3_K);
 const std::vector<kernel> q4_K_kernels   = mapped<q4_K>("q4_K", GGML_TYPE_Q4_K);

@@ -1,6 +1,7 @@
 // F16, BF16 and F32, times rows that stay float32: four channels by up to three rows at a time.
 #include "kernels/avx2.h"
-#include "kernels/legacy_avx2.h"
+#include "kernels/float_weights_avx512.h"
+#include "kernels/formats.h"
 
 #if defined(__x86_64__)
 
@@ -119,17 +120,37 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     }
 }
 
+void copy(const float * x, int64_t k, uint8_t * row) {
+    std::memcpy(row, x, k * sizeof(float));
+}
+
 template <class format>
-std::vector<kernel> float_kernels(const char * name, ggml_type type) {
-    return { { name, type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize,
+void compute_wide(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
+                  float * out, int64_t ldo) {
+    const size_t row_bytes = row_size(k);
+    for (; first + 4 <= last; first += 4) {
+        avx512::compute_float_channels<format, 4>(weights + format::n_bytes * first * k, k, rows, row_bytes, n_rows,
+                                                  out + first, ldo);
+    }
+    for (; first < last; ++first) {
+        avx512::compute_float_channels<format, 1>(weights + format::n_bytes * first * k, k, rows, row_bytes, n_rows,
+                                                  out + first, ldo);
+    }
+}
+
+template <class format, class wide_format>
+std::vector<kernel> float_kernels(const std::string & name, ggml_type type) {
+    return { { name + "/avx512", type, layout::mapped, 1, format::n_inputs, avx512::has_floats, row_size, copy,
+               compute_wide<wide_format> },
+             { name + "/avx2", type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize,
                compute<format> } };
 }
 
 } // namespace
 
-const std::vector<kernel> f16_kernels  = float_kernels<f16>("f16/avx2", GGML_TYPE_F16);
-const std::vector<kernel> bf16_kernels = float_kernels<bf16>("bf16/avx2", GGML_TYPE_BF16);
-const std::vector<kernel> f32_kernels  = float_kernels<f32>("f32/avx2", GGML_TYPE_F32);
+const std::vector<kernel> f16_kernels  = float_kernels<f16, avx512::f16>("f16", GGML_TYPE_F16);
+const std::vector<kernel> bf16_kernels = float_kernels<bf16, avx512::bf16>("bf16", GGML_TYPE_BF16);
+const std::vector<kernel> f32_kernels  = float_kernels<f32, avx512::f32>("f32", GGML_TYPE_F32);
 
 } // namespace eagle3::kernels
 #endif

@@ -1,0 +1,38 @@
+// Kernels of a format whose blocks have 32 inputs, by instruction sets.
+#pragma once
+
+#include "kernels/blocks_avx2.h"
+#include "kernels/blocks_avx512.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels {
+
+template <class set, class format>
+constexpr auto compute_of() {
+    if constexpr (set::is_wide) {
+        return avx512::compute_blocks<set, format>;
+    } else {
+        return avx2::compute_blocks<set, format>;
+    }
+}
+
+// a format's kernels
+template <class format, class rows = avx2::q8_0_rows>
+std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
+    return avx2::by_instruction_sets([&](auto isa) {
+        using set = decltype(isa);
+        return kernel{ name + "/" + set::name,
+                       type,
+                       format::octets ? layout::repacked : layout::mapped,
+                       format::octets ? 8 : 1,
+                       rows::n_inputs,
+                       set::is_supported,
+                       avx2::q8_row_size,
+                       rows::template quantize<avx2::sums_of<set, format>>,
+                       compute_of<set, format>() };
+    });
+}
+
+} // namespace eagle3::kernels
+#endif

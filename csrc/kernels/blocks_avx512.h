@@ -1,0 +1,168 @@
+// The products of blocks_avx2.h with AVX-512-VNNI: sixteen channels at a time, a channel per lane. Blocks are unpacked
+// as there; a channel's sums are the same integers, added up in the same order, so that the results are the same bits.
+#pragma once
+
+#include "kernels/avx512.h"
+#include "kernels/blocks_avx2.h"
+
+#if defined(__x86_64__)
+
+namespace eagle3::kernels::avx512 {
+
+using avx2::n_rows_at_once;
+using avx2::q8_row_size;
+using avx2::q8_scales;
+using avx2::q8_sums;
+using avx2::QK;
+using avx2::read;
+using avx2::unpacked;
+
+// One block of sixteen channels. Mapped weights: q[i] is inputs 4 i to 4 i + 3 of the channels. Repacked ones (octets):
+// q[i] is inputs 8 i to 8 i + 7 of the first eight channels, q[4 + i] of the others.
+struct wide_block {
+    __m512i q[8];
+    __m512  d; // scales of the channels, in the order of the sums
+    __m512  m;
+};
+
+// Octets: two lanes hold a channel's sum in two parts. What dot makes of them has the first eight channels in the low
+// halves of lanes of 128 bits, the others in the high halves; this puts it back, and is its own ...
+AVX512_INLINE __m512 in_order(__m512 v) {
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), v);
+}
+
+// ... inverse is this.
+AVX512_INLINE __m512 as_summed(__m512 v) {
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15), v);
+}
+
+// block b of two octets
+template <class format>
+AVX512_INLINE void unpack_octets(const uint8_t * low, const uint8_t * high, int64_t b, wide_block & w) {
+    const uint8_t * blocks[] = { low + b * 8 * format::block_bytes, high + b * 8 * format::block_bytes };
+    const __m512i   mask     = _mm512_set1_epi8(15);
+    for (int octet = 0; octet < 2; ++octet) {
+        for (int i = 0; i < 2; ++i) { // bytes 64 i + 8 c are inputs 8 i and 16 + 8 i of channel c
+            const __m512i both     = _mm512_xor_si512(load512(blocks[octet] + format::values_at + 64 * i),
+                                                      _mm512_set1_epi8(static_cast<char>(format::flip)));
+            w.q[4 * octet + i]     = _mm512_and_si512(both, mask);
+            w.q[4 * octet + 2 + i] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+        }
+    }
+    if constexpr (format::has_table) {
+        const __m512i table = _mm512_broadcast_i32x4(format::table());
+        for (__m512i & q : w.q) {
+            q = _mm512_shuffle_epi8(table, q);
+        }
+    }
+    w.d = as_summed(join(format::scales(blocks[0]), format::scales(blocks[1])));
+}
+
+// block b of sixteen mapped channels: as two times eight
+template <class format>
+AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, unpacked & low, unpacked & high,
+                                 wide_block & w) {
+    format::unpack(p, b, stride, low);
+    format::unpack(p + 8 * stride, b, stride, high);
+    for (int i = 0; i < 8; ++i) {
+        w.q[i] = join(low.q[i], high.q[i]);
+    }
+    w.d = join(low.d, high.d);
+    if constexpr (format::sums::has_min) {
+        w.m = join(low.m, high.m);
+    }
+}
+
+// the channels' sums, and `offset` to each
+template <class format>
+AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offset) {
+    if constexpr (format::octets) {
+        __m512i low  = _mm512_maskz_set1_epi32(0x5555, offset); // once to each two lanes
+        __m512i high = low;
+        for (int i = 0; i < 4; ++i) {
+            const __m512i values = _mm512_set1_epi64(read<int64_t>(y + 8 * i));
+            low                  = _mm512_dpbusd_epi32(low, w.q[i], values);
+            high                 = _mm512_dpbusd_epi32(high, w.q[4 + i], values);
+        }
+        const __m512 a = _mm512_castsi512_ps(low), b = _mm512_castsi512_ps(high);
+        return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                                _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+    } else {
+        __m512i sum = _mm512_set1_epi32(offset);
+        for (int i = 0; i < 8; ++i) {
+            sum = _mm512_dpbusd_epi32(sum, w.q[i], _mm512_set1_epi32(read<int32_t>(y + 4 * i)));
+        }
+        return sum;
+    }
+}
+
+// Sixteen channels times up to n_rows_at_once rows. Mapped ones lie from `low` on; of octets `low` and `high` are two.
+template <class isa, class format>
+AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k,
+                                                    const uint8_t * rows, int64_t n_rows, __m512 * sums) {
+    using row_sums          = avx2::sums_of<isa, format>;
+    const size_t  row_bytes = q8_row_size(k);
+    constexpr int n_bytes   = 16 * format::block_bytes;
+    const auto *  next      = reinterpret_cast<const char *>(low) + k / QK * n_bytes;
+    for (int64_t r = 0; r < n_rows; ++r) {
+        sums[r] = _mm512_setzero_ps();
+    }
+    wide_block w;
+    unpacked   halves[2];
+    for (int64_t b = 0; b < k / QK; ++b) {
+        for (int64_t i = 0; i < n_bytes; i += 64) { // into L2, as in blocks_avx2.h
+            _mm_prefetch(next + b * n_bytes + i, _MM_HINT_T1);
+        }
+        if constexpr (format::octets) {
+            unpack_octets<format>(low, high, b, w);
+        } else {
+            unpack_mapped<format>(low, b, stride, halves[0], halves[1], w);
+        }
+        if constexpr (avx2::is_biased<isa, format>) {
+            for (__m512i & q : w.q) {
+                q = _mm512_xor_si512(q, _mm512_set1_epi8(static_cast<char>(0x80)));
+            }
+        }
+        for (int64_t r = 0; r < n_rows; ++r) {
+            const uint8_t * row  = rows + r * row_bytes;
+            const uint8_t * kept = q8_sums(row, k) + 4 * b;
+            const __m512i   q    = dot<format>(w, row + QK * b, row_sums::has_offset ? read<int32_t>(kept) : 0);
+            const __m512    d    = _mm512_mul_ps(w.d, _mm512_set1_ps(q8_scales(row, k)[b]));
+            sums[r]              = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), d, sums[r]);
+            if constexpr (row_sums::has_min) {
+                sums[r] = _mm512_fmadd_ps(w.m, _mm512_set1_ps(read<float>(kept)), sums[r]);
+            }
+        }
+    }
+}
+
+template <class isa, class format>
+AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t stride, int64_t k, const uint8_t * rows,
+                             int64_t n_rows, float * out, int64_t ldo) {
+    for (int64_t r0 = 0; r0 < n_rows; r0 += n_rows_at_once) {
+        const int64_t n = std::min(n_rows - r0, n_rows_at_once);
+        __m512        sums[n_rows_at_once];
+        compute_group<isa, format>(low, high, stride, k, rows + r0 * q8_row_size(k), n, sums);
+        for (int64_t r = 0; r < n; ++r) {
+            _mm512_storeu_ps(out + (r0 + r) * ldo, format::octets ? in_order(sums[r]) : sums[r]);
+        }
+    }
+}
+
+// Sixteen channels at a time; what is left of them as blocks_avx2.h does it.
+template <class isa, class format>
+void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                    int64_t last, float * out, int64_t ldo) {
+    const size_t      stride   = k / QK * format::block_bytes;
+    constexpr int64_t n_groups = format::octets ? 2 : 16, n_channels = format::octets ? 8 : 1;
+    for (; first + n_groups <= last; first += n_groups) {
+        const uint8_t * w = weights + first * n_channels * stride;
+        compute_channels<isa, format>(w, w + 8 * stride, stride, k, rows, n_rows, out + n_channels * first, ldo);
+    }
+    if (first < last) {
+        avx2::compute_blocks<isa, format>(weights, k, rows, n_rows, first, last, out, ldo);
+    }
+}
+
+} // namespace eagle3::kernels::avx512
+#endif

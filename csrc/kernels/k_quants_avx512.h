@@ -1,0 +1,255 @@
+// The products of K-quants with AVX-512-VNNI: eight channels at a time, two quads (k_quads_avx2.h). A block's sums are
+// the same integers as with AVX2, added up block after block in the same order, so that the results are the same bits.
+#pragma once
+
+#include "kernels/avx512.h"
+#include "kernels/k_quads_avx2.h"
+#include "kernels/q8_K_avx2.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+namespace eagle3::kernels::avx512 {
+
+using avx2::QK_K;
+using k_quads::quad_scales;
+
+// What an octet's block has beside its values, see quad_scales.
+template <int SUB>
+struct octet_scales {
+    static constexpr int N = QK_K / SUB / 4;
+
+    __m512i scale[N];
+    __m512i min[N];
+    __m512  d;
+};
+
+AVX512_INLINE __m512i low_bits(__m512i x, int shift, int mask) {
+    return _mm512_and_si512(_mm512_srli_epi16(x, shift), _mm512_set1_epi8(static_cast<char>(mask)));
+}
+
+template <class Low, class High, int SUB>
+AVX512_INLINE void join_scales(const Low & low_quad, const High & high_quad, octet_scales<SUB> & s) {
+    quad_scales<SUB> low, high;
+    low_quad.scales(low);
+    high_quad.scales(high);
+    for (int i = 0; i < s.N; ++i) {
+        s.scale[i] = join(low.scale[i], high.scale[i]);
+        s.min[i]   = join(low.min[i], high.min[i]);
+    }
+    s.d = join(low.d, high.d);
+}
+
+// Eight mapped channels: two quads
+template <class Format>
+struct mapped_octet {
+    static constexpr int SUB = Format::SUB, OFFSET_BITS = Format::OFFSET_BITS, Q_MAX = Format::Q_MAX;
+
+    k_quads::mapped_quad<Format> low, high;
+
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(low, high, s); }
+
+    template <int P>
+    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
+        __m256i a[8], b[8];
+        low.template unpack<P>(a);
+        high.template unpack<P>(b);
+        for (int i = 0; i < 8; ++i) {
+            v[i] = join(a[i], b[i]);
+        }
+    }
+
+    // the next octet's channels lie behind those of this one
+    void prefetch_next(int64_t b, int64_t nb) const {
+        k_quads::prefetch(low.w[0] + (8 * nb + 7 * b) * Format::SIZE, 8 * Format::SIZE);
+    }
+
+    void advance() {
+        low.advance();
+        high.advance();
+    }
+};
+
+// A block of eight repacked channels, whose two quads are Quad<0> and Quad<1>. A derived one unpacks both at once.
+template <template <int> class Quad>
+struct repacked_octet {
+    using quad               = Quad<0>;
+    static constexpr int SUB = quad::SUB, OFFSET_BITS = quad::OFFSET_BITS, Q_MAX = quad::Q_MAX;
+
+    const uint8_t * w;
+
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(Quad<0>{ w }, Quad<1>{ w }, s); }
+
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { k_quads::prefetch(w + nb * quad::SIZE, quad::SIZE); }
+
+    void advance() { w += quad::SIZE; }
+};
+
+struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8_quad> {
+    template <int P>
+    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
+        for (int i = 0; i < 4; ++i) {
+            const __m512i q = load512(w + quad::QS + 256 * P + 64 * i);
+            v[i]            = low_bits(q, 0, 15);
+            v[i + 4]        = low_bits(q, 4, 15);
+        }
+    }
+};
+
+struct q2_Kx8_octet : repacked_octet<k_quads::q2_Kx8_quad> {
+    template <int P>
+    AVX512_INLINE void unpack(__m512i (&v)[8]) const {
+        for (int i = 0; i < 2; ++i) {
+            const __m512i q = load512(w + quad::QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i));
+            v[i]            = low_bits(q, 0, 3);
+            v[i + 2]        = low_bits(q, 2, 3);
+            v[i + 4]        = low_bits(q, 4, 3);
+            v[i + 6]        = low_bits(q, 6, 3);
+        }
+    }
+};
+
+AVX512_INLINE __m512i for_all(const void * eight_bytes) {
+    return _mm512_set1_epi64(avx2::read<int64_t>(eight_bytes));
+}
+
+// as adds_four of k_quants.cpp
+template <class Octet>
+constexpr bool adds_four = Octet::SUB / 8 * 4 * Octet::Q_MAX * 127 < 1 << 15;
+
+// scale number `i` of each channel in all four places, or in the first and third
+template <class Octet>
+AVX512_INLINE __m512i spread(__m512i scales, int i) {
+    const char    a = adds_four<Octet> ? -128 : 0, b = adds_four<Octet> ? -128 : 1; // -128: a zero
+    const __m128i first = _mm_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
+    const __m128i at    = _mm_add_epi8(first, _mm_set1_epi8(static_cast<char>(2 * i)));
+    return _mm512_shuffle_epi8(scales, _mm512_broadcast_i32x4(at));
+}
+
+// Products of 64 inputs of an octet and a row, added to two sums for each channel.
+template <class Octet>
+AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m512i (&scale)[64 / Octet::SUB],
+                          const int8_t * y) {
+    constexpr int n = Octet::SUB / 8;
+    for (int g = 0; g < 64 / Octet::SUB; ++g) {
+        __m512i a;
+        if constexpr (adds_four<Octet>) {
+            a = _mm512_setzero_si512();
+            for (int i = 0; i < n; ++i) {
+                a = _mm512_dpbusd_epi32(a, v[n * g + i], for_all(y + 32 * g + 8 * i));
+            }
+        } else {
+            a = _mm512_maddubs_epi16(v[n * g], for_all(y + 32 * g));
+            for (int i = 1; i < n; ++i) {
+                a = _mm512_add_epi16(a, _mm512_maddubs_epi16(v[n * g + i], for_all(y + 32 * g + 8 * i)));
+            }
+        }
+        sum = _mm512_dpwssd_epi32(sum, a, scale[g]);
+    }
+    return sum;
+}
+
+// the quarter P of an octet's block times n rows
+template <class Block, int P, class Octet>
+AVX512_INLINE void add_quarter(const Octet & w, const octet_scales<Octet::SUB> & s, const uint8_t * rows,
+                               int64_t row_bytes, int64_t n, __m512i * sums) {
+    constexpr int SUB   = Octet::SUB;
+    constexpr int FIRST = SUB == 32 ? 64 * P : 128 * (P / 2) + 16 * (P % 2); // input
+    __m512i       v[8], scale[64 / SUB];
+    w.template unpack<P>(v);
+    for (int g = 0; g < 64 / SUB; ++g) {
+        const int sub = (FIRST + 32 * g) / SUB;
+        scale[g]      = spread<Octet>(s.scale[sub / 4], sub % 4);
+    }
+    for (int64_t r = 0; r < n; ++r) {
+        const auto * y = reinterpret_cast<const Block *>(rows + r * row_bytes)->qs + FIRST;
+        sums[r]        = dot<Octet>(P == 0 ? _mm512_setzero_si512() : sums[r], v, scale, y);
+    }
+}
+
+constexpr int64_t ROWS_MAX = 16; // rows that weights are unpacked for at once
+
+// An octet times n rows, ROWS_MAX at most; Block is a row's.
+template <class Block, class Octet>
+AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, __m256 * out) {
+    constexpr int SUB       = Octet::SUB;
+    const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(Block));
+    __m512        acc[ROWS_MAX];
+    __m512i       sums[ROWS_MAX];
+    for (int64_t r = 0; r < n; ++r) {
+        acc[r] = _mm512_setzero_ps();
+    }
+    for (int64_t b = 0; b < nb; ++b, w.advance(), rows += sizeof(Block)) {
+        octet_scales<SUB> s;
+        w.scales(s);
+        w.prefetch_next(b, nb);
+        add_quarter<Block, 0>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Block, 1>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Block, 2>(w, s, rows, row_bytes, n, sums);
+        add_quarter<Block, 3>(w, s, rows, row_bytes, n, sums);
+        for (int64_t r = 0; r < n; ++r) {
+            const auto & y    = *reinterpret_cast<const Block *>(rows + r * row_bytes);
+            __m512i      sum  = sums[r];
+            __m512i      mins = _mm512_setzero_si512();
+            for (int i = 0; i < s.N; ++i) {
+                mins = _mm512_dpwssd_epi32(mins, s.min[i], for_all(y.sums + 4 * i));
+            }
+            if (Octet::OFFSET_BITS) {
+                sum  = _mm512_sub_epi32(sum, _mm512_slli_epi32(mins, Octet::OFFSET_BITS));
+                mins = _mm512_setzero_si512();
+            }
+            const __m512  a = _mm512_castsi512_ps(sum), m = _mm512_castsi512_ps(mins);
+            const __m512i even = _mm512_castps_si512(_mm512_shuffle_ps(a, m, 0x88));
+            const __m512i odd  = _mm512_castps_si512(_mm512_shuffle_ps(a, m, 0xdd));
+            const __m512  both = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+            acc[r]             = _mm512_fmadd_ps(both, _mm512_mul_ps(s.d, _mm512_set1_ps(y.d)), acc[r]);
+        }
+    }
+    const __m512i low = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13);
+    for (int64_t r = 0; r < n; ++r) {
+        const __m512 x = _mm512_add_ps(acc[r], _mm512_permute_ps(acc[r], 0b01'00'11'10)); // scales' and mins' part
+        out[r]         = _mm512_castps512_ps256(_mm512_permutexvar_ps(low, x));
+    }
+}
+
+template <class Block, class Octet>
+AVX512 void compute_octet(const Octet & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
+                          int64_t n_channels) {
+    __m256 results[ROWS_MAX];
+    for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
+        const int64_t n = std::min(n_rows - r, ROWS_MAX);
+        compute_octet<Block>(w, nb, rows, n, results);
+        for (int64_t i = 0; i < n; ++i) {
+            std::memcpy(out + (r + i) * ldo, results + i, n_channels * sizeof(float));
+        }
+        rows += n * nb * sizeof(Block);
+    }
+}
+
+template <class Block, class Format>
+void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
+             float * out, int64_t ldo) {
+    const int64_t nb = k / QK_K;
+    for (int64_t channel = first; channel < last; channel += 8) {
+        mapped_octet<Format> w;
+        for (int64_t i = 0; i < 8; ++i) { // what the last octet lacks is the last channel again
+            (i < 4 ? w.low : w.high).w[i % 4] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
+        }
+        compute_octet<Block>(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 8));
+    }
+}
+
+template <class Block, class Octet>
+void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
+                      int64_t last, float * out, int64_t ldo) {
+    const int64_t nb = k / QK_K;
+    for (int64_t group = first; group < last; ++group) {
+        Octet w;
+        w.w = weights + group * nb * Octet::quad::SIZE;
+        compute_octet<Block>(w, nb, rows, n_rows, out + 8 * group, ldo, 8);
+    }
+}
+
+} // namespace eagle3::kernels::avx512
+#endif
