@@ -232,7 +232,7 @@ llama_seq_id context_drafter::find_id(int32_t i) {
 
 context_drafter::computed_nodes context_drafter::compute_nodes(std::vector<int32_t> & nodes) {
     computed_nodes done = { &ctx_, {}, {} };
-    const auto     end  = nodes.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(nodes.size()), n_out_max_);
+    const auto end = nodes.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(nodes.size()), n_out_max_);
     done.nodes.assign(nodes.begin(), end);
     nodes.erase(nodes.begin(), end);
     clear_batch();

@@ -180,12 +180,11 @@ class context_drafter : public drafter {
         llama_seq_id id   = -1; // once it is expanded: the sequence id in the context whose cells are its path
     };
 
-    bool    compute_round();
-    void    enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
-    void    catch_up(int32_t top_k);
-    void    expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
-    void    append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch,
-                         int32_t top_k);
+    bool compute_round();
+    void enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void catch_up(int32_t top_k);
+    void expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
+    void append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch, int32_t top_k);
     int32_t pos_of(const draft_node & node) const;
 
     int32_t n_logits() const { return std::min(n_vocab(), n_vocab_dft_); } // of tokens that both have

@@ -91,7 +91,7 @@ void mtp_drafter::find_rows_kind(llama_context * ctx, int32_t i_block) {
     const uint32_t      n_seqs   = llama_n_seq_max(ctx);
     const auto          n_tokens = static_cast<int64_t>(2 * n_seqs);
     const ggml_tensor * rows     = nullptr;
-    const std::string   name     = prefix_of(llama_model_n_layer(llama_get_model(ctx)) + i_block) + "nextn.eh_proj.weight";
+    const std::string   name = prefix_of(llama_model_n_layer(llama_get_model(ctx)) + i_block) + "nextn.eh_proj.weight";
     bool                is_there = false;
     try {
         const abort_guard guard;
