@@ -171,7 +171,7 @@ std::vector<uint32_t> gguf_file::get_uint_array(const std::string & key) const {
     if (item != GGUF_TYPE_UINT32 && item != GGUF_TYPE_INT32) {
         throw wrong_kind(*this, key, "an array of 32-bit integers", item == GGUF_TYPE_COUNT ? type(key) : item);
     }
-    const auto *  data = static_cast<const uint32_t *>(gguf_get_arr_data(gguf_.get(), id));
+    const auto * data = static_cast<const uint32_t *>(gguf_get_arr_data(gguf_.get(), id));
     return { data, data + gguf_get_arr_n(gguf_.get(), id) };
 }
 
