@@ -11,8 +11,8 @@ struct arch_graph {
     bool         layer_inp      = false;
     // so is boundary n_layer
     bool         layer_inp_last = false;
-    // the boundary that llama_get_embeddings_nextn delivers, relative to n_layer: 0 before the final norm, 1 after it, 2
-    // all residual streams of the last layer beside each other, which only a block reads; -1 none
+    // the boundary that llama_get_embeddings_nextn delivers, relative to n_layer: 0 before the final norm, 1 after it,
+    // 2 all residual streams of the last layer beside each other, which only a block reads; -1 none
     int32_t      nextn          = -1;
     // whether llama.cpp builds a graph of the block for multi-token prediction, which reads that. Many loaders keep
     // such a block that no graph runs

@@ -54,9 +54,9 @@ bool feature_tap::needs_all_outputs() const {
 }
 
 void feature_tap::attach(llama_context * ctx) {
-    const llama_model * model = llama_get_model(ctx);
-    const bool    has_streams = bounds.front() > n_layer + 1;
-    const int32_t n_embd      = has_streams ? llama_model_n_embd_out(model) : llama_model_n_embd(model);
+    const llama_model * model       = llama_get_model(ctx);
+    const bool          has_streams = bounds.front() > n_layer + 1;
+    const int32_t       n_embd      = has_streams ? llama_model_n_embd_out(model) : llama_model_n_embd(model);
     if (llama_model_n_layer(model) != n_layer || n_embd != n_embd_row) {
         throw std::invalid_argument(
             format("the tap was made for %d layers of width %d, the context's model has %d of %d", n_layer, n_embd_row,

@@ -26,7 +26,8 @@ namespace eagle3 {
 // Either way the rows of one decode lie in one buffer, in batch order: [n_tokens][n_boundaries][n_embd].
 class feature_tap {
   public:
-    // n_embd: of a row at one boundary. kind: "auto", "native" or "callback". To be created before the context, whose parameters need cb_eval()
+    // n_embd: of a row at one boundary. kind: "auto", "native" or "callback". To be created before the context, whose
+    // parameters need cb_eval()
     feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch,
                 const std::string & kind = "auto");
 
