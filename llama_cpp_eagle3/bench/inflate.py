@@ -50,11 +50,11 @@ Mask = NDArray[np.bool_]
 TARGET_TYPES = ("F32", "F16", "Q8_0", "Q4_0")
 _LAST_NORM_WEIGHT = 1e5  # of the constant channel: logits of about -3000 / root mean square of the last hidden state
 _N_POOL = 1 << 20  # random numbers to fill up with
-_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """Where a small matrix goes in a large one."""
 
     rows: NDArray[np.intp]
@@ -66,7 +66,7 @@ class _Part:
     """Rows that were added give zero; else they give anything, and nothing reads it."""
 
 
-class _Model:
+class Model:
     """One of the two files: its small tensors, and how they grow."""
 
     def __init__(self, path: str | os.PathLike[str], shape: Shape, outtype: str, n_ff: int, n_vocab_out: int):
@@ -131,7 +131,7 @@ class _Model:
         windows = np.lib.stride_tricks.sliding_window_view(pool, n_in)
         return np.ascontiguousarray(windows[self.rng.integers(0, _N_POOL, n_out)])
 
-    def grown(self, name: str, n_out: int, n_in: int, part: _Part) -> Array:
+    def grown(self, name: str, n_out: int, n_in: int, part: Part) -> Array:
         """The large matrix around the small one."""
         large = self.filler(n_out, n_in)
         real = np.zeros(n_out, dtype=bool)
@@ -188,26 +188,26 @@ class _Model:
             cols, live = self.channels()
             live[self.n_embd] = True
             rows = np.arange(int(self.tensors[source].shape[1]))
-            large = self.grown(source, n, width, _Part(rows, cols, live, silent=True))
+            large = self.grown(source, n, width, Part(rows, cols, live, silent=True))
             large[len(rows) :, self.n_embd] = -1.0
             return large
 
         return self.matrix("output.weight", n, width, values)
 
-    def block(self, il: int, source: int | None, n_inp: int = 1) -> Iterator[OutTensor]:
+    def block(self, il: int, source: int | str | None, n_inp: int = 1) -> Iterator[OutTensor]:
         """Layer `il`: the small model's layer `source`, or one that adds nothing. It reads `n_inp` normed streams."""
         s, blk = self.shape, f"blk.{il}"
         n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
         outs = (n_q, n_kv, n_kv, s.n_embd, self.n_ff, self.n_ff, s.n_embd)
         ins = (*[n_inp * s.n_embd] * 3, n_q, s.n_embd, s.n_embd, self.n_ff)
-        sizes = {name: (n_out, n_in) for name, n_out, n_in in zip(_MATRICES, outs, ins, strict=True)}
+        sizes = {name: (n_out, n_in) for name, n_out, n_in in zip(MATRICES, outs, ins, strict=True)}
         if source is None:
             for name in ("attn_norm", "ffn_norm"):
                 yield OutTensor(f"{blk}.{name}.weight", (s.n_embd,), GgmlType.F32, lambda: np.zeros(s.n_embd))
             for name, size in sizes.items():
                 yield self.random(f"{blk}.{name}.weight", *size)
             return
-        parts = self._parts(n_inp)
+        parts = self.parts(n_inp)
         for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
             if f"blk.{source}.{name}.weight" in self.tensors:
                 tensor = self.norm(f"blk.{source}.{name}.weight")
@@ -219,7 +219,7 @@ class _Model:
 
             yield self.matrix(f"{blk}.{name}.weight", *size, values)
 
-    def _parts(self, n_inp: int) -> dict[str, _Part]:
+    def parts(self, n_inp: int) -> dict[str, Part]:
         """Where the matrices of a layer go."""
         s = self.shape
         stream, live = self.channels()
@@ -232,13 +232,13 @@ class _Model:
         live_units = np.zeros(self.n_ff, dtype=bool)
         live_units[units] = True
         return {
-            "attn_q": _Part(q, inputs, live_inputs, silent=False),
-            "attn_k": _Part(kv, inputs, live_inputs, silent=False),
-            "attn_v": _Part(kv, inputs, live_inputs, silent=True),
-            "attn_output": _Part(stream, q, live_q, silent=True),
-            "ffn_gate": _Part(units, stream, live, silent=False),
-            "ffn_up": _Part(units, stream, live, silent=True),
-            "ffn_down": _Part(stream, units, live_units, silent=True),
+            "attn_q": Part(q, inputs, live_inputs, silent=False),
+            "attn_k": Part(kv, inputs, live_inputs, silent=False),
+            "attn_v": Part(kv, inputs, live_inputs, silent=True),
+            "attn_output": Part(stream, q, live_q, silent=True),
+            "ffn_gate": Part(units, stream, live, silent=False),
+            "ffn_up": Part(units, stream, live, silent=True),
+            "ffn_down": Part(stream, units, live_units, silent=True),
         }
 
     def write(self, output: Path, keys: dict[str, object], tensors: Sequence[OutTensor], progress: bool) -> None:
@@ -322,7 +322,7 @@ def inflate(
         IncompatibleDraftError: the head is of a kind that this does not know.
     """
     s, large = shape, list(shape.boundaries if boundaries is None else boundaries)
-    tgt, dft = _Model(target, s, outtype, s.n_ff, s.n_vocab), _Model(head, s, outtype, s.n_ff_dft, s.n_vocab_dft)
+    tgt, dft = Model(target, s, outtype, s.n_ff, s.n_vocab), Model(head, s, outtype, s.n_ff_dft, s.n_vocab_dft)
     _check_kinds(tgt, dft)
     tgt.check_sizes()
     dft.check_sizes()
@@ -338,11 +338,11 @@ def inflate(
         dft.write(Path(random_head_out), keys, tensors, progress)
 
 
-def _check_kinds(target: _Model, head: _Model) -> None:
+def _check_kinds(target: Model, head: Model) -> None:
     if target.arch != "llama":
         raise Eagle3Error(f"'{target.path}': only targets of the architecture llama grow, not {target.arch}")
     known = {"fc", "output_norm", "output", "d2t", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm"}
-    known |= {f"blk.0.{name}" for name in _MATRICES}
+    known |= {f"blk.0.{name}" for name in MATRICES}
     different = {name.removesuffix(".weight") for name in head.tensors} ^ known
     for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"):
         entry = head.keys.get(f"eagle3.{flag}")
@@ -355,7 +355,7 @@ def _check_kinds(target: _Model, head: _Model) -> None:
         )
 
 
-def _grown_d2t(head: _Model) -> NDArray[np.int64]:
+def _grown_d2t(head: Model) -> NDArray[np.int64]:
     """The draft vocabulary; what is added stands for tokens that the target was given."""
     s, d2t = head.shape, np.asarray(head.tensors["d2t"].data, dtype=np.int64)
     n_added, n_new = s.n_vocab_dft - len(d2t), s.n_vocab - head.n_tokens
@@ -367,12 +367,12 @@ def _grown_d2t(head: _Model) -> NDArray[np.int64]:
     return np.concatenate([d2t, head.n_tokens + np.arange(n_added)])
 
 
-def _target_tensors(model: _Model, places: list[int | None]) -> list[OutTensor]:
+def _target_tensors(model: Model, places: list[int | None]) -> list[OutTensor]:
     s = model.shape
 
     def embeddings() -> Array:
         rows = np.arange(int(model.tensors["token_embd.weight"].shape[1]))
-        part = _Part(rows, np.arange(model.n_embd), np.ones(s.n_embd, dtype=bool), silent=False)
+        part = Part(rows, np.arange(model.n_embd), np.ones(s.n_embd, dtype=bool), silent=False)
         large = model.grown("token_embd.weight", s.n_vocab, s.n_embd, part)
         large[rows, model.n_embd] = model.constant
         return large
@@ -388,13 +388,13 @@ def _target_tensors(model: _Model, places: list[int | None]) -> list[OutTensor]:
     return tensors
 
 
-def _head_tensors(model: _Model, n_boundaries: int) -> list[OutTensor]:
+def _head_tensors(model: Model, n_boundaries: int) -> list[OutTensor]:
     n_out, n_in = model.shape.n_embd, n_boundaries * model.shape.n_embd
 
     def fc() -> Array:
         cols, live = model.channels(n_boundaries)
         live[model.n_embd :: n_out] = True  # hidden states carry the constant
-        part = _Part(np.arange(model.n_embd), cols, live, silent=True)
+        part = Part(np.arange(model.n_embd), cols, live, silent=True)
         large = model.grown("fc.weight", n_out, n_in, part)
         large[model.n_embd, model.n_embd] = 1.0
         return large

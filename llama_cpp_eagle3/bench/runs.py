@@ -224,6 +224,7 @@ class Peer:
     """See `peer.get_clock`. Without it `t_process` is 0, and so `t_draft` is too low."""
     model: str
     draft: str
+    """The drafter's file; of a block for multi-token prediction the model's own."""
     n_threads: int
     n_gpu_layers: int = 0
     n_ctx: int = N_CTX

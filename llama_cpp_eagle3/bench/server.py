@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ..drafters import kind_of
+from ..drafters import MtpBlock, kind_of
 from ..errors import Eagle3Error
 from .load import Load, groups
 from .runs import Peer, Run
@@ -87,8 +87,10 @@ class Server:
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
         rates = [*(synthetic or []), *[0.0] * n_max][:n_max]
-        types = ["ngram-mod"] * ngram + ([kind_of(peer.draft).spec_types[0]] if n_max else [])
-        head = ["-md", peer.draft, "--spec-draft-n-max", str(n_max), "-ngld", n_layers]
+        # a target's own block is in its file
+        own, kind = peer.draft == peer.model, MtpBlock if peer.draft == peer.model else kind_of(peer.draft)
+        types = ["ngram-mod"] * ngram + ([kind.spec_types[0]] if n_max else [])
+        head = [*([] if own else ["-md", peer.draft, "-ngld", n_layers]), "--spec-draft-n-max", str(n_max)]
         return [
             *(str(peer.tools / "llama-server"), "-m", peer.model, *(head if n_max else [])),
             *(["--spec-type", ",".join(types)] if types else []),

@@ -17,6 +17,7 @@ import llama_cpp
 from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
+from ..cpu_kernels import fastest
 from ..options import default_threads
 from ..planning import cache_dir
 from .finding import Finding
@@ -70,7 +71,12 @@ def kernels() -> list[Finding]:
     names = cpu_kernel_names()
     if not names:
         return [Finding("note", "there are no CPU kernels of ours for this processor: ggml's own multiply all weights")]
-    return [Finding("ok", f"CPU kernels for this processor: {', '.join(names)}")]
+    formats: dict[str, list[str]] = {}  # [instruction set]
+    for name in fastest(names):
+        kind, _, instructions = name.partition("/")
+        formats.setdefault(instructions, []).append(kind)
+    found = "; ".join(f"{instructions} for {', '.join(kinds)}" for instructions, kinds in formats.items())
+    return [Finding("ok", f"CPU kernels for this processor: {found}")]
 
 
 def compiler() -> list[Finding]:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_draws_have_the_law_of_llama_cpp(low: LowLevel, n: int) -> None:
         p = law_of(low, n_vocab, names)
         draws = draws_of(low, names, n_draws)
         assert deviation(counts_of(draws, n_vocab), n_draws * p) < LIMIT, names
+
+
+def test_xtc_has_its_law(low: LowLevel) -> None:
+    """It has a generator of its own, with the same seed: half the time all but the last of the likely ones go."""
+    n_vocab, n_draws, threshold = len(low.target.logits(11)), 2000, 0.03
+    p = law_of(low, n_vocab, ())
+    likely = [int(t) for t in np.argsort(-p) if p[t] >= threshold]
+    assert len(likely) > 2
+    cut = p.copy()
+    cut[likely[:-1]] = 0.0
+    law = 0.5 * p + 0.5 * cut / cut.sum()
+    sampling = sampling_of((), seed=3, xtc_probability=0.5, xtc_threshold=threshold)
+    chain = SamplerChain(sampling, vocab_of(low), N_CTX)
+    text = [chain.draw(low.target, 11, PROMPT) for _ in range(n_draws)]
+    each = [draw(low, replace(sampling, seed=seed))[0] for seed in range(n_draws)]
+    for draws in (text, each):
+        assert deviation(counts_of(draws, n_vocab), n_draws * law) < LIMIT
+        assert deviation(counts_of(draws, n_vocab), n_draws * p) > LIMIT
 
 
 def test_one_text_has_the_softmax_of_its_row(low: LowLevel) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,13 @@ import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 import dflash
+import mtp
+from head_variants import VARIANTS
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import Sampling, Sequence, Shift
 from loading import cheap_rows, load, load_dice, load_plain, logits_at, prompts, take
+from small import write_small_pair
+from tiny import write_head
 
 pytestmark = pytest.mark.usefixtures("no_clock")
 
@@ -90,7 +95,7 @@ def make_pair(target: Any, head: Any, options: list[dict[str, Any]]) -> Pair:
 
         found = [[text_of(prompt, seed, how) for seed, prompt in enumerate(texts)] for how in options]
     assert all(len({tuple(text) for text in row}) == len(texts) for row in found)
-    assert found[0] != found[1] != found[2]
+    assert all(a != b for a, b in pairwise(found))
     return Pair(target, head, texts, options, found)
 
 
@@ -133,6 +138,28 @@ def test_a_block_drafter(block_pair: Pair, way: str) -> None:
     test_in_a_batch(block_pair, way, 8)
     test_preempted(block_pair, way)
     assert shifted(block_pair, way).generated == shifted(block_pair, "none").generated
+
+
+@pytest.fixture(scope="module", params=["p_eagle", "kimi", "small", "mtp"])
+def other_pair(request: pytest.FixtureRequest, tiny_target: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A head that drafts at once, one with latent attention, a small model, the target's own block."""
+    folder = tmp_path_factory.mktemp("other")
+    target: Any
+    drafter: Any
+    if request.param == "small":
+        target, drafter = write_small_pair(folder)
+    elif request.param == "mtp":
+        target, drafter = str(mtp.write_able(folder, "glm4moe-mtp")), None
+    else:
+        target, drafter = tiny_target, write_head(folder / "head.gguf", tiny_target, **VARIANTS[request.param])
+    hot = {"temperature": 2.0, "top_p": 1.0, "min_p": 0.0}
+    return make_pair(target, drafter, [hot, hot | PENALTIES])
+
+
+@pytest.mark.parametrize("way", ["chain of 6", "tree", "all"])
+def test_other_drafters(other_pair: Pair, way: str) -> None:
+    check_each(other_pair, way)
+    test_in_a_batch(other_pair, way, 8)
 
 
 @pytest.mark.parametrize("way", ["none", "chain of 6", "tree", "both"])

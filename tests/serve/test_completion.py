@@ -110,6 +110,7 @@ def test_seeds(running: Running) -> None:
     assert theirs["content"] != first
     assert theirs["generation_settings"]["rng"] == "llama"
     assert running.ask("/completion", body)["generation_settings"]["rng"] == "gumbel"
+    assert running.client.get("/props").json()["default_generation_settings"]["params"]["rng"] == "gumbel"
     for more in ({"rng": "dice"}, {"seed": 1.5}, {"seed": "x"}):
         response = running.client.post("/completion", json=body | more)
         assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""Programs of `tools/` as modules."""
+"""Programs of `tools/` and `benchmarks/` as modules."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parents[2] / "tools"
+_ROOT = Path(__file__).parents[2]
 
 
-def load_tool(name: str) -> Any:
-    """The module of `tools/NAME.py`."""
-    spec = importlib.util.spec_from_file_location(f"{name}_tool", _FOLDER / f"{name}.py")
+def load_tool(name: str, folder: str = "tools") -> Any:
+    """The module of `FOLDER/NAME.py`."""
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", _ROOT / folder / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,86 @@
+"""Toys of other architectures compute what the bundled target computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, models
+from llama_cpp_eagle3.bench.random_model import Shape
+from loading import bundled_pair
+from tool_modules import load_tool
+
+files = load_tool("files", "benchmarks/toys")
+
+SHAPE = Shape(12, 512, 768, 8, 4, 4500, 0, 0)
+HYBRID = Shape(12, 512, 768, 8, 4, 4500, 0, 0, "qwen35", 64 + 256)
+_LAYER = {"attn.q": (256, 256), "attn.k": (128, 256), "attn.v": (128, 256), "attn.o": (256, 256)}
+_LAYER |= {
+    "ffn.gate": (704, 256),
+    "ffn.up": (704, 256),
+    "ffn.down": (256, 704),
+    "attn_norm": (256,),
+    "ffn_norm": (256,),
+}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A block and a block drafter with random weights."""
+    rng = np.random.default_rng(3)
+
+    def random(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        return {
+            f"{name}.weight": (rng.normal(0.0, shape[-1] ** -0.5, shape) if len(shape) > 1 else np.ones(shape)).astype(
+                "f4"
+            )
+            for name, shape in shapes.items()
+        }
+
+    block = {f"block.{name}": shape for name, shape in _LAYER.items()}
+    block |= {"eh_proj": (256, 512), "enorm": (256,), "hnorm": (256,)}
+    np.savez(tmp_path / "mtp.npz", sharpness=np.ones(1, np.float32), **random(block))
+    layer = _LAYER | {"attn.q_norm": (64,), "attn.k_norm": (64,)}
+    drafter = {f"blocks.0.{name}": shape for name, shape in layer.items()}
+    np.savez(tmp_path / "dflash.npz", **random(drafter | {"fc": (256, 768), "fc_norm": (256,), "norm": (256,)}))
+    return tmp_path
+
+
+def text_of(path: Path, **options: object) -> list[list[int]]:
+    """What a target says."""
+    with Eagle3Llama(str(path), n_ctx=256, n_threads=1, verbose=False, **options) as llm:
+        found = []
+        for text in models.heldout_prompts()[:3]:
+            generator = llm.generate(llm.tokenize(text.encode())[:32], temp=0.0)
+            found.append([next(generator) for _ in range(24)])
+            generator.close()
+        return found
+
+
+@pytest.mark.parametrize("kind", ["mtp", "hybrid"])
+def test_same_text(weights: Path, kind: str) -> None:
+    path = weights / "target.gguf"
+    if kind == "mtp":
+        files.write_mimo(weights, path, SHAPE, "f16")
+    else:
+        files.write_hybrid(weights, path, HYBRID, "f16", recurrent=0.0)
+    text = text_of(bundled_pair()[0], draft_sources=())
+    assert text_of(path, draft_sources=()) == text
+    assert text_of(path, draft_sources=("mtp",), draft="chain", draft_n_max=2) == text
+
+
+def test_recurrent_layers_add_something(weights: Path) -> None:
+    """What is measured with them would not see a wrong state otherwise."""
+    path = weights / "target.gguf"
+    files.write_hybrid(weights, path, HYBRID, "f16", recurrent=1.0)
+    assert text_of(path, draft_sources=()) != text_of(bundled_pair()[0], draft_sources=())
+
+
+def test_a_block_drafter_is_one_of_its_target(weights: Path) -> None:
+    path, useless = weights / "drafter.gguf", weights / "useless.gguf"
+    files.write_dflash(weights, path, Shape(10, 512, 768, 8, 4, 4096, 0, 0))
+    files.write_useless(path, useless)
+    assert path.stat().st_size == useless.stat().st_size
+    assert path.read_bytes() != useless.read_bytes()
