@@ -163,11 +163,15 @@ std::optional<std::vector<int32_t>> gguf_file::get_int_array(const std::string &
 
 std::vector<uint32_t> gguf_file::get_uint_array(const std::string & key) const {
     const gguf_type item = item_type(key);
+    const int64_t   id   = find(key);
+    if (item == GGUF_TYPE_BOOL) {
+        const auto * bools = static_cast<const int8_t *>(gguf_get_arr_data(gguf_.get(), id));
+        return { bools, bools + gguf_get_arr_n(gguf_.get(), id) };
+    }
     if (item != GGUF_TYPE_UINT32 && item != GGUF_TYPE_INT32) {
         throw wrong_kind(*this, key, "an array of 32-bit integers", item == GGUF_TYPE_COUNT ? type(key) : item);
     }
-    const int64_t id   = find(key);
-    const auto *  data = static_cast<const uint32_t *>(gguf_get_arr_data(gguf_.get(), id));
+    const auto * data = static_cast<const uint32_t *>(gguf_get_arr_data(gguf_.get(), id));
     return { data, data + gguf_get_arr_n(gguf_.get(), id) };
 }
 

@@ -35,7 +35,7 @@ class gguf_file {
     std::optional<std::string>          get_str(const std::string & key) const;
     std::optional<std::vector<int32_t>> get_int_array(const std::string & key) const;
 
-    // an array of 32-bit integers as llama.cpp reads it, without asking for their sign
+    // an array of 32-bit integers, or of bools, as llama.cpp reads it, without asking for their sign
     std::vector<uint32_t> get_uint_array(const std::string & key) const;
 
     // number of elements of an array key of any element type, 0 if absent

@@ -441,6 +441,12 @@ class TargetInfo:
     def n_layer_nextn(self) -> int:
         """Layers for multi-token prediction that are in the file."""
     @property
+    def runs_block(self) -> bool:
+        """Whether llama.cpp has a graph of its block for multi-token prediction."""
+    @property
+    def n_embd_nextn(self) -> int:
+        """Values of a row that its block for multi-token prediction reads."""
+    @property
     def nextn(self) -> int:
         """They read the hidden state at boundary n_layer + nextn; -1: not known for this architecture."""
     @property
@@ -764,13 +770,21 @@ class MtpDrafter(Drafter):
     """The block for multi-token prediction, run by an MTP context of llama.cpp.
 
     `ctx` is the address of that context, which is freed with the drafter, also if this raises; so is `model`, which a
-    block in a file of its own has. Each of the `n_seq_max`
-    sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees. `n_outputs_max` is
-    the context's.
+    block in a file of its own has, and `further`, the contexts of chained blocks behind the first one. Each of the
+    `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches of trees.
+    `n_outputs_max` is the context's.
     """
 
     def __init__(
-        self, ctx: int, path: str, *, model: int = 0, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1
+        self,
+        ctx: int,
+        path: str,
+        *,
+        model: int = 0,
+        further: Sequence[int] = (),
+        n_ctx: int,
+        n_seq_max: int = 1,
+        n_outputs_max: int = 1,
     ) -> None: ...
     @property
     def draft_logits(self) -> npt.NDArray[np.float32]:
@@ -778,6 +792,51 @@ class MtpDrafter(Drafter):
     @property
     def hidden_state(self) -> npt.NDArray[np.float32]:
         """float32 (n_embd,), the block's own row of it."""
+
+class AssistantFile:
+    """What a Gemma 4 assistant is, from the header of its GGUF file."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def n_embd(self) -> int:
+        """Its own width."""
+    @property
+    def n_embd_tgt(self) -> int:
+        """Of the target's rows."""
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_vocab(self) -> int:
+        """Of the target."""
+
+def read_assistant(path: str) -> AssistantFile:
+    """Read the header of a Gemma 4 assistant.
+
+    Raises:
+        ModelFileError: the key, what was expected and what was found.
+    """
+
+def find_kv_difference(path_tgt: str, path: str) -> str:
+    """Why an assistant cannot read the K/V of a target, by their headers; empty if it can."""
+
+class AssistantDrafter(Drafter):
+    """A Gemma 4 assistant, which reads the target's K/V.
+
+    `model` and `ctx` are the addresses of the llama_model and llama_context made of the file, which are freed with the
+    drafter, also if this raises; the context's ctx_other is the target's. Each of the `n_seq_max` sequences has `n_ctx`
+    positions. `n_outputs_max` is the context's.
+    """
+
+    def __init__(
+        self, file: AssistantFile, model: int, ctx: int, *, n_ctx: int, n_seq_max: int = 1, n_outputs_max: int = 1
+    ) -> None: ...
+    @property
+    def draft_logits(self) -> npt.NDArray[np.float32]:
+        """float32 (n_vocab,), of the last row that was computed to draft behind it."""
+    @property
+    def hidden_state(self) -> npt.NDArray[np.float32]:
+        """float32 (n_embd_tgt,), its own row of it."""
 
 class SimpleDrafter(Drafter):
     """A small model of the target's vocabulary, which reads tokens alone.

@@ -79,7 +79,8 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
             draft_n_max tokens, "tree" a tree. Default: "tree" or "chain" if one of their arguments is given, else
             "auto". On targets with a recurrent state, or with swa_full=False, trees become chains.
         draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in
-            the target's file; "simple" and "dflash", the small model or block drafter that draft_model_path names;
+            the target's file; "simple", "dflash" and "assistant", the small model, block drafter or Gemma 4 assistant
+            that draft_model_path names;
             "ngram", which drafts what followed earlier where the text ended as it ends now. Default: all that there
             is, "mtp" without a draft_model_path; if there is only "ngram", then only with draft="auto".
         draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8, of a block

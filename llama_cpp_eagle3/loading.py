@@ -53,7 +53,8 @@ class Loading:
             info = self.pair.target
             self._check_length()
             if self.pair.boundaries:
-                self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, info.n_embd, info.arch)
+                n_embd = info.n_embd_nextn if self.pair.boundaries[0] > info.n_layer + 1 else info.n_embd
+                self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, n_embd, info.arch)
         if rpc_servers:
             self.servers = RpcServers(rpc_servers)
         self.draft_device = None if draft.device is None else find_device(draft.device, self.servers, "draft_device")

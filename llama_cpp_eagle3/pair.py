@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._core import TargetInfo, read_target
-from .drafters import DrafterFile, MtpBlock, kind_of
+from ._core import TargetInfo, read_arch, read_target
+from .drafters import DrafterFile, MtpBlock, kind_of, kind_of_arch
 from .drafters.fit import check_boundaries, check_generates
 from .errors import ModelFileError
 
@@ -40,6 +40,9 @@ def check_pair(
         ModelFileError: one of the files cannot be read or is not what it should be.
         IncompatibleDraftError: the two do not belong together.
     """
+    named = kind_of_arch(read_arch(model_path))
+    if what := named.why_no_target if named else "":
+        raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
     target = read_target(model_path)
     if what := kind_of(model_path).why_no_target:
         raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")

@@ -46,8 +46,8 @@ class Stats:
     """How often the 1st, 2nd, ... drafted token was accepted."""
 
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    """The same by drafter: "eagle3", "mtp", "simple", "ngram", as in `draft_sources`. Of whole drafts; a token that two
-    drafted counts for both."""
+    """The same by drafter: "eagle3", "dflash", "mtp", "assistant", "simple", "ngram", as in `draft_sources`. Of
+    whole drafts; a token that two drafted counts for both."""
 
     why_not_drafted: str = ""
     """Why nothing was drafted, if nothing was."""

@@ -21,6 +21,9 @@ LLAMA_API void    llama_set_embeddings_nextn(llama_context * ctx, bool value, bo
 LLAMA_API float * llama_get_embeddings_nextn(llama_context * ctx);
 LLAMA_API float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 
+// which block for multi-token prediction an MTP context computes, 0 = the first one behind the layers
+LLAMA_API void llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
+
 // the graph of a batch of that shape, as decode would build it; valid until the next call
 LLAMA_API ggml_cgraph * llama_graph_reserve(llama_context * ctx, uint32_t n_tokens, uint32_t n_seqs,
                                             uint32_t n_outputs);
@@ -28,4 +31,6 @@ LLAMA_API ggml_cgraph * llama_graph_reserve(llama_context * ctx, uint32_t n_toke
 // all tensors of a model by name
 LLAMA_API const std::vector<std::pair<std::string, ggml_tensor *>> &
                 llama_internal_get_tensor_map(const llama_model * model);
-                
+
+// the context that a context was made beside, if it uses it: the target's
+LLAMA_API llama_context * llama_get_ctx_other(llama_context * ctx);

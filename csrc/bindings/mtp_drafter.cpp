@@ -17,14 +17,19 @@ struct py_mtp_drafter : py_drafter {
     mtp_drafter & mtp() const { return static_cast<mtp_drafter &>(impl()); }
 };
 
-std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, uintptr_t model, int32_t n_ctx,
-                                             int32_t n_seq_max, int32_t n_outputs_max) {
+std::unique_ptr<py_mtp_drafter> make_drafter(uintptr_t ctx, const std::string & path, uintptr_t model,
+                                             const std::vector<uintptr_t> & further, int32_t n_ctx, int32_t n_seq_max,
+                                             int32_t n_outputs_max) {
     if (ctx == 0) {
         throw std::invalid_argument("expected the address of an MTP context");
     }
+    std::vector<draft_context> blocks;
+    for (const uintptr_t of_block : further) {
+        blocks.emplace_back(reinterpret_cast<llama_context *>(of_block), nullptr);
+    }
     return std::make_unique<py_mtp_drafter>(
         std::make_unique<mtp_drafter>(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<llama_model *>(model),
-                                      path, mtp_params{ n_ctx, n_seq_max, n_outputs_max }));
+                                      path, mtp_params{ n_ctx, n_seq_max, n_outputs_max }, std::move(blocks)));
 }
 
 py::array_t<float> to_array(const std::vector<float> & values, size_t n) {
@@ -37,9 +42,11 @@ void register_mtp_drafter(py::module_ & m) {
     py::class_<py_mtp_drafter, py_drafter>(m, "MtpDrafter", "The block for multi-token prediction.")
         .def(
             py::init(&make_drafter), py::arg("ctx"), py::arg("path"), py::kw_only(), py::arg("model") = 0,
-            py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
+            py::arg("further") = std::vector<uintptr_t>(), py::arg("n_ctx"), py::arg("n_seq_max") = 1,
+            py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
             "ctx: address of a llama_context of the type MTP, which is freed with the drafter, also if this raises; so "
-            "is model, the llama_model of a block in a file of its own. path: the file that has the block. n_ctx: "
+            "is model, the llama_model of a block in a file of its own. further: contexts of chained blocks behind the "
+            "first one, which are freed too. path: the file that has the block. n_ctx: "
             "positions of each of the n_seq_max sequences; the "
             "context's further sequence ids are for branches of trees. n_outputs_max: the context's.\n"
             "Raises ModelFileError, IncompatibleDraftError.")

@@ -22,6 +22,8 @@ void register_target_info(py::module_ & m) {
         .def_readonly("n_ctx_train", &target_info::n_ctx_train)
         .def_readonly("n_layer_nextn", &target_info::n_layer_nextn)
         .def_readonly("nextn", &target_info::nextn)
+        .def_readonly("runs_block", &target_info::runs_block, "whether llama.cpp has a graph of its block")
+        .def_readonly("n_embd_nextn", &target_info::n_embd_nextn, "values of a row that its block reads")
         .def_readonly("file_size", &target_info::file_size)
         .def_readonly("boundaries", &target_info::boundaries,
                       "where hidden states can be read: 0 to n_layer, and n_layer + 1 after the final norm")

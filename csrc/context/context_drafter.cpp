@@ -10,11 +10,11 @@
 namespace eagle3 {
 
 context_drafter::context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
-                                 int32_t n_outputs_max, bool has_states) :
+                                 int32_t n_outputs_max, memory_kind memory) :
     ctx_(ctx, model), path_(path), n_embd_(n_embd),
     n_vocab_dft_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)))),
     n_batch_(static_cast<int32_t>(std::min(llama_n_batch(ctx), llama_n_ctx(ctx)))),
-    n_out_max_(std::min(n_outputs_max, n_batch_)), has_states_(has_states) {}
+    n_out_max_(std::min(n_outputs_max, n_batch_)), memory_(memory) {}
 
 draft_limits context_drafter::checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx,
                                              int32_t n_seq_max) {
@@ -54,9 +54,9 @@ void context_drafter::add_row(llama_seq_id id, llama_token token, int32_t pos, c
     batch_.embd.insert(batch_.embd.end(), row, row + n_embd_);
 }
 
-void context_drafter::compute() {
+void context_drafter::compute_in(draft_context & ctx) {
     try {
-        ctx_.decode(batch_.get(), t_graph_us_);
+        ctx.decode(batch_.get(), t_graph_us_);
     } catch (...) {
         for (const llama_seq_id id : batch_.seq_ids) {
             if (id < n_seq_max()) {
@@ -65,6 +65,10 @@ void context_drafter::compute() {
         }
         throw;
     }
+}
+
+void context_drafter::mute_batch() {
+    std::fill(batch_.is_out.begin(), batch_.is_out.end(), 0);
 }
 
 void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write) {
@@ -111,10 +115,28 @@ int32_t context_drafter::pos_of(llama_seq_id seq_id) const {
         ->pos;
 }
 
+int32_t context_drafter::pos_of(const draft_node & node) const {
+    return pos_of(node.seq_id) + (memory_ == memory_kind::none ? 0 : node.depth);
+}
+
+// false: rows that write nothing want cells of the target all the same, and it has none left; so nothing is drafted
+bool context_drafter::compute_round() {
+    try {
+        compute();
+    } catch (const context_full_error &) {
+        if (memory_ != memory_kind::none) {
+            throw;
+        }
+        return false;
+    }
+    return true;
+}
+
 // what follows a row of the last batch becomes nodes behind `parent`
-void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_batch, int32_t top_k) {
-    const float * logits = ctx_.logits(i_batch);
-    const int32_t kept   = keep_row(i_batch);
+void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch,
+                                   int32_t top_k) {
+    const float * logits = ctx.logits(i_batch);
+    const int32_t kept   = keep_row(ctx, i_batch);
     const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
     const auto &  known  = foresight_[seq_id];
     auto          found  = best_of_row(logits, n_logits(), known.n_top(top_k));
@@ -152,12 +174,14 @@ void context_drafter::catch_up(int32_t top_k) {
         add_waiting(part.seq_id, part.id_last);
         i_out.push_back(batch_.n_rows() - 1);
     }
-    compute();
+    if (!compute_round()) {
+        return;
+    }
     stats.n_propose++;
     stats.n_steps++;
     for (size_t j = 0; j < round_.size(); ++j) {
         on_caught_up(round_[j].seq_id, round_[j].id_last);
-        append_nodes(round_[j].seq_id, -1, i_out[j], top_k);
+        append_nodes(round_[j].seq_id, -1, ctx_, i_out[j], top_k);
     }
 }
 
@@ -179,31 +203,44 @@ void context_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) 
     expand_nodes(nodes, top_k);
 }
 
-// a sequence id with the cells of the path before a node; false if there is none
-bool context_drafter::find_place(int32_t i) {
-    const draft_node & node    = nodes_[i];
+llama_seq_id context_drafter::find_id(int32_t i) {
+    const draft_node & node = nodes_[i];
+    if (memory_ == memory_kind::none) {
+        return node.seq_id;
+    }
     const llama_seq_id path    = node.parent < 0 ? node.seq_id : places_[node.parent].id;
-    const bool         is_copy = has_states_ && node.parent < 0;
+    const bool         is_copy = has_states() && node.parent < 0;
     bool               is_led  = false; // another child of its parent goes on with that id
     for (size_t k = 0; k < nodes_.size() && !is_led; ++k) {
         is_led = nodes_[k].parent == node.parent && nodes_[k].seq_id == node.seq_id && places_[k].id >= 0 &&
                  (is_copy || places_[k].id == path);
     }
     if (!is_led && !is_copy) {
-        places_[i].id = path;
-        return true;
+        return path;
     }
     llama_seq_id free = n_seq_max();
     while (std::find(ids_used_.begin(), ids_used_.end(), free) != ids_used_.end()) {
         ++free;
     }
-    if (free >= static_cast<llama_seq_id>(llama_n_seq_max(ctx())) || !ctx_.shares_cells() || (is_led && has_states_)) {
-        return false;
+    if (free >= static_cast<llama_seq_id>(llama_n_seq_max(ctx())) || !ctx_.shares_cells() || (is_led && has_states())) {
+        return -1;
     }
     ids_used_.push_back(free);
-    places_[i].id = free;
     llama_memory_seq_cp(ctx_.memory(), path, free, 0, pos_of(node.seq_id) + node.depth);
-    return true;
+    return free;
+}
+
+context_drafter::computed_nodes context_drafter::compute_nodes(std::vector<int32_t> & nodes) {
+    computed_nodes done = { &ctx_, {}, {} };
+    const auto end = nodes.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(nodes.size()), n_out_max_);
+    done.nodes.assign(nodes.begin(), end);
+    nodes.erase(nodes.begin(), end);
+    clear_batch();
+    for (const int32_t i : done.nodes) {
+        done.i_batch.push_back(batch_.n_rows());
+        add_node(places_[i].id, nodes_[i].token, pos_of(nodes_[i]), places_[i].kept);
+    }
+    return compute_round() ? done : computed_nodes();
 }
 
 void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
@@ -223,18 +260,19 @@ void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t t
             order.push_back(i);
         }
     }
-    order.erase(std::remove_if(order.begin(), order.end(), [this](int32_t i) { return !find_place(i); }), order.end());
-    for (size_t first = 0; first < order.size(); first += n_out_max_) {
-        const size_t n = std::min(order.size() - first, static_cast<size_t>(n_out_max_));
-        clear_batch();
-        for (size_t k = first; k < first + n; ++k) {
-            const draft_node & node = nodes_[order[k]];
-            add_node(places_[order[k]].id, node.token, pos_of(node.seq_id) + node.depth, places_[order[k]].kept);
+    const auto has_no_place = [this](int32_t i) {
+        places_[i].id = find_id(i);
+        return places_[i].id < 0;
+    };
+    order.erase(std::remove_if(order.begin(), order.end(), has_no_place), order.end());
+    while (!order.empty()) {
+        const computed_nodes done = compute_nodes(order);
+        if (done.nodes.empty()) {
+            return;
         }
-        compute();
         stats.n_steps++;
-        for (size_t k = 0; k < n; ++k) {
-            append_nodes(nodes_[order[first + k]].seq_id, order[first + k], static_cast<int32_t>(k), top_k);
+        for (size_t k = 0; k < done.nodes.size(); ++k) {
+            append_nodes(nodes_[done.nodes[k]].seq_id, done.nodes[k], *done.ctx, done.i_batch[k], top_k);
         }
     }
 }

@@ -27,7 +27,8 @@ namespace eagle3 {
 // the tree. The first child of a node goes on with the id of its parent, each further one takes one of the ids that the
 // context has beyond n_seq_max; without one left it is not expanded. A context without such ids, or whose sequences do
 // not share their cells, drafts chains. A recurrent state cannot be taken back: there each sequence drafts a chain in
-// one of the further ids, as a copy of itself.
+// one of the further ids, as a copy of itself. Where drafted tokens leave nothing behind, all nodes are rows of the
+// sequence itself.
 class context_drafter : public drafter {
   public:
     const std::string & path() const override { return path_; }
@@ -71,11 +72,15 @@ class context_drafter : public drafter {
     static constexpr int32_t n_scratch = 32;
 
   protected:
+    // what evaluated tokens leave in the context: cells; recurrent states too, which cannot be taken back; or nothing,
+    // where it reads the target's K/V and writes none. All rows of a round are at one position then
+    enum class memory_kind { cells, states, none };
+
     // Takes the context over, and a model of its own if that is not null, whatever happens: they are freed with this
     // object. n_embd: floats that a row has beside its token. n_outputs_max: of the context, rows of a batch with
-    // logits. has_states: recurrent ones
+    // logits
     context_drafter(llama_context * ctx, llama_model * model, const std::string & path, int32_t n_embd,
-                    int32_t n_outputs_max, bool has_states);
+                    int32_t n_outputs_max, memory_kind memory);
 
     // for the constructors of derived classes: what they were given, checked against the context
     static draft_limits checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max);
@@ -100,13 +105,26 @@ class context_drafter : public drafter {
     virtual void    add_waiting(llama_seq_id seq_id, llama_token id_last)                   = 0;
     virtual void    on_caught_up(llama_seq_id seq_id, llama_token id_last)                  = 0;
     // A row that the node comes out of was computed; keep what add_node() will need of it, and return where
-    virtual int32_t keep_row(int32_t i_batch)                                               = 0;
+    virtual int32_t keep_row(const draft_context & ctx, int32_t i_batch)                    = 0;
     // the row of a node; kept: what keep_row returned
     virtual void    add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) = 0;
     virtual void    on_leave() = 0; // rows that were kept are not needed
 
     // Nothing is known of the cells of a sequence: an error came while they were written
     virtual void on_failed(llama_seq_id seq_id) = 0;
+
+    // nodes whose rows one batch of a context computed, and where they are in it
+    struct computed_nodes {
+        const draft_context * ctx = nullptr;
+        std::vector<int32_t>  nodes;
+        std::vector<int32_t>  i_batch;
+    };
+
+    // Compute some of these nodes, which are taken out of `nodes`; none: there was no room
+    virtual computed_nodes compute_nodes(std::vector<int32_t> & nodes);
+
+    // a sequence id that has, or gets, the cells of the path before a node; -1 if there is none
+    virtual llama_seq_id find_id(int32_t node);
 
     // what it can use
 
@@ -118,13 +136,19 @@ class context_drafter : public drafter {
 
     int32_t n_vocab_dft() const { return n_vocab_dft_; } // of the context's model
     int32_t n_batch() const { return n_batch_; }
-    bool    has_states() const { return has_states_; } // recurrent ones: cells cannot be taken back
+    bool    has_states() const { return memory_ == memory_kind::states; }
 
     // a batch; tokens are as the context has them
     void clear_batch() { batch_.clear(); }
 
     void add_row(llama_seq_id id, llama_token token, int32_t pos, const float * row, bool is_out);
-    void compute();
+
+    // have it decoded by the context
+    virtual void compute() { compute_in(ctx_); }
+
+    void                compute_in(draft_context & ctx);
+    void                mute_batch(); // no row has logits
+    const draft_batch & batch() const { return batch_; }
 
     // have rows that wait written by write(n, guess), the first ones; some guess
     void write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write);
@@ -134,7 +158,12 @@ class context_drafter : public drafter {
     void leave();
 
     // the cells of a sequence end at n_cells(); false: its state cannot be taken back
-    bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
+    virtual bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
+
+    // of a round
+
+    int32_t kept_of(int32_t node) const { return places_[node].kept; }
+    int32_t pos_of(llama_seq_id seq_id) const; // of the row that the first level comes out of
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
@@ -151,12 +180,12 @@ class context_drafter : public drafter {
         llama_seq_id id   = -1; // once it is expanded: the sequence id in the context whose cells are its path
     };
 
-    void    enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
-    void    catch_up(int32_t top_k);
-    void    expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
-    bool    find_place(int32_t node);
-    void    append_nodes(llama_seq_id seq_id, int32_t parent, int32_t i_batch, int32_t top_k);
-    int32_t pos_of(llama_seq_id seq_id) const;
+    bool compute_round();
+    void enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
+    void catch_up(int32_t top_k);
+    void expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
+    void append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch, int32_t top_k);
+    int32_t pos_of(const draft_node & node) const;
 
     int32_t n_logits() const { return std::min(n_vocab(), n_vocab_dft_); } // of tokens that both have
 
@@ -167,7 +196,7 @@ class context_drafter : public drafter {
     int32_t     n_vocab_dft_;
     int32_t     n_batch_;
     int32_t     n_out_max_; // outputs of a batch
-    bool        has_states_;
+    memory_kind memory_;
 
     std::map<llama_seq_id, foresight> foresight_;
 

@@ -5,6 +5,7 @@
 
 #include "llama.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,17 @@ struct mtp_params {
 // context of llama.cpp. The block reads the target's hidden row at a position together with the next token, and its own
 // rows from then on, as an EAGLE-3 head does; see draft_sequence for how they are paired. Slot p of a sequence is the
 // cell at position p.
+//
+// Of n chained blocks, block i drafts token i, and the last one all further tokens. Each has a context of its own. Rows
+// of the target are written by all of them at once. A drafted path is written by the block that goes on behind it, from
+// its first row on, with the rows that the blocks before made: so a block computes one node of a sequence at a time.
 class mtp_drafter : public context_drafter {
   public:
     // Takes the context over, and the model of a block in a file of its own (else null), whatever happens: they are
-    // freed with this object, before the target's model goes. Throws incompatible_draft_error, model_file_error.
-    mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params);
+    // freed with this object, before the target's model goes. further: the contexts of chained blocks behind the first
+    // one. Throws incompatible_draft_error, model_file_error.
+    mtp_drafter(llama_context * ctx, llama_model * model, const std::string & path, const mtp_params & params,
+                std::vector<draft_context> further = {});
 
     std::string device() const override { return draft_context::device_of(eh_proj_); }
 
@@ -61,13 +68,27 @@ class mtp_drafter : public context_drafter {
     void                 prepare(llama_seq_id seq_id) override;
     void                 add_waiting(llama_seq_id seq_id, llama_token id_last) override;
     void                 on_caught_up(llama_seq_id seq_id, llama_token id_last) override;
-    int32_t              keep_row(int32_t i_batch) override;
+    int32_t              keep_row(const draft_context & ctx, int32_t i_batch) override;
     void                 add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) override;
-    void                 on_leave() override { rows_out_.clear(); }
+    void                 on_leave() override;
     void                 on_failed(llama_seq_id) override {} // cells behind n_cells() are trimmed
 
+    // of chained blocks
+    void           compute() override;
+    bool           trim(llama_seq_id seq_id) override;
+    llama_seq_id   find_id(int32_t node) override;
+    computed_nodes compute_nodes(std::vector<int32_t> & nodes) override;
+
   private:
-    void find_rows_kind();
+    // a chained block behind the first one
+    struct further_block {
+        draft_context                                ctx;
+        std::map<llama_seq_id, std::vector<int32_t>> paths; // of a round: the nodes whose rows it has written
+    };
+
+    std::vector<draft_context *> contexts(); // of all blocks, the first one first
+
+    void find_rows_kind(llama_context * ctx, int32_t i_block);
     void write(llama_seq_id seq_id, int32_t n_rows, bool guess);
 
     const ggml_tensor *  eh_proj_ = nullptr;
@@ -77,6 +98,8 @@ class mtp_drafter : public context_drafter {
     uint64_t             fingerprint_  = 0;
     draft_sequences      sequences_;
     std::vector<float>   rows_out_;
+
+    std::vector<further_block> further_;
 };
 
 } // namespace eagle3

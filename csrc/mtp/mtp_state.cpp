@@ -10,7 +10,7 @@ namespace eagle3 {
 
 namespace {
 
-constexpr uint32_t state_magic = 0x31504d4c; // "LMP1"
+constexpr uint32_t state_magic = 0x32504d4c; // "LMP2"
 
 struct state_header {
     uint32_t       magic;
@@ -18,7 +18,7 @@ struct state_header {
     int32_t        n_embd;
     uint64_t       fingerprint;
     uint64_t       size;    // of the whole state
-    uint64_t       n_cells; // bytes of llama.cpp's own state behind all else
+    uint64_t       n_cells; // bytes of llama.cpp's own states behind all else, each behind the number of its own
 };
 
 } // namespace
@@ -35,7 +35,9 @@ void mtp_drafter::restart(int32_t n_past, llama_seq_id seq_id) {
     sequences_.check_restart(n_past, seq_id);
     leave();
     sequences_[seq_id].restart(n_past);
-    context().clear(seq_id);
+    for (draft_context * ctx : contexts()) {
+        ctx->clear(seq_id);
+    }
 }
 
 int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) {
@@ -43,7 +45,9 @@ int32_t mtp_drafter::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bo
     restart(0, dst);
     draft_sequence prefix = sequences_[src].prefix(n_past, same_next);
     if (prefix.n_slots() > prefix.pos_start()) {
-        context().copy(src, dst, prefix.n_slots());
+        for (draft_context * ctx : contexts()) {
+            ctx->copy(src, dst, prefix.n_slots());
+        }
     }
     sequences_[dst] = std::move(prefix);
     return sequences_[dst].n_past();
@@ -54,7 +58,13 @@ std::vector<uint8_t> mtp_drafter::state_get(llama_seq_id seq_id) {
     leave(); // of a window llama.cpp saves what the last cell sees, which must be a valid one
     std::vector<uint8_t> cells;
     if (sequences_.n_slots(saved) > 0) {
-        cells = context().save(seq_id);
+        for (draft_context * ctx : contexts()) {
+            const std::vector<uint8_t> own   = ctx->save(seq_id);
+            const uint64_t             n_own = own.size();
+            const auto *               bytes = reinterpret_cast<const uint8_t *>(&n_own);
+            cells.insert(cells.end(), bytes, bytes + sizeof(n_own));
+            cells.insert(cells.end(), own.begin(), own.end());
+        }
     }
     const size_t       size   = sizeof(state_header) + sequences_.n_bytes(saved) + cells.size();
     const state_header header = { state_magic, saved, n_embd_, fingerprint_, size, cells.size() };
@@ -89,8 +99,19 @@ void mtp_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id seq
     draft_sequence  loaded = sequences_.load(saved, src);
     src += sequences_.n_bytes(saved);
     restart(0, seq_id);
-    if (header.n_cells > 0) {
-        context().load(src, header.n_cells, seq_id, saved.pos_start, saved.pos_start + n_slots);
+    const uint8_t * const end = state.data() + state.size();
+    for (draft_context * ctx : header.n_cells > 0 ? contexts() : std::vector<draft_context *>()) {
+        uint64_t n_own = 0;
+        if (static_cast<size_t>(end - src) >= sizeof(n_own)) {
+            memcpy(&n_own, src, sizeof(n_own));
+            src += sizeof(n_own);
+        }
+        if (n_own == 0 || n_own > static_cast<uint64_t>(end - src)) {
+            restart(0, seq_id);
+            throw sequences_.misfit(saved);
+        }
+        ctx->load(src, n_own, seq_id, saved.pos_start, saved.pos_start + n_slots);
+        src += n_own;
     }
     sequences_[seq_id] = std::move(loaded);
 }

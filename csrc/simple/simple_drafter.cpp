@@ -34,7 +34,8 @@ bool has_states(const llama_model * model) {
 
 simple_drafter::simple_drafter(llama_context * ctx, llama_model * model, const std::string & path,
                                const simple_params & params) :
-    context_drafter(ctx, model, path, /*n_embd =*/0, params.n_outputs_max, eagle3::has_states(model)),
+    context_drafter(ctx, model, path, /*n_embd =*/0, params.n_outputs_max,
+                    eagle3::has_states(model) ? memory_kind::states : memory_kind::cells),
     limits_(checked_limits(ctx, params.n_vocab_tgt, params.n_ctx, params.n_seq_max)),
     texts_(static_cast<size_t>(params.n_seq_max)), lm_head_(find_lm_head(model)),
     has_windows_(llama_model_n_swa(model) > 0) {

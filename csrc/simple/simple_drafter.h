@@ -59,7 +59,7 @@ class simple_drafter : public context_drafter {
     void                 prepare(llama_seq_id seq_id) override { unseed(seq_id); }
     void                 add_waiting(llama_seq_id seq_id, llama_token id_last) override;
     void                 on_caught_up(llama_seq_id seq_id, llama_token id_last) override;
-    int32_t              keep_row(int32_t) override { return -1; }
+    int32_t              keep_row(const draft_context &, int32_t) override { return -1; }
     void                 add_node(llama_seq_id id, llama_token token, int32_t pos, int32_t kept) override;
     void                 on_leave() override {}
     void                 on_failed(llama_seq_id seq_id) override;

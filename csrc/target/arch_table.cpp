@@ -20,6 +20,12 @@ struct entry : arch_graph {
         return *this;
     }
 
+    // its block for multi-token prediction reads what is published there
+    entry & has_block(int32_t boundary) {
+        block = true;
+        return publishes_nextn(boundary);
+    }
+
     entry & layer_names(const char * out, const char * in = nullptr, const char * last = nullptr) {
         layer_out = out;
         layer_in  = in;
@@ -66,47 +72,48 @@ arch_graph find_arch_graph(const std::string & arch) {
     // and those whose tensors have other names
     static const std::map<std::string, arch_graph> table = {
         { "arwkv7", entry().unnamed_embd() }, // a norm stands before the first layer
-        { "bailingmoe3", entry().publishes_inputs().publishes_nextn(1) },
+        { "bailingmoe3", entry().publishes_inputs().has_block(1) },
         { "bloom", entry().unnamed_embd() },
-        { "cohere2moe", entry().publishes_nextn(1) },
-        { "deepseek2", entry().publishes_nextn(1) },
-        { "deepseek32", entry().publishes_nextn(1) },
-        { "deepseek4", entry().publishes_inputs(true).several_streams() }, // published is their mean
+        { "cohere2moe", entry().has_block(1) },
+        { "deepseek2", entry().has_block(1) },
+        { "deepseek32", entry().has_block(1) },
+        // published are the mean of its streams, and all of them for the block
+        { "deepseek4", entry().publishes_inputs(true).has_block(2).several_streams() },
         { "gemma3n", entry().several_streams() },
         { "gemma4", entry().publishes_inputs().publishes_nextn(1) },
-        { "glm-dsa", entry().publishes_nextn(1) },
-        { "glm4moe", entry().publishes_nextn(1) },
+        { "glm-dsa", entry().has_block(1) },
+        { "glm4moe", entry().has_block(1) },
         { "glm5-next", entry().several_streams() },
         { "gpt-oss", entry().publishes_inputs().publishes_nextn(0) },
         { "granite", entry().layer_names("l_out", "deepstack_in") },
         { "granite_swa", entry().layer_names("l_out", "deepstack_in") },
         { "hunyuan-dense", entry().publishes_inputs() },
         { "hunyuan_vl", entry().publishes_inputs() },
-        { "hy_v3", entry().publishes_nextn(1) },
+        { "hy_v3", entry().has_block(1) },
         { "hy_v4", entry().several_streams() },
         { "lfm2", entry().publishes_inputs() },
         { "lfm2moe", entry().publishes_inputs() },
         { "llama", entry().publishes_inputs() },
-        { "mimo2", entry().publishes_inputs(true).publishes_nextn(0) },
+        { "mimo2", entry().publishes_inputs(true).has_block(0) },
         { "minimax-01", entry().publishes_inputs() },
         { "minimax-m2", entry().publishes_inputs() },
         { "muse-glimmer", entry().publishes_inputs() },
         { "nanbeige", entry().publishes_inputs() },
         { "nemotron_h", entry().publishes_inputs(true).publishes_nextn(1).layer_names("nemotron_h_block_out") },
-        { "nemotron_h_moe", entry().publishes_inputs(true).publishes_nextn(1).layer_names("nemotron_h_block_out") },
+        { "nemotron_h_moe", entry().publishes_inputs(true).has_block(1).layer_names("nemotron_h_block_out") },
         { "plamo2", entry().layer_names("ffn_residual") },
         { "plamo3", entry().unnamed_norm() },
         { "qwen3", entry().publishes_inputs() },
-        { "qwen35", entry().publishes_inputs().publishes_nextn(1) },
-        { "qwen35moe", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen35", entry().publishes_inputs().has_block(1) },
+        { "qwen35moe", entry().publishes_inputs().has_block(1) },
         { "qwen3moe", entry().publishes_inputs() },
-        { "qwen3next", entry().publishes_inputs().publishes_nextn(1) },
+        { "qwen3next", entry().publishes_inputs().has_block(1) },
         { "qwen3vl", entry().deepstack_name("deepstack_out") },
         { "qwen3vlmoe", entry().deepstack_name("deepstack_out") },
         { "qwen4exp", entry().several_streams() },
         { "rwkv6", entry().unnamed_embd() },
         { "rwkv7", entry().unnamed_embd() },
-        { "step35", entry().publishes_nextn(0).layer_names("l_out", "attn_norm_in", "h_nextn") },
+        { "step35", entry().has_block(0).layer_names("l_out", "attn_norm_in", "h_nextn") },
     };
     const auto it = table.find(arch);
     return it == table.end() ? arch_graph() : it->second;

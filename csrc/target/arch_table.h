@@ -12,8 +12,11 @@ struct arch_graph {
     // so is boundary n_layer
     bool         layer_inp_last = false;
     // the boundary that llama_get_embeddings_nextn delivers, relative to n_layer: 0 before the final norm, 1 after it,
-    // -1 none
+    // 2 all residual streams of the last layer beside each other, which only a block reads; -1 none
     int32_t      nextn          = -1;
+    // whether llama.cpp builds a graph of the block for multi-token prediction, which reads that. Many loaders keep
+    // such a block that no graph runs
+    bool         block          = false;
     // name of the tensors that leave a layer
     const char * layer_out      = "l_out";
     // name that they get when the next layer takes them in, null if they keep theirs

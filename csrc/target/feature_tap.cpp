@@ -18,8 +18,9 @@ feature_tap::feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32
     if (bounds.empty()) {
         throw std::invalid_argument("no boundaries to read hidden states at");
     }
+    const bool has_streams = graph.nextn > 1 && bounds == std::vector<int32_t>{ n_layer + graph.nextn };
     for (int32_t b : bounds) {
-        if (b < 0 || b > n_layer + 1) {
+        if (b < 0 || (b > n_layer + 1 && !has_streams)) {
             throw std::invalid_argument(
                 format("boundary %d is out of range: a target with %d layers has 0 to %d, and %d after the final norm",
                        b, n_layer, n_layer, n_layer + 1));
@@ -53,11 +54,13 @@ bool feature_tap::needs_all_outputs() const {
 }
 
 void feature_tap::attach(llama_context * ctx) {
-    const llama_model * model = llama_get_model(ctx);
-    if (llama_model_n_layer(model) != n_layer || llama_model_n_embd(model) != n_embd_row) {
+    const llama_model * model       = llama_get_model(ctx);
+    const bool          has_streams = bounds.front() > n_layer + 1;
+    const int32_t       n_embd      = has_streams ? llama_model_n_embd_out(model) : llama_model_n_embd(model);
+    if (llama_model_n_layer(model) != n_layer || n_embd != n_embd_row) {
         throw std::invalid_argument(
             format("the tap was made for %d layers of width %d, the context's model has %d of %d", n_layer, n_embd_row,
-                   llama_model_n_layer(model), llama_model_n_embd(model)));
+                   llama_model_n_layer(model), n_embd));
     }
     char arch_model[128] = "";
     llama_model_meta_val_str(model, "general.architecture", arch_model, sizeof(arch_model));

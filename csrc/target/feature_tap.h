@@ -16,7 +16,8 @@ namespace eagle3 {
 // Reads the target's hidden states out of llama.cpp while it decodes.
 //
 // A boundary b is the residual stream after b layers: the input of layer b, 0 <= b <= n_layer. The extra value
-// n_layer + 1 is the stream after the final norm.
+// n_layer + 1 is the stream after the final norm. n_layer + 2, alone, is all residual streams of a target that has
+// several, for the block that reads them; a row is as wide as all of them then.
 //
 // There are two ways. Native: llama.cpp copies the rows itself, for the architectures whose graphs publish them.
 // Callback: the scheduler shows us every node of the graph, and we copy those with the right names; this works for any
@@ -25,7 +26,8 @@ namespace eagle3 {
 // Either way the rows of one decode lie in one buffer, in batch order: [n_tokens][n_boundaries][n_embd].
 class feature_tap {
   public:
-    // kind: "auto", "native" or "callback". To be created before the context, whose parameters need cb_eval()
+    // n_embd: of a row at one boundary. kind: "auto", "native" or "callback". To be created before the context, whose
+    // parameters need cb_eval()
     feature_tap(std::vector<int32_t> boundaries, int32_t n_layer, int32_t n_embd, const std::string & arch,
                 const std::string & kind = "auto");
 

@@ -27,6 +27,13 @@ static std::string find_why_no_target(const gguf_file & file, const std::string 
     return "";
 }
 
+// The block of deepseek4 has a window, so that llama.cpp's cache for layers without one is empty. Where keys are as
+// long as the indexer's, it looks for the size of a rotation of that cache's keys, and ends the process
+static bool divides_by_zero(const gguf_file & file, const std::string & arch) {
+    const auto n_key = file.get_int(arch + ".attention.key_length");
+    return arch == "deepseek4" && n_key && n_key == file.get_int(arch + ".attention.indexer.key_length");
+}
+
 target_info read_target_info(const std::string & path) {
     const gguf_file file(path);
 
@@ -48,10 +55,11 @@ target_info read_target_info(const std::string & path) {
     if (res.n_vocab == 0) {
         res.n_vocab = file.get_int(res.arch + ".vocab_size").value_or(0);
     }
+    constexpr int64_t n_streams_max = 64;
     // llama.cpp takes 512 layers at most
-    constexpr int64_t n_max    = 512;
-    const bool        in_range = std::max({ n_layer_all, n_nextn, n_loops }) <= n_max && n_nextn >= 0;
-    const int64_t     n_layer  = in_range ? (n_layer_all - n_nextn) * n_loops : 0;
+    constexpr int64_t n_max         = 512;
+    const bool        in_range      = std::max({ n_layer_all, n_nextn, n_loops }) <= n_max && n_nextn >= 0;
+    const int64_t     n_layer       = in_range ? (n_layer_all - n_nextn) * n_loops : 0;
     if (n_layer <= 0 || n_layer > n_max || res.n_embd <= 0) {
         throw model_file_error(format("'%s': expected 1 to %lld layers and a width, found block_count %lld, "
                                       "nextn_predict_layers %lld, num_loops %lld and embedding_length %d",
@@ -68,6 +76,9 @@ target_info read_target_info(const std::string & path) {
     res.has_trunk              = n_nextn == 0 || is_split || file.find_tensor("blk.0.attn_norm.weight");
     res.n_layer_nextn          = is_split || file.find_tensor(block) ? static_cast<int32_t>(n_nextn) : 0;
     res.nextn                  = graph.nextn;
+    res.runs_block             = graph.block && !divides_by_zero(file, res.arch);
+    const int64_t n_streams    = graph.nextn > 1 ? file.get_int(res.arch + ".hyper_connection.count").value_or(1) : 1;
+    res.n_embd_nextn           = static_cast<int32_t>(res.n_embd * std::clamp<int64_t>(n_streams, 1, n_streams_max));
     for (int32_t b = 0; b <= res.n_layer + 1; ++b) {
         if (graph.publishes(b, res.n_layer) || graph.readable(b, res.n_layer)) {
             res.boundaries.push_back(b);

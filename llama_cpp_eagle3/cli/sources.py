@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..drafters import KINDS, NGRAM
+from ..drafters import KINDS, NGRAM, kind_of
 from ..drafters.mtp import MtpBlock, has_block
 from .flags.draft import TEXT_TYPES
 
-_MODELS = {name: kind.source for kind in KINDS for name in kind.spec_types}
-"""llama.cpp's names for what drafts, and ours."""
+_MODELS = {name: kind.source for kind in reversed(KINDS) for name in kind.spec_types}
+"""llama.cpp's names for what drafts, and ours; of two that it calls the same the first one in the table."""
 
 
 def uses_head(args: argparse.Namespace) -> bool:
@@ -38,7 +38,11 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
-    models = dict.fromkeys(source for name, source in _MODELS.items() if name in types)
+    names = dict(_MODELS)
+    if args.model_draft is not None:  # the file says which of those that llama.cpp calls the same
+        kind = kind_of(args.model_draft)
+        names |= dict.fromkeys(kind.spec_types, kind.source)
+    models = dict.fromkeys(source for name, source in names.items() if name in types)
     sources = [*models, *([NGRAM] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

@@ -7,18 +7,29 @@ from typing import Literal
 from .._core import read_arch, read_target
 from ..engine import NGRAM
 from ..errors import ModelFileError
+from .assistant import GemmaAssistant
 from .dflash import BlockDrafter
 from .eagle3 import Eagle3Head
 from .kind import DrafterFile, LoadedTarget
 from .mtp import MtpBlock
 from .simple import SmallModel
 
-__all__ = ["KINDS", "NGRAM", "DraftSource", "DrafterFile", "LoadedTarget", "MtpBlock", "kind_of", "kind_of_source"]
+__all__ = [
+    "KINDS",
+    "NGRAM",
+    "DraftSource",
+    "DrafterFile",
+    "LoadedTarget",
+    "MtpBlock",
+    "kind_of",
+    "kind_of_arch",
+    "kind_of_source",
+]
 
-KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, SmallModel)
+KINDS: tuple[type[DrafterFile], ...] = (Eagle3Head, BlockDrafter, MtpBlock, GemmaAssistant, SmallModel)
 """A new drafter is a class, a line here, and its name in `DraftSource`."""
 
-DraftSource = Literal["eagle3", "mtp", "simple", "dflash", "ngram"]
+DraftSource = Literal["eagle3", "mtp", "assistant", "simple", "dflash", "ngram"]
 """Names of all sources, for type checkers."""
 
 
@@ -27,11 +38,15 @@ def kind_of_source(source: str) -> type[DrafterFile]:
     return next(kind for kind in KINDS if kind.source == source)
 
 
+def kind_of_arch(arch: str) -> type[DrafterFile] | None:
+    """The kind whose files alone have an architecture; None: targets have it."""
+    return next((kind for kind in KINDS if arch in kind.archs), None)
+
+
 def kind_of(path: str) -> type[DrafterFile]:
     """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains."""
     try:
-        arch = read_arch(path)
-        if named := next((kind for kind in KINDS if arch in kind.archs), None):
+        if named := kind_of_arch(read_arch(path)):
             return named
         info = read_target(path)
     except ModelFileError:

@@ -72,6 +72,21 @@ def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, ow
     return int(ctx)
 
 
+def make_contexts(model: int, params: Any, target: LoadedTarget, what: str, n: int, *, owns_model: bool) -> list[int]:
+    """Make several; see there."""
+    made: list[int] = []
+    try:
+        while len(made) < n:
+            made.append(make_context(model, params, target, what, owns_model=owns_model and not made))
+    except IncompatibleDraftError:
+        for ctx in made:
+            lib.llama_free(ctx)
+        if owns_model and made:
+            lib.llama_model_free(model)
+        raise
+    return made
+
+
 def n_branches(*, is_pooled: bool, has_trees: bool) -> int:
     """Sequence ids for branches of trees, which only shared cells can have. has_trees: they can be verified."""
     return (N_SCRATCH if has_trees else _N_MEASURED) if is_pooled else 0
@@ -89,7 +104,7 @@ def context_params(
     own.n_seq_max = n_seq + n_branches
     own.kv_unified = is_pooled
     own.n_ctx = n_ctx + n_seq * N_SCRATCH if is_pooled else n_ctx * n_seq
-    own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max)
+    own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max, N_SCRATCH)
     own.n_ubatch = max(min(params.n_ubatch, own.n_batch), own.n_seq_max)
     own.n_outputs_max = max(own.n_seq_max, _N_GUESSES)
     own.n_outputs_max_per_seq = 1

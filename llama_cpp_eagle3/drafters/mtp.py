@@ -8,7 +8,7 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import MtpDrafter, TargetInfo, check_header, read_target
 from ..errors import IncompatibleDraftError, ModelFileError
-from .context import context_params, load_model, make_context, n_branches
+from .context import context_params, load_model, make_contexts, n_branches
 from .fit import check_same_vocabulary
 from .kind import DrafterFile, LoadedTarget
 
@@ -32,7 +32,7 @@ class MtpBlock(DrafterFile):
         self.path, self.info = path, read_target(path)
         self._is_apart = True
         if self.info.n_layer_nextn > 1:
-            self.note = f"the first of {self.info.n_layer_nextn} blocks"
+            self.note = f"{self.info.n_layer_nextn} chained blocks"
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
         """Check that it can be run, and of a file of its own that it is this target's; see there."""
@@ -81,23 +81,25 @@ class MtpBlock(DrafterFile):
 
     def make(self, target: LoadedTarget, draft_type: int | None) -> MtpDrafter:
         """Make an MTP context of the target's model, or of the block's own; see there."""
+        n_blocks = self.info.n_layer_nextn
         params = context_params(
             target.context_params,
             n_ctx=target.n_ctx,
             n_seq=target.n_seq,
             is_pooled=target.is_pooled,
-            n_branches=n_branches(is_pooled=target.is_pooled, has_trees=target.has_trees),
+            n_branches=0 if n_blocks > 1 else n_branches(is_pooled=target.is_pooled, has_trees=target.has_trees),
             type_k=target.type_k,
             type_v=target.type_v,
         )
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         own = load_model(self.path, target, load_mtp=True) if self._is_apart else 0
         what = f"'{self.path}' (the {self.title})"
-        ctx = make_context(own or target.model, params, target, what, owns_model=self._is_apart)
+        ctx, *further = make_contexts(own or target.model, params, target, what, n_blocks, owns_model=self._is_apart)
         return MtpDrafter(
             ctx,
             self.path,
             model=own,
+            further=further,
             n_ctx=target.n_ctx,
             n_seq_max=target.n_seq,
             n_outputs_max=params.n_outputs_max,
@@ -110,8 +112,8 @@ def why_no_block(info: TargetInfo) -> str:
         return info.why_no_target
     if info.n_layer_nextn == 0:
         return f"the file has no block for multi-token prediction (key {info.arch}.nextn_predict_layers)"
-    if info.nextn < 0:
-        return f"what the block of this architecture ({info.arch}) reads cannot be read"
+    if not info.runs_block:
+        return f"this release of llama.cpp loads the block of this architecture ({info.arch}), but cannot run it"
     return ""
 
 

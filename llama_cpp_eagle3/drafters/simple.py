@@ -12,10 +12,6 @@ from .context import context_params, load_model, make_context, n_branches
 from .fit import check_generates, check_same_vocabulary
 from .kind import DrafterFile, LoadedTarget
 
-_NO_MODELS = {
-    "gemma4-assistant": "an assistant that shares the target's K/V",
-}
-
 
 class SmallModel(DrafterFile):
     """Any model that generates text with the target's tokens; it reads nothing else of the target."""
@@ -42,8 +38,6 @@ class SmallModel(DrafterFile):
         """Check that both generate text, of the same tokens; see there."""
         path, info = self.path, self.info
         check_generates(model_path, target, target.why_no_text)
-        if info.arch in _NO_MODELS:
-            raise IncompatibleDraftError(f"the draft '{path}' is {_NO_MODELS[info.arch]}, which cannot draft here yet")
         if info.why_no_text:
             raise IncompatibleDraftError(f"the draft '{path}' ({info.arch}) does not generate text: {info.why_no_text}")
         check_header(path, {})

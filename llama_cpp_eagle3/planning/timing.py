@@ -114,10 +114,14 @@ def measure_draft(
     verify, n_max = _pass(engine)
     token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
-    def catch_up(n: int) -> float:
+    def wait(n: int) -> int:
         drafter.reset(0)
         n -= drafter.n_waiting(0)  # a small model has the row of the last token besides
         drafter.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
+        return drafter.n_waiting(0)
+
+    def catch_up(n: int) -> float:
+        wait(n)
         start = perf_counter()
         drafter.begin([0], [token], n_top)
         return perf_counter() - start
@@ -151,7 +155,8 @@ def measure_draft(
         n_nodes = len(drafter.nodes) - n_nodes
         start = perf_counter()
         step = _fastest(level, [n for n in _N_NODES if n <= n_nodes], 1, start + 0.3 * seconds)
-        begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_max], 1, start + 0.5 * seconds)
+        n_most = wait(min(n_max, max(_N_WAITING)))  # an assistant evaluates one, however many came
+        begin = _fastest(catch_up, [n for n in _N_WAITING if n <= n_most], 1, start + 0.5 * seconds)
         alone = min(chain(False) for _ in range(_N_CHAINS))
         in_step = _in_steps(lambda: chain(True), start + seconds, t_row, limit)
     finally:

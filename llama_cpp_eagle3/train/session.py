@@ -100,6 +100,10 @@ def run(job: Job) -> None:
         extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading, **_place(job, ranks))
         try:
             trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training, ranks)
+            if job.init is not None and not trainer.log:  # what --init gave is kept if nothing better comes of it
+                found = trainer.evaluate()
+                if ranks.is_first:
+                    _say(json.dumps(found))
             trainer.run()
         finally:
             extractor.close()

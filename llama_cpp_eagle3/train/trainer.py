@@ -9,10 +9,12 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,9 @@ from .rows import Sample, Source
 STATE, BEST = "state.pt", "best.pt"
 HELD_OUT_EVERY = 32
 """One text of so many is never trained on."""
+
+_STANDSTILL = 20
+"""A step that takes so many times as long as usual was suspended; the schedule does not follow that."""
 
 _N_MEASURED = 16
 """Texts whose rows say how large their values are."""
@@ -185,6 +190,7 @@ class Trainer:
             bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]",
         )
         begun = self.elapsed
+        recent: deque[float] = deque(maxlen=16)  # seconds of the last steps
         saved = last = time.monotonic()
         try:
             while self.progress < 1.0 and not self._is_stale():
@@ -192,7 +198,15 @@ class Trainer:
                     figures = self.learn(samples)
                     self.at += len(samples) * self.ranks.n_ranks
                     now = time.monotonic()
-                    self.elapsed, last = self._same(self.elapsed + now - last), now
+                    took, last = now - last, now
+                    if len(recent) == recent.maxlen and took > _STANDSTILL * median(recent):
+                        if self.ranks.is_first:
+                            bar.write(
+                                f"a step took {took:.0f} s: the process stood still, which does not count", sys.stderr
+                            )
+                        took = median(recent)
+                    recent.append(took)
+                    self.elapsed = self._same(self.elapsed + took)
                     bar.n = min(bar.total, self.step if s.steps else self.elapsed)
                     accuracy = figures.accuracy
                     speed = self.n_rows / max(1e-9, self.elapsed) if begun == 0 else 0

@@ -11,7 +11,7 @@ import pytest
 from arch_keys import MTP, arch_of
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 from llama_cpp_eagle3._core import GumbelNoise
-from mtp import ByHand, Pair, softmax
+from mtp import ByHand, Pair, by_hand, softmax
 from mtp_reference import Block
 from random_arch import write_random_arch
 
@@ -88,7 +88,7 @@ def test_every_architecture(folder: Path, row: str) -> None:
     """Rounds as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     with Pair(write_random_arch(folder, row)) as pair:
-        hand = ByHand(pair.model)
+        hand = by_hand(pair.model)
         rows = pair.evaluate(text)
         n = 25
         pair.drafter.process_rows(rows[: n - 1], text[: n - 1], 0)
@@ -100,14 +100,26 @@ def test_every_architecture(folder: Path, row: str) -> None:
         hand.close()
 
 
+@pytest.fixture(scope="module", params=["mimo2-mtp", "mimo2-mtp3"])
+def path_of_blocks(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """With one block, and with three chained ones."""
+    return write_random_arch(folder, request.param)
+
+
+@pytest.fixture
+def pair_of_blocks(path_of_blocks: Path) -> Iterator[Pair]:
+    with Pair(path_of_blocks, n_seq_max=3) as made:
+        yield made
+
+
 @pytest.mark.parametrize("n_ubatch", [4, 64])
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-def test_sequences_draft_together(path: Path, is_pooled: bool, n_ubatch: int) -> None:
+def test_sequences_draft_together(path_of_blocks: Path, is_pooled: bool, n_ubatch: int) -> None:
     """Each drafts what it drafts alone, whatever the others have waiting; ubatches are smaller than rows."""
-    with Pair(path, n_seq_max=3, is_pooled=is_pooled, n_ubatch=n_ubatch) as pair:
+    with Pair(path_of_blocks, n_seq_max=3, is_pooled=is_pooled, n_ubatch=n_ubatch) as pair:
         pair.drafter.close()
         pair.drafter = pair.make_drafter(n_ubatch=n_ubatch)
-        hand = ByHand(pair.model)
+        hand = by_hand(pair.model)
         all_texts = [t[:n] for t, n in zip(texts(3), (30, 17, 9), strict=True)]
         rows = [feed(pair, t[:-1], i, sizes=(i + 1,)) for i, t in enumerate(all_texts)]
         want = [hand.chain(t[:-1], r, t[-1], 4)[0][:n] for t, r, n in zip(all_texts, rows, (4, 1, 3), strict=True)]
@@ -118,9 +130,10 @@ def test_sequences_draft_together(path: Path, is_pooled: bool, n_ubatch: int) ->
         hand.close()
 
 
-def test_nodes_of_a_tree(pair: Pair) -> None:
+def test_nodes_of_a_tree(pair_of_blocks: Pair) -> None:
     """Every path gives what the block says by hand of that path alone, with probabilities over the whole vocabulary."""
-    hand = ByHand(pair.model)
+    pair = pair_of_blocks
+    hand = by_hand(pair.model)
     both = texts(2, 20, seed=3)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     pair.drafter.begin([0, 1], [t[-1] for t in both], 3)
@@ -165,9 +178,10 @@ def test_p_min_ends_a_chain(pair: Pair) -> None:
     hand.close()
 
 
-def test_going_back(pair: Pair) -> None:
+def test_going_back(pair_of_blocks: Pair) -> None:
     """To another text, or to the same one; slots and rows that wait."""
-    hand = ByHand(pair.model)
+    pair = pair_of_blocks
+    hand = by_hand(pair.model)
     old, new = texts(2, 40, seed=7)
     rows = feed(pair, old[:-1])
     pair.drafter.propose(old[-1], 3)
@@ -198,10 +212,10 @@ def test_going_on_without_what_lies_before(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-def test_copies(path: Path, is_pooled: bool) -> None:
+def test_copies(path_of_blocks: Path, is_pooled: bool) -> None:
     """A prefix of another sequence, which goes on with other tokens; the source stays."""
-    with Pair(path, n_seq_max=2, is_pooled=is_pooled) as pair:
-        hand = ByHand(pair.model)
+    with Pair(path_of_blocks, n_seq_max=2, is_pooled=is_pooled) as pair:
+        hand = by_hand(pair.model)
         source, other = texts(2, 40, seed=9)
         rows = feed(pair, source[:-1])
         pair.drafter.propose(source[-1], 3)
@@ -217,10 +231,10 @@ def test_copies(path: Path, is_pooled: bool) -> None:
 
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["pooled", "split"])
-def test_states(path: Path, is_pooled: bool) -> None:
+def test_states(path_of_blocks: Path, is_pooled: bool) -> None:
     """What is saved drafts the same in another sequence and another drafter, with rows that wait and without."""
-    with Pair(path, n_seq_max=2, is_pooled=is_pooled) as pair:
-        hand = ByHand(pair.model)
+    with Pair(path_of_blocks, n_seq_max=2, is_pooled=is_pooled) as pair:
+        hand = by_hand(pair.model)
         (text,) = texts(1, 40, seed=10)
         rows = feed(pair, text[:-1], sizes=(30, 3))
         states = [pair.drafter.state_get()]

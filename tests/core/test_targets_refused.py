@@ -41,7 +41,7 @@ def refuse(tmp_path: Path, target: Target, head: Any, arch: str, match: str, **k
         load(path, draft_target_layers=[1, 2])
 
 
-@pytest.mark.parametrize("arch", sorted({*OTHERS} - {"eagle3", "dflash"}))
+@pytest.mark.parametrize("arch", sorted({*OTHERS} - {"eagle3", "dflash", "gemma4-assistant"}))
 def test_architectures(tmp_path: Path, tiny_target: Target, tiny_head: Any, arch: str) -> None:
     """An encoder, an embedding model, a diffusion model, audio, several streams; drafters are told from their file."""
     reason = why_no_target(arch)

@@ -115,6 +115,8 @@ class Arch:
     arch: str = ""
     # endings of optional tensors that no model of it has
     without: tuple[str, ...] = ()
+    # shapes of tensors for which llama.cpp does not ask where there is only metadata
+    more: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # whether the matrices of queries, keys and values are one
     fused: bool = False
     # what the head of the tests reads; by default layer 1, the last one but one, and the last
@@ -321,10 +323,43 @@ OTHERS = (
 )  # fmt: skip
 
 
+# Those of them that hand on several residual streams: a head reads none, a small model and n-grams draft for them
+_HC: Keys = {
+    "hyper_connection.count": 4,
+    "hyper_connection.sinkhorn_iterations": 2,
+    "hyper_connection.epsilon": 1e-6,
+    "hyper_connection.low_rank": 16,
+    "hyper_connection.magnitude": 1.0,
+}
+STREAMS: dict[str, Arch] = {
+    # llama.cpp has the K/V of layer 20 and all behind it read from layers 18 and 19
+    "gemma3n": Arch({"block_count": 22, "attention.sliding_window_pattern": 5}),
+    "glm5-next": Arch(
+        _MOE
+        | _MLA
+        | _HC
+        | {
+            "attention.head_count_kv": [0, 1, 0],
+            "attention.key_length": 32,  # nothing is rotated
+            "attention.key_length_mla": 16,
+            "rope.dimension_count": 0,
+        }
+    ),
+    "hy_v4": Arch(_MOE | _MLA | _HC | {"attention.indexer.types": [1, 0, 1]}),
+    "qwen4exp": Arch(_MOE | _DELTA | _HC),
+}
+
+
 # Common models whose graph has parts that the rows above leave out: experts, shared heads, fewer projections
 VARIANTS: dict[str, Arch] = {
     "deepseek2-lite": Arch(_MOE | _MLA | {"attention.q_lora_rank": 0}, arch="deepseek2"),
     "gemma4-a4b": Arch(_MOE | TARGETS["gemma4"].keys | {"embedding_length_per_layer_input": 0}, arch="gemma4"),
+    # the last two layers read the K/V of others
+    "gemma4-shared": Arch(
+        TARGETS["gemma4"].keys
+        | {"block_count": 4, "attention.sliding_window_pattern": [1, 0, 1, 0], "attention.shared_kv_layers": 2},
+        arch="gemma4",
+    ),
     "granite-scaled": Arch({"embedding_scale": 3.0}, arch="granite"),
     "granite-vision": Arch(_DEEPSTACK | {"embedding_scale": 3.0}, arch="granite"),
     "granite-4-moe": Arch(_MOE | _GAP_KV, arch="granitehybrid"),
@@ -340,13 +375,14 @@ VARIANTS: dict[str, Arch] = {
 ROWS = TARGETS | VARIANTS
 
 
-def _with_block(name: str, fused: bool = False, **keys: Any) -> Arch:
+def _with_block(name: str, fused: bool = False, more: dict[str, tuple[int, ...]] | None = None, **keys: Any) -> Arch:
     """A target with a block for multi-token prediction behind its layers; what layers have is said for it too."""
     block = {"block_count": N_LAYER + 1, "nextn_predict_layers": 1}
-    more = {key.replace("__", "."): value for key, value in keys.items()}
+    own = {key.replace("__", "."): value for key, value in keys.items()}
     return Arch(
-        TARGETS[name].keys | block | more,
+        TARGETS[name].keys | block | own,
         arch=name,
+        more=more or {},
         without=("scale", "attn_q.bias", "attn_k.bias", "attn_v.bias"),
         fused=fused,
     )
@@ -357,6 +393,19 @@ MTP: dict[str, Arch] = {
     "cohere2moe-mtp": _with_block("cohere2moe", attention__sliding_window_pattern=[0, 1, 0, 0]),
     "deepseek2-mtp": _with_block("deepseek2"),
     "deepseek32-mtp": _with_block("deepseek32"),
+    "deepseek4-mtp": _with_block(
+        "deepseek4",
+        more={
+            "blk.4.nextn.eh_proj.weight": (N_EMBD, 2 * N_EMBD),
+            "blk.4.nextn.enorm.weight": (N_EMBD,),
+            "blk.4.nextn.hnorm.weight": (N_EMBD,),
+            "blk.4.nextn.shared_head_norm.weight": (N_EMBD,),
+        },
+        block_count=5,
+        attention__compress_ratios=[0, 0, 4, 128, 0],
+        attention__key_length=128,
+        attention__value_length=128,
+    ),
     "glm-dsa-mtp": _with_block("glm-dsa"),
     "glm4moe-mtp": _with_block("glm4moe", rope__dimension_sections=[0, 0, 0, 0]),  # llama.cpp's block knows no others
     "hy_v3-mtp": _with_block("hy_v3"),
@@ -371,6 +420,13 @@ MTP: dict[str, Arch] = {
     "qwen35moe-mtp": _with_block("qwen35moe"),
     "qwen3next-mtp": _with_block("qwen3next"),
     "step35-mtp": _with_block("step35", attention__sliding_window_pattern=[0, 1, 0, 1]),
+    "mimo2-mtp3": _with_block(
+        "mimo2",
+        fused=True,
+        block_count=N_LAYER + 3,
+        nextn_predict_layers=3,
+        attention__sliding_window_pattern=[0, 1, 0, 1, 1, 1],
+    ),
     "step35-mtp3": _with_block(
         "step35",
         block_count=N_LAYER + 3,
@@ -380,9 +436,27 @@ MTP: dict[str, Arch] = {
 }
 
 
+ASSISTANTS: dict[str, Arch] = {
+    "gemma4-assistant": Arch(
+        {
+            "nextn_predict_layers": N_LAYER,
+            "embedding_length": N_EMBD // 2,
+            "embedding_length_out": N_EMBD,
+            "attention.key_length": HEAD_DIM,
+            "attention.value_length": HEAD_DIM,
+            "attention.key_length_swa": HEAD_DIM,
+            "attention.value_length_swa": HEAD_DIM,
+            "attention.sliding_window_pattern": [1, 0, 1],
+            "attention.shared_kv_layers": N_LAYER,
+            "wkv.head_size": N_EMBD // 2,  # not its own, but at most the width
+        }
+    ),
+}
+
+
 def row_of(name: str) -> Arch:
     """A row by its name."""
-    return (ROWS | MTP)[name]
+    return (ROWS | STREAMS | MTP | ASSISTANTS)[name]
 
 
 def arch_of(name: str) -> str:

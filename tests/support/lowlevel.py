@@ -101,7 +101,10 @@ class LowLevel:
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.tap = None
         if boundaries is not None:
-            self.tap = _core.FeatureTap(boundaries, *describe(self.model), kind)
+            n_layer, n_embd, arch = describe(self.model)
+            if boundaries[0] > n_layer + 1:  # all residual streams
+                n_embd = llama_cpp.llama_model_n_embd_out(self.model)
+            self.tap = _core.FeatureTap(boundaries, n_layer, n_embd, arch, kind)
             if self.tap.cb_eval:
                 params.cb_eval = cb_eval_of(self.tap)
                 params.cb_eval_user_data = self.tap.cb_eval_user_data

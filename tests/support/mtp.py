@@ -102,8 +102,12 @@ class ByHand:
 
     def rows(self, tokens: list[int], hidden: np.ndarray, pos_first: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Logits and own rows for each pair of a hidden row and the token behind it."""
-        n, n_embd = hidden.shape
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.ctx), True)
+        return self.decode(tokens, hidden, pos_first)
+
+    def decode(self, tokens: list[int], hidden: np.ndarray, pos_first: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same behind what is in the cache already."""
+        n, n_embd = hidden.shape
         batch = llama_cpp.llama_batch_init(n, 0, 1)
         hidden = np.ascontiguousarray(hidden, dtype=np.float32)
         batch.embd = hidden.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -145,6 +149,36 @@ class ByHand:
         llama_cpp.llama_free(self.ctx)
 
 
+class ChainByHand(ByHand):
+    """Chained blocks as llama.cpp's drafter runs them, on one context: each rewrites cells that it needs."""
+
+    def __init__(self, model: int):
+        super().__init__(model)
+        self.n_blocks = llama_cpp.llama_model_n_layer_nextn(model)
+
+    def path(self, text: list[int], hidden: np.ndarray, drafted: list[int], pos_first: int = 0) -> np.ndarray:
+        """Logits behind drafted tokens: token i by block i, those behind the last block by that one."""
+        memory, pos = llama_cpp.llama_get_memory(self.ctx), pos_first + len(text) - 1
+        hidden = np.asarray(hidden, dtype=np.float32)
+        llama_cpp.llama_memory_clear(memory, True)
+        for block in range(self.n_blocks):
+            llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
+            llama_cpp_ext.llama_set_nextn_layer_offset(self.ctx, block)
+            self.decode(text[1:], hidden[:-1], pos_first)
+        rows = hidden[-1:]
+        for i in range(len(drafted)):
+            llama_cpp.llama_memory_seq_rm(memory, 0, pos, -1)
+            llama_cpp_ext.llama_set_nextn_layer_offset(self.ctx, min(i, self.n_blocks - 1))
+            logits, states = self.decode(drafted[: i + 1], rows, pos)
+            rows = np.concatenate([rows, states[-1:]])
+        return logits[-1]
+
+
+def by_hand(model: int) -> ByHand:
+    """What a block, or several chained ones, say by hand."""
+    return (ChainByHand if llama_cpp.llama_model_n_layer_nextn(model) > 1 else ByHand)(model)
+
+
 def write_able(folder: Path, row: str, rest: float = 0.03) -> Path:
     """Write a target whose block is mostly right: the next token depends on the last one, and a little on the others.
 
@@ -154,17 +188,18 @@ def write_able(folder: Path, row: str, rest: float = 0.03) -> Path:
     if path.exists():
         return path
     tensors = random_tensors(write_random_arch(folder, row))
-    block = f"blk.{N_LAYER}."
     for name in list(tensors):
         if any(part in name for part in ("attn_output.weight", "ffn_down", "ssm_out")):
             tensors[name] = rest * tensors[name]
     tensors["token_embd.weight"] = 5.0 * tensors["token_embd.weight"]  # values of about 1
     n_embd = tensors["token_embd.weight"].shape[1]
-    tensors[f"{block}nextn.eh_proj.weight"] = np.eye(n_embd, 2 * n_embd, dtype=np.float32)
-    tensors[f"{block}nextn.enorm.weight"] = np.ones(n_embd, np.float32)
-    tensors[f"{block}nextn.embed_tokens.weight"] = tensors["token_embd.weight"]
-    tensors[f"{block}nextn.shared_head_norm.weight"] = tensors["output_norm.weight"]
-    tensors[f"{block}nextn.shared_head_head.weight"] = tensors["output.weight"]
+    for i in range(N_LAYER, keys_of(row)["block_count"]):
+        block = f"blk.{i}."
+        tensors[f"{block}nextn.eh_proj.weight"] = np.eye(n_embd, 2 * n_embd, dtype=np.float32)
+        tensors[f"{block}nextn.enorm.weight"] = np.ones(n_embd, np.float32)
+        tensors[f"{block}nextn.embed_tokens.weight"] = tensors["token_embd.weight"]
+        tensors[f"{block}nextn.shared_head_norm.weight"] = tensors["output_norm.weight"]
+        tensors[f"{block}nextn.shared_head_head.weight"] = tensors["output.weight"]
     return write_arch(path, arch_of(row), keys_of(row), {n: t.astype(np.float32) for n, t in tensors.items()})
 
 

@@ -80,7 +80,8 @@ class _Tensor(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int), ("buffer", ctypes.c_void_p), ("ne", ctypes.c_int64 * 4))
 
 
-def _random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random numbers for a tensor, the same each time. shape: of four numbers, rows of a matrix before columns."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     # matrices make what they multiply a little larger, so that everything shows in the logits
     std = 1.5 / np.sqrt(shape[3]) if shape[2] > 1 else 0.1
@@ -103,7 +104,7 @@ def make_tensors(metadata: Path) -> dict[str, np.ndarray]:
         name = lib.ggml_get_name(tensor).decode()
         shape = tuple(ctypes.cast(tensor, ctypes.POINTER(_Tensor)).contents.ne)[::-1]
         if math.prod(shape) <= _N_MAX:
-            tensors[name] = _random_tensor(name, shape)
+            tensors[name] = random_tensor(name, shape)
         else:
             too_large.append(name)
 
@@ -141,6 +142,8 @@ def write_random_arch(folder: Path, row: str) -> Path:
     tensors = {n: data.reshape(written_shape(data)) for n, data in make_tensors(metadata).items()}
     without = row_of(row).without
     tensors = {n: t for n, t in tensors.items() if not n.endswith(without)}
+    for name, wanted in row_of(row).more.items():
+        tensors[name] = random_tensor(name, (1,) * (4 - len(wanted)) + wanted).reshape(wanted)
     if row_of(row).fused:
         tensors = _fused(tensors)
     return write_arch(path, arch_of(row), keys_of(row), tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
+from llama_cpp_eagle3.train.trainer import STATE  # noqa: E402
 
 N_CTX, N_STEPS = 64, 4
 
@@ -106,6 +108,26 @@ def test_other_divisors(target: Target, tmp_path: Path) -> None:
         head_from_gguf(Path(head.path), Path(target.path), N_CTX, N_STEPS)
 
 
+def _command(target: Target, folder: Path) -> tuple[str, ...]:
+    prompts = folder / "prompts.txt"
+    prompts.write_text("".join(f"what is {i} and {i * i % 17}?\n" for i in range(8)))
+    common = ("train", "-m", target.path, "-f", str(prompts), "-n", "16", "-c", "96", "-t", "1", "--outtype", "f32")
+    return (*common, "--ttt-steps", "2")
+
+
+def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None:
+    """The best head may be the one that it began with."""
+    init, output = write_head(tmp_path / "init.gguf", target), tmp_path / "out.gguf"
+    worse = ("--steps", "3", "--lr", "1000")
+    assert main([*_command(target, tmp_path), *worse, "--init", init.path, "-o", str(output)]) == 0
+    log = json.loads((tmp_path / "out.gguf.work" / "log.json").read_text())
+    assert [entry["step"] for entry in log] == [0, 3]
+    assert log[0]["loss"] < log[1]["loss"]
+    before, after = (head_from_gguf(Path(path), Path(target.path), 96, 4) for path in (init.path, output))
+    for name, values in before.state_dict().items():
+        assert torch.equal(values, after.state_dict()[name]), name
+
+
 @pytest.mark.parametrize("name", ["qwen3_draft", "speculators", "shared_output", "wider_than_target"])
 def test_the_command_goes_on_from_it(
     target: Target, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -114,18 +136,17 @@ def test_the_command_goes_on_from_it(
     # the trainer's texts are a random model's, so that the head has to know all of its tokens
     variant = VARIANTS[name] | {"boundaries": (1, 2, 4)}
     init = write_head(tmp_path / "init.gguf", target, **variant)
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("".join(f"what is {i} and {i * i % 17}?\n" for i in range(8)))
-    common = ("train", "-m", target.path, "-f", str(prompts), "-n", "16", "-c", "96", "-t", "1", "--outtype", "f32")
-    run = (*common, "--ttt-steps", "2", "--steps", "2", "--cache", str(tmp_path / "rows"), "--init", init.path)
+    run = (*_command(target, tmp_path), "--steps", "2", "--cache", str(tmp_path / "rows"), "--init", init.path)
     assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 0
     before, after = (
         head_from_gguf(Path(path), Path(target.path), 96, 4) for path in (init.path, tmp_path / "out.gguf")
     )
     assert before.cfg == after.cfg
-    assert not torch.equal(before.fc.weight, after.fc.weight)
-    assert torch.equal(before.lm_head.weight, after.lm_head.weight) == (name == "shared_output")
     assert torch.equal(before.tok_embd, after.tok_embd)
+    # the last state, which need not be the best one
+    learned = torch.load(tmp_path / "out.gguf.work" / STATE, weights_only=True)["head"]
+    assert not torch.equal(before.attn.q.weight, learned["attn.q.weight"])
+    assert torch.equal(before.lm_head.weight, learned["lm_head.weight"]) == (name == "shared_output")
     capsys.readouterr()
     other = write_head(tmp_path / "other.gguf", target, **VARIANTS[name] | {"boundaries": (1, 2, 3)})
     assert main([*run[:-1], other.path, "-o", str(tmp_path / "other-out.gguf")]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -204,6 +205,18 @@ def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> 
         assert [prompt.tokens for prompt in prompts] == expected
     assert len(said) == 1
     assert "1 conversations are left out, the first one because: image input is not supported" in said[0]
+
+
+def test_a_standstill_does_not_count(
+    target: Target, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a process that was suspended in the middle: with --minutes it still trains as long as was asked for."""
+    seconds = (i + 1000 * (i >= 30) for i in itertools.count())
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    output = tmp_path / "head.gguf"
+    assert _train(target, output, "-f", prompts, "--minutes", "0.7", "--eval-every", "100") == 0
+    assert _state(tmp_path / "head.gguf.work")["step"] == 42
+    assert "a step took 1001 s: the process stood still" in capsys.readouterr().err
 
 
 def test_resuming_with_another_batch(target: Target, prompts: Path, tmp_path: Path) -> None:

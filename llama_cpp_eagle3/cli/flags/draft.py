@@ -19,7 +19,7 @@ _DEFAULTS = ", ".join(f"{kind.spec_types[0]},ngram-simple with a {kind.title}" f
 
 def _spec_types(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind and kind != "none")
-    known = (*(name for kind in KINDS for name in kind.spec_types), *TEXT_TYPES)
+    known = (*dict.fromkeys(name for kind in KINDS for name in kind.spec_types), *TEXT_TYPES)
     for kind in kinds:
         if kind not in known:
             raise argparse.ArgumentTypeError(
@@ -32,8 +32,8 @@ HEAD = (
     flag(
         "-md --model-draft --spec-draft-model",
         "FNAME",
-        "EAGLE-3 head, block drafter (dflash), a small model of the same vocabulary, or a block for multi-token "
-        "prediction: a GGUF file (default: none)",
+        "EAGLE-3 head, block drafter (dflash), Gemma 4 assistant, a small model of the same vocabulary, or a block for "
+        "multi-token prediction: a GGUF file (default: none)",
         env="LLAMA_ARG_SPEC_DRAFT_MODEL",
         dest="model_draft",
     ),

@@ -1,0 +1,184 @@
+"""Gemma 4 targets for which an assistant drafts on their own K/V: texts, sequences, states, flags, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arch_keys import arch_of, keys_of
+from assistants import ROW, write_able, write_assistant
+from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError, planning
+from llama_cpp_eagle3._core import AssistantDrafter
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.engine import Sampling, Shift
+from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
+from random_arch import random_tensors, write_arch, write_random_arch
+
+N_TOKENS = 40
+CHAIN = {"draft": "chain", "draft_n_max": 4}
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("assistant")
+
+
+@pytest.fixture(scope="module", params=["gemma4", "gemma4-a4b", "gemma4-shared"])
+def pair(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, Path]:
+    return write_able(folder, request.param)
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+def test_greedy_text_is_that_of_plain_llama_cpp(pair: tuple[Path, Path], options: dict) -> None:
+    target, assistant = pair
+    plain = load_plain(target)
+    with load(target, assistant, **options) as llm:
+        assert llm.draft_sources == ("assistant", "ngram")
+        assert isinstance(llm.drafter, AssistantDrafter)
+        assert f"Gemma 4 assistant '{assistant}': 3 layers of width 32" in llm.loaded.description
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        if llm.draft == "auto":  # what it does depends on the machine
+            return
+        assert llm.stats.drafted > 0
+        share = 0.4 if llm.draft == "chain" else 0.2  # of 6 nodes 3 can be right
+        assert llm.stats.of("assistant").accepted > share * llm.stats.drafted
+
+
+@pytest.mark.parametrize("more", [{}, {"swa_full": False}, {"flash_attn": True}], ids=["", "window", "flash"])
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+def test_sequences_of_a_batch(pair: tuple[Path, Path], kv_unified: bool, more: dict) -> None:
+    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    target, assistant = pair
+    plain = load_plain(target, **more)
+    texts = prompts(6, seed=1)
+    with load(target, assistant, n_parallel=3, kv_unified=kv_unified, **CHAIN, **more) as llm:
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted > 0
+
+
+def test_trees_of_a_batch(folder: Path) -> None:
+    target, assistant = write_able(folder)
+    plain = load_plain(target)
+    texts = prompts(4, seed=5)
+    with load(target, assistant, n_parallel=2, kv_unified=True, **TREE) as llm:
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert llm.stats.accepted > 0.2 * llm.stats.drafted > 0
+
+
+def test_mixed_with_ngrams(folder: Path, no_clock: None) -> None:
+    target, assistant = write_able(folder)
+    plain = load_plain(target)
+    (start,) = prompts(1, length=(20, 21), seed=5)
+    with load(target, assistant, draft="auto") as llm:
+        cheap_rows(llm)
+        for prompt in (start * 3, [*start, *take(plain, start, 20), *start]):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.of("ngram").drafted > 0
+        assert llm.stats.of("assistant").drafted > 0
+
+
+def test_costs_are_measured(folder: Path) -> None:
+    """It never has more than one row to evaluate, whatever was taken in."""
+    with load(*write_able(folder), draft="auto") as llm:
+        costs = planning.measure(llm.engine, seconds=0.1)
+        assert [*costs.draft_begin] == [1]
+        assert costs.draft_step[1] > 0
+
+
+def test_sampled_text_is_the_same_with_drafts(folder: Path) -> None:
+    target, assistant = write_able(folder)
+    plain = load_dice(target)
+    with load(target, assistant, **CHAIN) as llm:
+        for seed, prompt in enumerate(prompts(3, seed=6)):
+            for one in (plain, llm):
+                one.set_seed(seed)
+            options = {"temp": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+            assert take(llm, prompt, N_TOKENS, **options) == take(plain, prompt, N_TOKENS, **options)
+        assert llm.stats.accepted > 0
+
+
+def test_prompts_longer_than_a_batch(folder: Path) -> None:
+    target, assistant = write_able(folder)
+    plain = load_plain(target, n_batch=16, n_ubatch=8)
+    (prompt,) = prompts(1, length=(100, 101), seed=2)
+    with load(target, assistant, n_batch=16, n_ubatch=8, **CHAIN) as llm:
+        is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.accepted > 0.4 * llm.stats.drafted > 0
+
+
+def test_states_and_going_back(folder: Path) -> None:
+    """A saved context goes on with drafts, in another object too; a prompt that begins as the last one did is kept."""
+    pair = write_able(folder)
+    (prompt,) = prompts(1, seed=3)
+    with load(*pair, **CHAIN) as llm, load(*pair, **CHAIN) as other:
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        other.load_state(llm.save_state())
+        assert other.drafter.n_past(0) == len(prompt)
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        assert other.stats.accepted > 0.4 * other.stats.drafted
+        longer = [*prompt, *text[:20]]
+        assert take(other, longer, N_TOKENS)[:20] == text[20:]
+
+
+def test_a_shifted_context(folder: Path) -> None:
+    """Tokens are dropped from the middle, and drafting goes on."""
+    target, assistant = write_able(folder)
+    with load(target, assistant, n_ctx=128, **CHAIN) as llm:
+        s = llm.engine.add(
+            *prompts(1, length=(60, 61)), Sampling(temperature=0.0, ignore_eos=True), max_tokens=120, shift=Shift(4)
+        )
+        while not s.is_done:
+            llm.engine.step()
+        assert len(s.generated) == 120
+        stats = s.result.stats.of("assistant")
+        assert stats.accepted > 0.3 * stats.drafted > 0
+
+
+def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, assistant = write_able(folder)
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-", "--spec-draft-n-max", "3"]
+    for more in ([], ["--spec-type", "draft-mtp"]):
+        assert main(["speculative-simple", "-m", str(target), "-md", str(assistant), "--baseline", *common, *more]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["drafted"] > 0
+        assert report["baseline"]["drafted"] == 0
+    assert main(["inspect", str(assistant), "--target", str(target)]) == 0
+    assert "a Gemma 4 assistant: it drafts on the target's own K/V" in capsys.readouterr().out
+    assert main(["doctor", "-m", str(target), "-md", str(assistant), "-t", "1"]) == 0
+    assert "Gemma 4 assistant" in capsys.readouterr().out
+
+
+def test_an_assistant_of_another_target(folder: Path) -> None:
+    """Said by name before anything is loaded."""
+    target, assistant = write_able(folder)
+    with pytest.raises(IncompatibleDraftError, match="of the architecture gemma4, the target's is gemma3") as e:
+        load(write_random_arch(folder, "gemma3"), assistant)
+    assert f"'{assistant}'" in str(e.value)
+    with pytest.raises(ModelFileError, match="is a Gemma 4 assistant, not a target"):
+        load(assistant)
+    tensors = random_tensors(write_assistant(folder))
+    for name, (key, value, why) in {
+        "heads": ("attention.head_count_kv", 1, "reads the K/V of the target's layer 1: expected 1 heads"),
+        "width": ("embedding_length_out", 128, "reads hidden states of 128 values"),
+    }.items():
+        path = write_arch(folder / f"{name}.gguf", arch_of(ROW), keys_of(ROW) | {key: value}, tensors)
+        with pytest.raises(IncompatibleDraftError, match=why):
+            load(target, path)
+    other = write_arch(
+        folder / "full-full.gguf", "gemma4", keys_of("gemma4") | {"attention.sliding_window_pattern": [1, 0, 0]},
+        random_tensors(write_random_arch(folder, "gemma4")),
+    )  # fmt: skip
+    with pytest.raises(IncompatibleDraftError, match="layer 1: expected 2 heads of 32 values and a window, found"):
+        load(other, assistant)
