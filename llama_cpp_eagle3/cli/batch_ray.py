@@ -14,8 +14,8 @@ from .._core import local_accelerators
 from ..errors import Eagle3Error
 from ..serve.batch_answers import answer_all
 from ..serve.batch_file import BatchRequest
+from .batch_server import batch_server
 from .extra import extra
-from .run_batch import batch_server
 
 _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 

@@ -12,12 +12,9 @@ from typing import Any
 from ..serve.batch_answers import Keep, answer_all
 from ..serve.batch_file import BatchRequest, Total, count_result, read_done, read_requests
 from ..serve.jsons import dumps
-from ..serve.log import configure
-from ..serve.server import Server
 from ..whole_file import output_path
-from .model import progress_bar, resolve_pair
-from .server import load_server, why_no_draft
-from .server_options import serve_options
+from .batch_server import batch_server
+from .model import progress_bar
 
 
 def run_batch(args: argparse.Namespace) -> int:
@@ -85,10 +82,3 @@ def report(totals: dict[str, Total]) -> Iterator[str]:
             f"{category or 'all'}: {total.n} requests{errors}, {total.n_tokens} tokens, "
             f"mean acceptance length {total.mean_acceptance_length:.2f}"
         )
-
-
-def batch_server(args: argparse.Namespace) -> Server:
-    """The pair that the flags name, or the bundled one, to be started."""
-    configure(args.log_format, args.verbose)
-    resolve_pair(args, chats=True)
-    return load_server(args, serve_options(args, why_no_draft(args)))

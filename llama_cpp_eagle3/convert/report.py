@@ -12,13 +12,9 @@ from ..pair import check_pair
 from .block import describe_block, is_block
 from .boundaries import IDS_KEY
 from .checkpoint import Checkpoint, read_checkpoint
-from .gguf_file import key_values, open_gguf
+from .facts import ON_OFF, mla, parallel, shared, vocabulary
 from .head import HeadSpec, describe
 from .target import TargetModel, read_target_model
-from .writer import PROVENANCE
-
-_ON_OFF = {True: "on", False: "off"}
-_OUTPUTS = ("output.weight", "token_embd.weight")  # the second is both, where there is no first
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
         *_boundary_facts(spec, checkpoint.config, target),
         *_flag_facts(spec),
         *_size_facts(spec),
-        ("shared with target", _shared(spec.sizes.own_embd, spec.sizes.own_output or spec.tie_output)),
+        ("shared with target", shared(spec.sizes.own_embd, spec.sizes.own_output or spec.tie_output)),
         ("llama.cpp", _upstream(spec.not_upstream)),
     ]
     facts += [("doubt", f"{doubt}: convert with --probe") for doubt in spec.doubts]
@@ -86,8 +82,8 @@ def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetMode
         ("block", f"{keys['block_size']} rows"),
         ("size", f"{keys['block_count']} layer(s) of width {keys['embedding_length']}"),
         ("mask token", str(spec.mask_token)),
-        ("vocabulary", _vocabulary(0 if spec.d2t is None else len(spec.d2t), keys["vocab_size"], spec.d2t is not None)),
-        ("shared with target", _shared(spec.own_tables, spec.own_tables or spec.d2t is not None)),
+        ("vocabulary", vocabulary(0 if spec.d2t is None else len(spec.d2t), keys["vocab_size"], spec.d2t is not None)),
+        ("shared with target", shared(spec.own_tables, spec.own_tables or spec.d2t is not None)),
         *(("note", note) for note in spec.notes),
         *_fit_facts(target.path, None),
     ]
@@ -104,9 +100,9 @@ def _boundary_facts(spec: HeadSpec, config: dict[str, object], target: TargetMod
 
 
 def _flag_facts(spec: HeadSpec) -> list[tuple[str, str]]:
-    facts = [("norm_before_fc", _ON_OFF[spec.norm_before_fc]), ("fc_norm", _ON_OFF[spec.fc_norm])]
+    facts = [("norm_before_fc", ON_OFF[spec.norm_before_fc]), ("fc_norm", ON_OFF[spec.fc_norm])]
     for name, flag in (("norm_output", spec.norm_output), ("norm_before_residual", spec.norm_before_residual)):
-        facts.append((name, f"{_ON_OFF[flag.value]} ({flag.provenance})"))
+        facts.append((name, f"{ON_OFF[flag.value]} ({flag.provenance})"))
     return facts
 
 
@@ -116,9 +112,9 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
     part = "" if rope.n_rot == s.head_dim else f", {rope.n_rot} of {s.head_dim} channels"
     extras = [name for name, has in (("q/k norms", s.qk_norm), (f"{len(s.biases)} biases", bool(s.biases))) if has]
     if s.mla:
-        extras.append(_mla(s.mla.kv_lora_rank, s.mla.q_lora_rank))
+        extras.append(mla(s.mla.kv_lora_rank, s.mla.q_lora_rank))
     if spec.mask_token is not None:
-        extras.append(_parallel(spec.mask_token))
+        extras.append(parallel(spec.mask_token))
     if spec.sliding_window:
         extras.append(f"sliding window {spec.sliding_window}")
     return [
@@ -126,48 +122,12 @@ def _size_facts(spec: HeadSpec) -> list[tuple[str, str]]:
         ("attention", f"{s.n_layer} layer(s), {s.n_head} heads of {s.head_dim}, {s.n_head_kv} for keys and values"),
         ("rotation", f"theta {rope.theta:.9g}{scaling}{part}"),
         ("extras", ", ".join(extras) or "none"),
-        ("vocabulary", _vocabulary(s.n_vocab_dft, s.n_vocab, spec.d2t is not None)),
+        ("vocabulary", vocabulary(s.n_vocab_dft, s.n_vocab, spec.d2t is not None)),
     ]
-
-
-def _mla(kv_lora_rank: int, q_lora_rank: int) -> str:
-    return f"multi-head latent attention (kv_lora_rank {kv_lora_rank}, q_lora_rank {q_lora_rank or '-'})"
-
-
-def _parallel(mask_token: int) -> str:
-    return f"P-EAGLE: all tokens in one pass (mask token {mask_token})"
-
-
-def _vocabulary(n_dft: int, n_vocab: int, has_d2t: bool) -> str:
-    if not has_d2t:
-        return f"the target's, {n_vocab} tokens" if n_vocab else "the target's"
-    return f"{n_dft} of the target's {n_vocab or '?'} tokens, mapped by d2t"
-
-
-def _shared(own_embd: bool, own_output: bool) -> str:
-    names = [name for name, own in (("token embedding", own_embd), ("lm_head", own_output)) if not own]
-    return ", ".join(names) or "nothing"
 
 
 def _upstream(lacking: tuple[str, ...]) -> str:
     return f"cannot run it: {', '.join(lacking)}" if lacking else "can run it"
-
-
-def block_drafter_facts(drafter: _core.DflashFile) -> list[tuple[str, str]]:
-    """What the GGUF of a block drafter says."""
-    names = {tensor.name for tensor in open_gguf(Path(drafter.path)).tensors}
-    order = "one after another" if drafter.is_causal else "all of each other"
-    window = f", sliding window {drafter.sliding_window}" if drafter.sliding_window else ""
-    return [
-        ("kind", drafter.kind),
-        ("boundaries", str(list(drafter.boundaries))),
-        ("block", f"{drafter.block_size} rows that see {order}: {drafter.n_draft_max} tokens in one pass"),
-        ("size", f"{drafter.n_layer} layer(s) of width {drafter.n_embd}{window}"),
-        ("mask token", str(drafter.mask_token)),
-        ("vocabulary", _vocabulary(drafter.n_vocab_dft, drafter.n_vocab, drafter.n_vocab_dft > 0)),
-        ("shared with target", _shared("token_embd.weight" in names, not names.isdisjoint(_OUTPUTS))),
-        ("llama.cpp", "can run it"),
-    ]
 
 
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
@@ -179,66 +139,6 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
         misfit = _misfit(draft, target_path)
         facts += _fit_facts(target_path, misfit)
     return Report(path, tuple(facts), misfit)
-
-
-def head_facts(head: _core.Head) -> list[tuple[str, str]]:
-    """What the GGUF of a head says."""
-    path = Path(head.path)
-    reader = open_gguf(path)
-    keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}
-    n_vocab = head.n_vocab or int(keys.get("eagle3.vocab_size", 0))
-    provenance = {k.removeprefix(PROVENANCE): str(v) for k, v in keys.items() if k.startswith(PROVENANCE)}
-    types: dict[str, int] = {}
-    for tensor in reader.tensors:
-        types[tensor.tensor_type.name] = types.get(tensor.tensor_type.name, 0) + int(tensor.n_bytes)
-    kinds = ", ".join(f"{kind} {n / 1e6:.1f} MB" for kind, n in sorted(types.items(), key=lambda x: -x[1]))
-    facts = [
-        ("dialect", head.dialect),
-        ("family", provenance.get("family", "unknown: not written by llama-cpp-eagle3")),
-        ("boundaries", str(list(head.boundaries)) if head.use_aux_hidden_state else "- (no fc)"),
-        ("  why", provenance.get("boundaries", "as the file says")),
-        ("norm_before_fc", _ON_OFF[head.norm_before_fc]),
-        ("fc_norm", _ON_OFF[head.fc_norm]),
-    ]
-    for name in ("norm_output", "norm_before_residual"):
-        why = f" ({provenance[name]})" if name in provenance else ""
-        facts.append((name, _ON_OFF[getattr(head, name)] + why))
-    part = "" if head.n_rot == head.n_embd_head else f", {head.n_rot} of {head.n_embd_head} channels"
-    scaling = "" if head.rope_scaling == "none" else f", {head.rope_scaling} scaling"
-    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
-        scaling = ", llama3 scaling"
-    return [
-        *facts,
-        ("hidden size", f"{head.n_embd}, target {head.n_embd_tgt}, feed-forward {head.n_ff}"),
-        (
-            "attention",
-            f"{head.n_layer} layer(s), {head.n_head} heads of {head.n_embd_head}, {head.n_head_kv} for keys and values",
-        ),
-        ("rotation", f"theta {head.rope_freq_base:.9g}{scaling}{part}"),
-        ("extras", ", ".join(_gguf_extras(head)) or "none"),
-        ("vocabulary", _vocabulary(head.n_vocab_dft, n_vocab, head.has_d2t)),
-        ("tensors", kinds),
-        ("shared with target", _shared(head.has_tok_embd, head.has_output)),
-        ("llama.cpp", _gguf_upstream(head)),
-    ]
-
-
-def _gguf_extras(head: _core.Head) -> list[str]:
-    extras = [f"sliding window {head.sliding_window}"] if head.sliding_window else []
-    if head.kv_lora_rank:
-        extras.append(_mla(head.kv_lora_rank, head.q_lora_rank))
-    if head.mask_token >= 0:
-        extras.append(_parallel(head.mask_token))
-    return extras
-
-
-def _gguf_upstream(head: _core.Head) -> str:
-    unknown = [name for name in ("fc_norm", "norm_output") if getattr(head, name)]
-    if head.dialect == "upstream" and len(head.boundaries) == 3:
-        return f"loads it but ignores {', '.join(unknown)}" if unknown else "can run it"
-    if head.dialect == "fork":
-        return "cannot run it: written for another llama.cpp (SpecDrift's)"
-    return "cannot run it and says so: its architecture is eagle3-ext"
 
 
 def _misfit(draft: DrafterFile, target_path: Path) -> IncompatibleDraftError | None:

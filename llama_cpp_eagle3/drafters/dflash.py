@@ -47,7 +47,7 @@ class BlockDrafter(DrafterFile):
 
     def facts(self) -> list[tuple[str, str]]:
         """What its header says."""
-        from ..convert.report import block_drafter_facts  # gguf, of an extra
+        from ..convert.facts import block_drafter_facts  # gguf, of an extra
 
         return block_drafter_facts(self.file)
 

@@ -53,7 +53,7 @@ class Eagle3Head(DrafterFile):
 
     def facts(self) -> list[tuple[str, str]]:
         """What its keys and tensors say."""
-        from ..convert.report import head_facts  # gguf, of an extra
+        from ..convert.facts import head_facts  # gguf, of an extra
 
         return head_facts(self.head)
 

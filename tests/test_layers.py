@@ -1,0 +1,87 @@
+"""Imports run one way, and no object touches a private name of another: read from the sources."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = "llama_cpp_eagle3"
+ROOT = Path(__file__).parents[1] / PACKAGE
+
+PRIVATE = {
+    "llama_cpp.llama_cpp._lib",
+    "os._exit",
+    "grammar._grammar",
+    "grammar._root",
+    "super()._format_action_invocation",
+    "super()._create_completion",
+    "handler._mtmd_cpp",
+    "libllama()._name",
+    "library._name",
+    "torch.cpu._is_avx512_bf16_supported",
+    "torch.cpu._is_amx_tile_supported",
+    "sys.modules[__package__]._core",
+}
+"""Of others' libraries, which have no public name for it; and our own compiled module."""
+
+
+def modules() -> dict[str, ast.Module]:
+    """Each module of the package, parsed."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(name: str, tree: ast.Module, names: set[str]) -> set[str]:
+    """Modules of the package that one imports, in functions too; not what only a type checker imports."""
+    found = set()
+    unread = list(tree.body)
+    while unread:
+        node = unread.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        unread += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            base = ".".join(name.split(".")[: -node.level] + ([node.module] if node.module else []))
+            for alias in node.names:
+                for module in (f"{base}.{alias.name}", f"{base}.{alias.name}.__init__", base, f"{base}.__init__"):
+                    if module in names:
+                        found.add(module)
+                        break
+    # `from . import _core` is not the package's API
+    return found - {name, f"{PACKAGE}.__init__"}
+
+
+def test_imports_run_one_way() -> None:
+    trees = modules()
+    graph = {name: imports(name, tree, set(trees)) for name, tree in trees.items()}
+    assert len(graph) > 150
+    TopologicalSorter(graph).prepare()  # CycleError names the modules
+
+    def below(*starts: str) -> set[str]:
+        """All that these packages need, directly or not."""
+        unread = [name for name in graph if name.startswith(tuple(f"{PACKAGE}.{start}." for start in starts))]
+        found: set[str] = set()
+        while unread:
+            name = unread.pop()
+            if name not in found:
+                found.add(name)
+                unread += graph[name]
+        return {name.split(".")[1] for name in found}
+
+    assert "cli" not in below("serve", "chat", "engine", "convert", "hub", "train")
+    assert below("engine") <= {"engine", "draft", "errors", "guard", "stats"}
+    assert "llama" not in below("hub", "drafters", "planning")
+
+
+def test_no_private_name_of_another_object() -> None:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                continue
+            assert ast.unparse(node) in PRIVATE, f"{name}, line {node.lineno}"
