@@ -52,8 +52,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "trials",
         "asking.cpp",
-        "if (value_text_ > 0.0f || n_max < n_trial ||",
-        "if (!on || value_text_ > 0.0f || n_max < n_trial ||",
+        "if (value_ngrams_ > 0.0f || n_max < n_trial ||",
+        "if (!on || value_ngrams_ > 0.0f || n_max < n_trial ||",
     ),
     (
         "can_pay",
@@ -81,13 +81,13 @@ SWITCHES: list[tuple[str, str, str, str]] = [
         "for (size_t width = stride();;",
         "for (size_t width = on ? stride() : n_level;;",
     ),
-    ("text_rate", "planner.cpp", "if (has_text_ && value > 0.0f) {", "if (on && has_text_ && value > 0.0f) {"),
+    ("text_rate", "planner.cpp", "if (has_ngrams_ && value > 0.0f) {", "if (on && has_ngrams_ && value > 0.0f) {"),
     ("mix.against", "mix.cpp", "return q * (1.0f - other) / ", "return !on ? q : q * (1.0f - other) / "),
     (
         "mix.both",
         "mix.cpp",
-        "1.0f - (1.0f - q_head) * (1.0f - q_text)",
-        "(!on ? std::max(q_head, q_text) : 1.0f - (1.0f - q_head) * (1.0f - q_text))",
+        "1.0f - (1.0f - q_head) * (1.0f - q_ngram)",
+        "(!on ? std::max(q_head, q_ngram) : 1.0f - (1.0f - q_head) * (1.0f - q_ngram))",
     ),
     (
         "mix.head_adds",
@@ -146,6 +146,6 @@ MECHANISMS |= {
     "unroll_cost": {"drafting.rate_unroll": 0.0},
     "look_ahead 1": {"planner.n_look_ahead": 1.0},
     "look_ahead 0": {"planner.n_look_ahead": 0.0},
-    "n_text_some": {"mix.n_text_some": 32.0},
+    "n_ngram_some": {"mix.n_ngram_some": 32.0},
 }
 """Name -> what to set to switch it off."""

@@ -89,7 +89,7 @@ class machine {
         const auto n = static_cast<size_t>(n_seqs);
         at.resize(n);
         of.resize(n);
-        text_index.resize(n);
+        ngram_index.resize(n);
         n_waiting.resize(n);
         n_replay.resize(n);
         for (size_t i = 0; i < n; ++i) {
@@ -99,8 +99,8 @@ class machine {
 
     // the next text in this sequence
     void start(size_t seq) {
-        text_index[seq] = n_started++;
-        of[seq]         = texts[static_cast<size_t>(text_index[seq]) % texts.size()];
+        ngram_index[seq] = n_started++;
+        of[seq]         = texts[static_cast<size_t>(ngram_index[seq]) % texts.size()];
         at[seq]         = of[seq]->n_prompt + 1;
         n_waiting[seq]  = 0;
         n_replay[seq]   = 0;
@@ -151,7 +151,7 @@ class machine {
             }
         }
         const bool is_bad =
-            head == "random" || head == "useless" || (head == "changing" && text_index[seq] / 4 % 2 == 1);
+            head == "random" || head == "useless" || (head == "changing" && ngram_index[seq] / 4 % 2 == 1);
         for (size_t j = 0; j < found.probs.size(); ++j) {
             float & p = found.probs[j];
             if (is_bad) {
@@ -191,7 +191,7 @@ class machine {
     int32_t                        n_started = 0;
     std::vector<int32_t>           at; // [sequence]: tokens that are known
     std::vector<const recording *> of;
-    std::vector<int32_t>           text_index, n_waiting, n_replay;
+    std::vector<int32_t>           ngram_index, n_waiting, n_replay;
 };
 
 class source : public eagle3::draft_source {

@@ -71,7 +71,7 @@ class run {
   public:
     run(const scenario & s, const std::vector<recording> & recordings) : s_(s), m(s, recordings) {
         if (m.has_text) {
-            text = std::make_shared<eagle3::text_source>(m.n_seqs);
+            ngram = std::make_shared<eagle3::ngram_drafter>(m.n_seqs);
         }
         const auto shared = [](const cost_curve & curve) {
             return std::make_shared<cost_curve>(curve);
@@ -88,7 +88,7 @@ class run {
         if (m.head != "none") {
             head = std::make_unique<source>(m);
         }
-        plan = std::make_unique<eagle3::planner>(std::move(head), text,
+        plan = std::make_unique<eagle3::planner>(std::move(head), ngram,
                                                  shared(s.text("told").empty() ? m.target : s.curve("told")),
                                                  shared(m.begin), shared(m.step), params);
         for (size_t i = 0; i < static_cast<size_t>(m.n_seqs); ++i) {
@@ -99,9 +99,9 @@ class run {
     void begin_text(size_t seq) {
         const auto id = static_cast<llama_seq_id>(seq);
         plan->reset(id);
-        if (text) {
-            text->begin(id);
-            text->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]),
+        if (ngram) {
+            ngram->begin(id);
+            ngram->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]),
                          static_cast<size_t>(m.of[seq]->n_prompt));
         }
         if (m.head != "none") {
@@ -155,8 +155,8 @@ class run {
                 other += m.us_row * m.n_waiting[i];
                 m.n_waiting[i] = 1;
             }
-            if (text) {
-                text->update(static_cast<int32_t>(i), static_cast<size_t>(m.at[i]), tokens[i].data(), tokens[i].size(),
+            if (ngram) {
+                ngram->update(static_cast<int32_t>(i), static_cast<size_t>(m.at[i]), tokens[i].data(), tokens[i].size(),
                              static_cast<size_t>(m.of[i]->n_prompt));
             }
             m.at[i] += n;
@@ -213,7 +213,7 @@ class run {
     // what an oracle drafts: it knows the text, and all that head and text would draft
     void draft_best(std::vector<draft_tree> & drafts, double price) {
         const auto           n_seqs = static_cast<size_t>(m.n_seqs);
-        std::vector<int32_t> by_head(n_seqs), by_text(n_seqs);
+        std::vector<int32_t> by_head(n_seqs), by_ngram(n_seqs);
         int32_t              deepest = 0, longest = 0;
         for (size_t i = 0; i < n_seqs; ++i) {
             for (int32_t depth = 1; m.head != "none" && depth <= 32; ++depth) {
@@ -223,18 +223,18 @@ class run {
                 }
                 by_head[i] = depth;
             }
-            if (text) {
-                text->propose(static_cast<int32_t>(i), 32, 32, m.n_top, suggested_);
+            if (ngram) {
+                ngram->propose(static_cast<int32_t>(i), 32, 32, m.n_top, suggested_);
                 int32_t at = -1;
                 for (size_t k = 0; k < suggested_.size(); ++k) {
-                    if (suggested_[k].parent == at && suggested_[k].token == m.truth(i, by_text[i])) {
+                    if (suggested_[k].parent == at && suggested_[k].token == m.truth(i, by_ngram[i])) {
                         at = static_cast<int32_t>(k);
-                        ++by_text[i];
+                        ++by_ngram[i];
                     }
                 }
             }
             deepest = std::max(deepest, by_head[i]);
-            longest = std::max({ longest, by_head[i], by_text[i] });
+            longest = std::max({ longest, by_head[i], by_ngram[i] });
         }
         double  best   = -1e30;
         int32_t best_d = 0, best_c = 0, n_wait = 0;
@@ -250,7 +250,7 @@ class run {
             for (int32_t c = 0; c <= longest; ++c) {
                 int32_t n_right = 0, n_rows = 0;
                 for (size_t i = 0; i < n_seqs; ++i) {
-                    const int32_t n = std::min(std::max(std::min(by_head[i], d), by_text[i]), c);
+                    const int32_t n = std::min(std::max(std::min(by_head[i], d), by_ngram[i]), c);
                     n_right += n;
                     n_rows += m.uniform ? c : n;
                 }
@@ -272,7 +272,7 @@ class run {
             if (best_d > 0) {
                 m.n_waiting[i] = 0;
             }
-            const int32_t right = std::min(std::max(std::min(by_head[i], best_d), by_text[i]), best_c);
+            const int32_t right = std::min(std::max(std::min(by_head[i], best_d), by_ngram[i]), best_c);
             const int32_t n     = m.uniform ? best_c : right;
             drafts[i]           = {};
             for (int32_t k = 0; k < n; ++k) {
@@ -284,12 +284,12 @@ class run {
 
     const scenario &                     s_;
     machine                              m;
-    std::shared_ptr<eagle3::text_source> text;
+    std::shared_ptr<eagle3::ngram_drafter> ngram;
     std::unique_ptr<eagle3::planner>     plan;
     int64_t                              n_emitted = 0;
 
   private:
-    std::vector<eagle3::text_node> suggested_;
+    std::vector<eagle3::ngram_node> suggested_;
     double                         t_oracle_ = 0.0;
 };
 

@@ -87,10 +87,10 @@ class drafter_source : public draft_source {
 
 // a planner and the flag that keeps a second thread out
 struct py_planner {
-    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text,
+    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_drafter> ngram,
                std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
                const planner_params & params) :
-        impl(std::move(source), std::move(text), std::move(target), std::move(begin), std::move(step), params) {}
+        impl(std::move(source), std::move(ngram), std::move(target), std::move(begin), std::move(step), params) {}
 
     planner   impl;
     busy_flag busy;
@@ -100,10 +100,10 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
-                                         bool uniform, bool replays, std::shared_ptr<text_source> text) {
-    if (text != nullptr && text->n_seq_max() < n_seq_max) {
+                                         bool uniform, bool replays, std::shared_ptr<ngram_drafter> ngram) {
+    if (ngram != nullptr && ngram->n_seq_max() < n_seq_max) {
         throw std::invalid_argument(format("planner: expected a NgramDrafter for %d sequences, found one for %d",
-                                           n_seq_max, text->n_seq_max()));
+                                           n_seq_max, ngram->n_seq_max()));
     }
     planner_params params;
     params.n_max        = n_max;
@@ -119,7 +119,7 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
     } else if (!drafter.is_none()) {
         source = std::make_unique<py_source>(drafter);
     }
-    return std::make_unique<py_planner>(std::move(source), std::move(text), std::move(target), std::move(draft_begin),
+    return std::make_unique<py_planner>(std::move(source), std::move(ngram), std::move(target), std::move(draft_begin),
                                         std::move(draft_step), params);
 }
 
@@ -179,7 +179,7 @@ py::dict stats(py_planner & self) {
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
     result["trials"]            = p.stats.n_trials;
-    result["ngram"]             = p.stats.n_text;
+    result["ngram"]             = p.stats.n_ngram;
     result["levels"]            = p.stats.n_steps;
     result["draft_tokens"]      = chosen;
     result["draft_us"]          = p.stats.t_draft_us;

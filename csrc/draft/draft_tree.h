@@ -30,7 +30,7 @@ struct draft_tree {
     std::vector<float>       probs; // the head's own probability of a token behind its parent
 
     // who suggested it; empty: the head
-    static constexpr int32_t by_head = 1, by_text = 2;
+    static constexpr int32_t by_head = 1, by_ngram = 2;
     std::vector<int32_t>     sources;
 };
 

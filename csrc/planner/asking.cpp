@@ -36,14 +36,14 @@ bool planner::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const
 bool planner::ask(int32_t n_max) {
     const bool has_head = !seq_ids_.empty();
     is_trial_           = false;
-    if ((!has_head && !has_text_) || n_nodes_ == 0) {
+    if ((!has_head && !has_ngrams_) || n_nodes_ == 0) {
         return false;
     }
     if (can_pay(n_seqs_, n_base_ - n_seqs_, n_max)) {
         gate & g = gates_[static_cast<size_t>(n_seqs_)];
-        return has_head && (value_text_ <= 0.0f || head_adds()) && (g.open() || leave_waiting()) && g.ask();
+        return has_head && (value_ngrams_ <= 0.0f || head_adds()) && (g.open() || leave_waiting()) && g.ask();
     }
-    if (value_text_ > 0.0f || n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
+    if (value_ngrams_ > 0.0f || n_max < n_trial || n_nodes_ < n_trial * n_seqs_ || --trial_wait_ > 0) {
         return false;
     }
     is_trial_    = true;
@@ -68,7 +68,7 @@ bool planner::leave_waiting() {
     seq_ids_.resize(n);
     ids_last_.resize(n);
     is_partial_ = n < n_all;
-    if (is_partial_ && !has_text_) {
+    if (is_partial_ && !has_ngrams_) {
         n_drafting_ = n;
     }
     return n > 0;

@@ -142,7 +142,7 @@ void planner::add_nodes(size_t first, int32_t depth) {
     const size_t n_level = static_cast<size_t>(std::max(n_candidates_, n_seqs_));
     const size_t n_all   = static_cast<size_t>(n_nodes_) + n_level;
     level_.clear();
-    if (has_text_) {
+    if (has_ngrams_) {
         nodes_.resize(n_real_);
     }
     for (size_t i = first; i < drafted.size(); ++i) {
@@ -150,7 +150,7 @@ void planner::add_nodes(size_t first, int32_t depth) {
         const int32_t      parent = d.parent < 0 ? -1 : of_head_[static_cast<size_t>(d.parent)];
         const bool         is_best =
             i == first || drafted[i - 1].parent != d.parent || drafted[i - 1].seq_id != d.seq_id; // comes first
-        int32_t index = has_text_ ? find_child(parent, d.token, d.seq_id) : -1;
+        int32_t index = has_ngrams_ ? find_child(parent, d.token, d.seq_id) : -1;
         if (index < 0) {
             index = static_cast<int32_t>(nodes_.size());
             nodes_.push_back({ parent, d.token, d.depth, d.seq_id });
@@ -162,7 +162,7 @@ void planner::add_nodes(size_t first, int32_t depth) {
         n.in_head = static_cast<int32_t>(i);
         of_head_.push_back(index);
         node_place_.push_back(n.place);
-        if (!has_text_) {
+        if (!has_ngrams_) {
             n.q   = acceptance_.at(n.place, n.depth, n.seq_id, n.rank);
             n.cum = n.q * (parent < 0 ? 1.0f : nodes_[static_cast<size_t>(parent)].cum);
             if (n.depth <= requests_[request_of_[static_cast<size_t>(n.seq_id)]].n_levels) {
@@ -170,7 +170,7 @@ void planner::add_nodes(size_t first, int32_t depth) {
             }
         }
     }
-    if (has_text_) {
+    if (has_ngrams_) {
         rate();
     }
     for (size_t i = first; i < drafted.size(); ++i) {

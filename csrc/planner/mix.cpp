@@ -1,4 +1,4 @@
-// What the text suggests, beside what the head drafts.
+// Drafts of n-grams, beside what the head drafts.
 
 #include "planner/planner.h"
 
@@ -8,8 +8,8 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float   q_max       = 0.995f; // a child is always less likely than its parent
-constexpr int32_t n_text_some = 8;      // tokens of each sequence at least, if there are many
+constexpr float   q_max        = 0.995f; // a child is always less likely than its parent
+constexpr int32_t n_ngram_some = 8;      // tokens of each sequence at least, if there are many
 
 // of two that exclude each other: how likely one is right whom the other contradicts
 float against(float q, float other) {
@@ -30,23 +30,23 @@ void planner::insert_candidate(std::vector<candidate> & list, const candidate & 
     }
 }
 
-// what the text suggests for each sequence
-void planner::add_text() {
-    has_text_ = false;
+// n-gram drafts for each sequence
+void planner::add_ngrams() {
+    has_ngrams_ = false;
     for (const request & r : requests_) {
-        if (r.n_text == 0 || n_nodes_ == 0) {
+        if (r.n_ngram == 0 || n_nodes_ == 0) {
             continue;
         }
-        const int32_t n_fair = std::max(n_text_some, 2 * n_nodes_ / static_cast<int32_t>(n_drafting_));
-        text_->propose(r.seq_id, r.n_text, std::min({ r.n_room, n_nodes_, n_fair }), params_.top_k, suggested_);
+        const int32_t n_fair = std::max(n_ngram_some, 2 * n_nodes_ / static_cast<int32_t>(n_drafting_));
+        ngram_->propose(r.seq_id, r.n_ngram, std::min({ r.n_room, n_nodes_, n_fair }), params_.top_k, suggested_);
         const auto base = static_cast<int32_t>(nodes_.size());
-        for (const text_node & s : suggested_) {
+        for (const ngram_node & s : suggested_) {
             nodes_.push_back({ s.parent < 0 ? -1 : base + s.parent, s.token, s.depth, r.seq_id });
-            nodes_.back().p_text = s.p;
+            nodes_.back().p_ngram = s.p;
         }
-        has_text_ = has_text_ || !suggested_.empty();
+        has_ngrams_ = has_ngrams_ || !suggested_.empty();
     }
-    if (has_text_) {
+    if (has_ngrams_) {
         rate();
     } else {
         n_drafting_ = seq_ids_.size();
@@ -69,9 +69,9 @@ void planner::rate() {
     candidates_.clear();
     for (node & n : nodes_) {
         const float q_head = n.in_head < 0 ? 0.0f : acceptance_.at(n.place, n.depth, n.seq_id, n.rank);
-        const float q_text =
-            n.p_text > 0.0f ? text_acceptance_(n.p_text, n.depth, n.seq_id, acceptance::rank::best) : 0.0f;
-        n.q   = std::min(1.0f - (1.0f - q_head) * (1.0f - q_text), q_max);
+        const float q_ngram =
+            n.p_ngram > 0.0f ? ngram_acceptance_(n.p_ngram, n.depth, n.seq_id, acceptance::rank::best) : 0.0f;
+        n.q   = std::min(1.0f - (1.0f - q_head) * (1.0f - q_ngram), q_max);
         n.cum = n.q * (n.parent < 0 ? 1.0f : nodes_[static_cast<size_t>(n.parent)].cum);
     }
     if (n_candidates_ == 1) {
@@ -84,7 +84,7 @@ void planner::rate() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         const node &    n = nodes_[i];
         const request & r = requests_[request_of_[static_cast<size_t>(n.seq_id)]];
-        if (!n.is_left && (n.in_head < 0 || n.p_text > 0.0f || n.depth <= r.n_levels)) {
+        if (!n.is_left && (n.in_head < 0 || n.p_ngram > 0.0f || n.depth <= r.n_levels)) {
             candidates_.push_back({ n.cum, static_cast<int32_t>(i) });
         }
     }
@@ -92,7 +92,7 @@ void planner::rate() {
                      [](const candidate & a, const candidate & b) { return a.cum > b.cum; });
 }
 
-// Chains only: where the head and the text say different things, one of both paths has to go
+// Chains only: where the head and n-grams draft different tokens, one of both paths has to go
 void planner::leave_paths() {
     for (const request & r : requests_) {
         float  best[2] = { 0.0f, 0.0f }, gain[2] = { 0.0f, 0.0f };
@@ -102,7 +102,7 @@ void planner::leave_paths() {
             if (n.seq_id != r.seq_id) {
                 continue;
             }
-            const bool by[2] = { n.in_head >= 0, n.p_text > 0.0f };
+            const bool by[2] = { n.in_head >= 0, n.p_ngram > 0.0f };
             both             = both || (by[0] && !by[1]);
             for (size_t k = 0; k < 2; ++k) {
                 if (by[k] && (n_seen[k] + 1) * stride() < cost_.size()) {
@@ -112,11 +112,11 @@ void planner::leave_paths() {
                 }
             }
         }
-        // the head's chain leaves the text's, or goes on behind it: either way one of both is the better one
-        const bool text_wins = best[1] >= best[0];
+        // the head's chain leaves the n-grams', or goes on behind it: either way one of both is the better one
+        const bool ngrams_win = best[1] >= best[0];
         for (node & n : nodes_) {
             if (n.seq_id == r.seq_id) {
-                n.is_left = both && (text_wins ? n.p_text == 0.0f : n.in_head < 0);
+                n.is_left = both && (ngrams_win ? n.p_ngram == 0.0f : n.in_head < 0);
             }
         }
     }
@@ -130,7 +130,7 @@ void planner::fill_up() {
     }
     n_longest = std::min(n_longest, n_nodes_ / static_cast<int32_t>(stride()));
     for (const request & r : requests_) {
-        if (r.n_levels == 0 && r.n_text == 0) {
+        if (r.n_levels == 0 && r.n_ngram == 0) {
             continue;
         }
         int32_t end = -1;
@@ -148,7 +148,7 @@ void planner::fill_up() {
     }
 }
 
-// is the head expected to add to what the text gives, by more than its time is worth?
+// is the head expected to add to what n-grams give, by more than its time is worth?
 bool planner::head_adds() {
     int32_t n_waiting = 0;
     set_outlooks(2);
@@ -177,7 +177,7 @@ bool planner::head_adds() {
         }
         int32_t     n       = 0;
         const float t_draft = begin_->at(n_waiting) + levels_us(depth - 1, n_seqs);
-        if (best_of(cums_ahead_, n) - static_cast<float>(price_) * t_draft > value_text_) {
+        if (best_of(cums_ahead_, n) - static_cast<float>(price_) * t_draft > value_ngrams_) {
             return true;
         }
     }

@@ -28,12 +28,12 @@ double planner::now_us() {
     return std::chrono::duration<double, std::micro>(t).count();
 }
 
-planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text,
+planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_drafter> ngram,
                  std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
                  std::shared_ptr<cost_curve> step, const planner_params & params) :
     source_(std::move(source)), target_(std::move(target)), begin_(std::move(begin)), step_(std::move(step)),
-    params_(params), text_(std::move(text)), acceptance_(std::max(params.n_seq_max, 1)),
-    text_acceptance_(std::max(params.n_seq_max, 1)) {
+    params_(params), ngram_(std::move(ngram)), acceptance_(std::max(params.n_seq_max, 1)),
+    ngram_acceptance_(std::max(params.n_seq_max, 1)) {
     if (params.n_max < 0 || params.n_nodes_max < 0 || params.n_leaves_max < 1 || params.top_k < 1 ||
         params.n_seq_max < 1 || params.n_nodes_max >= cost_curve::n_max) {
         throw std::invalid_argument(format(
@@ -59,12 +59,12 @@ void planner::check(llama_seq_id seq_id) const {
     }
 }
 
-float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text) const {
+float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram) const {
     check(seq_id);
     if (!(p >= 0.0f && p <= 1.0f) || depth < 1) {
         throw std::invalid_argument(format("planner: expected p in 0..1 and depth >= 1, found %g and %d", p, depth));
     }
-    return (by_text ? text_acceptance_ : acceptance_)(p, depth, seq_id, acceptance::rank::best);
+    return (by_ngram ? ngram_acceptance_ : acceptance_)(p, depth, seq_id, acceptance::rank::best);
 }
 
 void planner::check(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
@@ -126,7 +126,7 @@ planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<ll
     }
     for (size_t i = 0; i < draws.size(); ++i) {
         acceptance_.set_draw(seq_ids[i], draws[i]);
-        text_acceptance_.set_draw(seq_ids[i], draws[i]);
+        ngram_acceptance_.set_draw(seq_ids[i], draws[i]);
     }
     int32_t n_max_all = 0;
     n_emitted_ = n_best_ = 0;
@@ -151,11 +151,11 @@ planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<ll
             return is_there ? std::min(params_.n_max, limits.empty() ? params_.n_max : limits[i]) : 0;
         };
         const int32_t n_room = std::max(n_rooms[i], 0), n_head = limit(n_max, source_ != nullptr),
-                      n_text   = limit(n_max_ngram, text_ != nullptr);
+                      n_ngram  = limit(n_max_ngram, ngram_ != nullptr);
         const int32_t n_levels = std::clamp(n_head, 0, n_room);
-        n_max_all              = std::max(n_max_all, source_ != nullptr ? n_head : n_text);
-        requests_.push_back({ seq_ids[i], n_room, n_levels, std::clamp(n_text, 0, n_room) });
-        n_drafting_ += n_levels > 0 || requests_.back().n_text > 0;
+        n_max_all              = std::max(n_max_all, source_ != nullptr ? n_head : n_ngram);
+        requests_.push_back({ seq_ids[i], n_room, n_levels, std::clamp(n_ngram, 0, n_room) });
+        n_drafting_ += n_levels > 0 || requests_.back().n_ngram > 0;
         if (n_levels > 0) {
             seq_ids_.push_back(seq_ids[i]);
             ids_last_.push_back(ids_last[i]);
@@ -170,9 +170,9 @@ planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<ll
     of_head_.clear();
     candidates_.clear();
     n_candidates_ = params_.top_k;
-    add_text();
-    value_text_ = has_text_ ? choose() : 0.0f;
-    drafted_    = ask(n_max_all);
+    add_ngrams();
+    value_ngrams_ = has_ngrams_ ? choose() : 0.0f;
+    drafted_      = ask(n_max_all);
     stats.n_trials += is_trial_;
     if (drafted_) {
         stats.n_drafted++;
@@ -183,7 +183,7 @@ planner::propose(const std::vector<llama_seq_id> & seq_ids, const std::vector<ll
         const size_t n = std::min(chosen_.size(), static_cast<size_t>(n_trial) * n_drafting_);
         n_best_        = static_cast<int32_t>(n - n % stride());
     }
-    if (drafted_ || has_text_) {
+    if (drafted_ || has_ngrams_) {
         publish();
     }
     stats.n_rounds++;
@@ -263,7 +263,7 @@ float planner::best_of(const std::vector<float> & cums, int32_t & n_best) const 
             continue;
         }
         const float value = gain - cost_[i + 1];
-        if (has_text_ && value > 0.0f) {
+        if (has_ngrams_ && value > 0.0f) {
             // What the text goes on to say is there in the next step too: a second is worth what this one gives
             const int32_t n_rows = n_base_ + static_cast<int32_t>(i) + 1;
             const float   t_pass = target_->at(n_rows) * (n_rows == 2 * target_->n_last() ? share_unseen : 1.0f);
@@ -293,14 +293,14 @@ void planner::publish() {
         node_index_[static_cast<size_t>(i)] = static_cast<int32_t>(plan.tokens.size());
         plan.parents.push_back(n.parent < 0 ? -1 : node_index_[static_cast<size_t>(n.parent)]);
         plan.tokens.push_back(n.token);
-        plan.probs.push_back(n.in_head >= 0 ? n.p_head : n.p_text);
+        plan.probs.push_back(n.in_head >= 0 ? n.p_head : n.p_ngram);
         plan.sources.push_back((n.in_head >= 0 ? draft_tree::by_head : 0) |
-                               (n.p_text > 0.0f ? draft_tree::by_text : 0));
-        has_text = has_text || n.p_text > 0.0f;
+                               (n.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
+        has_text = has_text || n.p_ngram > 0.0f;
     }
-    stats.n_text += has_text;
+    stats.n_ngram += has_text;
     for (const request & r : requests_) {
-        if (r.n_text > 0 || (drafted_ && r.n_levels > 0)) {
+        if (r.n_ngram > 0 || (drafted_ && r.n_levels > 0)) {
             sequence & seq = sequences_[static_cast<size_t>(r.seq_id)];
             seq.nodes.clear();
             seq.at   = -1;
@@ -339,8 +339,8 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
                                             acceptance_.at(n.place, n.depth, seq_id, n.rank) < q_surprise);
                 acceptance_.observe(n.p_head, n.depth, seq_id, n.rank, accepted);
             }
-            if (n.p_text > 0.0f) {
-                text_acceptance_.observe(n.p_text, n.depth, seq_id, acceptance::rank::best, accepted);
+            if (n.p_ngram > 0.0f) {
+                ngram_acceptance_.observe(n.p_ngram, n.depth, seq_id, acceptance::rank::best, accepted);
             }
         }
         seq.at   = next;
@@ -369,8 +369,8 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         // the extra rows too: plain decoding has none
         const float t_more = target_->at(n_base_ + n_best_) - target_->at(n_seqs_) + t_expected_;
         const float value  = static_cast<float>(n_emitted_ - n_seqs_) - static_cast<float>(price_) * t_more;
-        gates_[static_cast<size_t>(n_seqs_)].update(value, value_ - value_text_, n_best_ > 0, surprised_);
-        asks_all_ = value_ > value_text_ || surprised_;
+        gates_[static_cast<size_t>(n_seqs_)].update(value, value_ - value_ngrams_, n_best_ > 0, surprised_);
+        asks_all_ = value_ > value_ngrams_ || surprised_;
     }
     drafted_   = false;
     n_emitted_ = 0;
@@ -379,7 +379,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
 void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
     acceptance_.reset(seq_id);
-    text_acceptance_.reset(seq_id);
+    ngram_acceptance_.reset(seq_id);
     sequence & seq = sequences_[static_cast<size_t>(seq_id)];
     seq.open       = false;
     seq.n_waiting  = -1;

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "ngram/drafter.h"
 #include "planner/acceptance.h"
 #include "planner/cost_curve.h"
 #include "planner/draft_source.h"
 #include "planner/gate.h"
 #include "planner/outlook.h"
-#include "text/source.h"
 
 #include <algorithm>
 #include <functional>
@@ -29,7 +29,7 @@ struct planner_stats {
     int64_t              n_drafted = 0; // steps in which the head was asked
     int64_t              n_probes  = 0; // of these: although it had not been worth it lately
     int64_t              n_trials  = 0; // of these: although the costs say that nothing can pay
-    int64_t              n_text    = 0; // steps in which something was verified that the text suggested
+    int64_t              n_ngram   = 0; // steps in which n-grams' drafts were verified
     int64_t              n_steps   = 0; // levels drafted behind the first
     std::vector<int64_t> n_chosen;      // [i]: steps in which i drafted tokens were verified
     double               t_draft_us = 0.0;
@@ -45,7 +45,7 @@ struct planner_stats {
 // drafted as long as the best outcome of the next ones, predicted from how confidence goes on along a path, exceeds
 // what is there by more than the steps cost.
 //
-// There are two sources: the head, and the text itself, which costs nothing. What both suggest is one tree, or, where
+// There are two drafters: the head, and n-grams of the text, which cost nothing. What both draft is one tree, or, where
 // only chains can be verified, the better one of two. The head is asked only if that is expected to add to what the
 // text gives; meanwhile its rows wait. Each source is believed as far as it was right; a token of one that the other
 // does not suggest is less likely, one of both more.
@@ -56,14 +56,15 @@ class planner {
   public:
     // Costs: a pass of the target over n rows, the draft's first graph over n rows that wait, a level of n nodes. Of a
     // parallel source instead of the last: the first graph over one row that waits and n nodes behind it.
-    // Without a source or a text nothing comes from there. Throws std::invalid_argument.
-    planner(std::unique_ptr<draft_source> source, std::shared_ptr<text_source> text, std::shared_ptr<cost_curve> target,
-            std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step, const planner_params & params);
+    // Without a source or n-grams nothing comes from there. Throws std::invalid_argument.
+    planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_drafter> ngram,
+            std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
+            const planner_params & params);
 
     const planner_params & params() const { return params_; }
 
     // Draft for these sequences, which share one pass of the target. n_rooms: tokens that fit behind id_last, for each.
-    // n_max, n_max_ngram: tokens that may follow each other, of the head's and of the text's, for each; empty =
+    // n_max, n_max_ngram: tokens that may follow each other, of the head's and of n-grams', for each; empty =
     // params().n_max for all. draws: how the tokens of each are chosen; empty = as before, at first greedily. The text
     // must be up to date.
     // n_rows_extra: rows of the pass besides one per sequence and the drafts, which are there
@@ -103,9 +104,9 @@ class planner {
     // tokens per second: what is gained by a second at the moment, for one sequence
     double price() const { return 1e6 * price_; }
 
-    // how likely a node is accepted once its parent is, if the head (or the text) gives it p. Throws
+    // how likely a node is accepted once its parent is, if the head (or an n-gram) gives it p. Throws
     // std::invalid_argument.
-    float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_text = false) const;
+    float accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram = false) const;
 
     // whether the head is asked each step at the moment, with so many sequences at once
     bool worth_asking(int32_t n_seqs) const { return gates_[static_cast<size_t>(n_seqs)].open() && can_pay(n_seqs); }
@@ -125,7 +126,7 @@ class planner {
         int32_t          depth;
         llama_seq_id     seq_id;
         float            p_head  = 0.0f;                   // what the head says of it
-        float            p_text  = 0.0f;                   // and the text; 0 = nothing
+        float            p_ngram = 0.0f;                   // and n-grams; 0 = nothing
         int32_t          in_head = -1;                     // which of the head's nodes it is, -1 = none
         float            place   = 0.0f;                   // of p_head
         acceptance::rank rank    = acceptance::rank::best; // among what the head suggests behind its parent
@@ -180,8 +181,8 @@ class planner {
     int32_t next_width(float value, int32_t depth);
     void    set_outlooks(int32_t depth);
 
-    // mix.cpp: the text beside the head
-    void    add_text();
+    // mix.cpp: n-grams beside the head
+    void    add_ngrams();
     int32_t find_child(int32_t parent, llama_token token, llama_seq_id seq_id) const;
     void    rate();
     void    leave_paths();
@@ -201,13 +202,13 @@ class planner {
     template <typename F>
     double timed(F && call);
 
-    std::unique_ptr<draft_source> source_;
-    std::shared_ptr<cost_curve>   target_, begin_, step_;
-    planner_params                params_;
-    std::shared_ptr<text_source>  text_;
-    acceptance                    acceptance_, text_acceptance_;
-    std::vector<gate>             gates_; // [number of sequences]
-    std::vector<sequence>         sequences_;
+    std::unique_ptr<draft_source>  source_;
+    std::shared_ptr<cost_curve>    target_, begin_, step_;
+    planner_params                 params_;
+    std::shared_ptr<ngram_drafter> ngram_;
+    acceptance                     acceptance_, ngram_acceptance_;
+    std::vector<gate>              gates_; // [number of sequences]
+    std::vector<sequence>          sequences_;
 
     // what a second is worth
     float  speedup_tokens_ = 1.0f, speedup_time_ = 1.0f; // running averages, relative to plain decoding
@@ -223,7 +224,7 @@ class planner {
         llama_seq_id   seq_id;
         int32_t        n_room;       // tokens that fit
         int32_t        n_levels;     // that fit, 0 = not drafted for by the head
-        int32_t        n_text;       // the same of the text
+        int32_t        n_ngram;      // the same of n-grams
         int32_t        n_chosen = 0; // nodes
         int32_t        n_first  = 0; // of them, without a parent
         outlook::table ahead    = {};
@@ -236,9 +237,9 @@ class planner {
     std::vector<node>         nodes_;
     size_t                    n_real_ = 0; // of them, without those that only fill up
     std::vector<int32_t>      of_head_;    // [the head's node]: which of nodes_ it is
-    bool                      has_text_ = false;
-    std::vector<text_node>    suggested_;
-    float                     value_text_   = 0.0f; // of the best plan without the head, as expected
+    bool                      has_ngrams_ = false;
+    std::vector<ngram_node>   suggested_;
+    float                     value_ngrams_ = 0.0f; // of the best plan without the head, as expected
     int32_t                   n_candidates_ = 1;    // behind each node
     int32_t                   n_expand_     = 0;    // nodes that may still be expanded
     std::vector<size_t>       request_of_;          // [seq_id]

@@ -385,7 +385,7 @@ def test_many_drafters_side_by_side(tiny_target, tiny_head, model_address):
 def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
     head = write_head(tmp_path / "head.gguf", tiny_target, n_layer=2)
     drafter = make_drafter(head, model_address(tiny_target.path), 4096)
-    rows, tokens = rows_of(head, 2000, rng), [1] * 2000
+    rows, tokens = rows_of(head, 4000, rng), [1] * 4000
     calls = [
         lambda: drafter.propose(1, 2),
         lambda: drafter.process_rows(rows[:1], [1], drafter.n_past()),
@@ -407,5 +407,5 @@ def test_a_second_thread_is_kept_out(tiny_target, model_address, tmp_path, rng):
         with pytest.raises(BusyError):
             call()
         worker.join()
-        assert drafter.n_past() == 2000
+        assert drafter.n_past() == len(tokens)
     assert len(drafter.propose(1, 2)) == 2

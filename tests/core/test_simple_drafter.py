@@ -14,8 +14,8 @@ from mtp import softmax
 from random_arch import write_random_arch
 from small import ByHand, make_drafter
 
-TOLERANCE = 1e-4
-"""Of logits, whose size is some 1 to 10: F32 sums in another order."""
+TOLERANCE = 3e-4
+"""Of logits, whose size is some 1 to 10: sums of F32 in another order; ggml's with AVX-512 differ by 1.6e-4."""
 KINDS = ("llama", "gemma3", "qwen2vl", "mamba2", "qwen3next", "lfm2")
 """Attention, a window, sections of RoPE; a state alone, and beside attention."""
 RECURRENT = ("mamba2", "qwen3next", "lfm2")

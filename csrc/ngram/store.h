@@ -1,6 +1,6 @@
 #pragma once
 
-#include "text/index.h"
+#include "ngram/index.h"
 
 #include <array>
 #include <mutex>
@@ -9,7 +9,7 @@ namespace eagle3 {
 
 // Texts that have been written, for all sequences of a process to draft from. Of limited size: it is filled in two
 // halves, of which the older one goes when the younger is full. For any number of threads.
-class text_store {
+class ngram_store {
   public:
     static constexpr llama_token separator = -1; // between texts: nothing continues there
 
@@ -19,7 +19,7 @@ class text_store {
     };
 
     // n_max: tokens. Throws std::invalid_argument if < 2.
-    explicit text_store(size_t n_max);
+    explicit ngram_store(size_t n_max);
 
     // a piece of a text
     void add(const llama_token * begin, const llama_token * end);
@@ -32,9 +32,9 @@ class text_store {
     void   clear();
 
   private:
-    size_t                    n_half_;
-    mutable std::mutex        mutex_;
-    std::array<text_index, 2> halves_; // the younger one first
+    size_t                     n_half_;
+    mutable std::mutex         mutex_;
+    std::array<ngram_index, 2> halves_; // the younger one first
 };
 
 } // namespace eagle3

@@ -1,4 +1,4 @@
-#include "text/index.h"
+#include "ngram/index.h"
 
 #include "error.h"
 
@@ -19,10 +19,10 @@ constexpr uint64_t power(int32_t n) {
     return result;
 }
 
-constexpr std::array<uint64_t, text_index::orders.size()> powers = { power(text_index::orders[0]),
-                                                                     power(text_index::orders[1]),
-                                                                     power(text_index::orders[2]),
-                                                                     power(text_index::orders[3]) };
+constexpr std::array<uint64_t, ngram_index::orders.size()> powers = { power(ngram_index::orders[0]),
+                                                                      power(ngram_index::orders[1]),
+                                                                      power(ngram_index::orders[2]),
+                                                                      power(ngram_index::orders[3]) };
 
 // tokens are small numbers: their bits have to be spread before the lowest are taken
 uint64_t spread(uint64_t hash) {
@@ -33,7 +33,7 @@ uint64_t spread(uint64_t hash) {
 
 } // namespace
 
-uint64_t text_index::hash_of(const llama_token * end, int32_t n) {
+uint64_t ngram_index::hash_of(const llama_token * end, int32_t n) {
     uint64_t hash = 0;
     for (int32_t i = n; i > 0; --i) {
         hash = hash * factor + static_cast<uint32_t>(end[-i]);
@@ -42,7 +42,7 @@ uint64_t text_index::hash_of(const llama_token * end, int32_t n) {
 }
 
 // where the n-gram before `end` is, or would be
-size_t text_index::slot(const table & t, const llama_token * end, int32_t n, uint64_t hash) const {
+size_t ngram_index::slot(const table & t, const llama_token * end, int32_t n, uint64_t hash) const {
     const size_t mask  = t.slots.size() - 1;
     const size_t bytes = static_cast<size_t>(n) * sizeof(llama_token);
     size_t       i     = spread(hash) & mask;
@@ -52,7 +52,7 @@ size_t text_index::slot(const table & t, const llama_token * end, int32_t n, uin
     return i;
 }
 
-void text_index::insert(table & t, int32_t n, uint32_t place, uint64_t hash) {
+void ngram_index::insert(table & t, int32_t n, uint32_t place, uint64_t hash) {
     uint32_t & latest = t.slots[slot(t, tokens_.data() + place, n, hash)];
     t.before[place]   = latest;
     t.n_used += latest == 0;
@@ -60,7 +60,7 @@ void text_index::insert(table & t, int32_t n, uint32_t place, uint64_t hash) {
 }
 
 // Slots are taken in the order of the text, whatever their number: so the last one taken can be given back
-void text_index::grow(table & t, int32_t n) {
+void ngram_index::grow(table & t, int32_t n) {
     t.slots.assign(2 * t.slots.size(), 0);
     t.n_used = 0;
     for (size_t place = static_cast<size_t>(n); place < t.before.size(); ++place) {
@@ -68,7 +68,7 @@ void text_index::grow(table & t, int32_t n) {
     }
 }
 
-void text_index::append(llama_token token) {
+void ngram_index::append(llama_token token) {
     if (tokens_.size() >= n_max) {
         throw error(format("a text of more than %zu tokens cannot be searched", n_max));
     }
@@ -91,7 +91,7 @@ void text_index::append(llama_token token) {
     }
 }
 
-void text_index::truncate(size_t n) {
+void ngram_index::truncate(size_t n) {
     if (n >= tokens_.size()) {
         return;
     }
@@ -111,8 +111,8 @@ void text_index::truncate(size_t n) {
     tokens_.resize(n);
 }
 
-void text_index::find(const llama_token * begin, const llama_token * end, size_t n_matches,
-                      std::vector<match> & found) const {
+void ngram_index::find(const llama_token * begin, const llama_token * end, size_t n_matches,
+                       std::vector<match> & found) const {
     found.clear();
     for (size_t k = orders.size(); k-- > 0;) {
         const table & t = tables_[k];
@@ -136,7 +136,7 @@ void text_index::find(const llama_token * begin, const llama_token * end, size_t
     }
 }
 
-size_t text_index::n_bytes() const {
+size_t ngram_index::n_bytes() const {
     size_t n = tokens_.capacity() * sizeof(llama_token);
     for (const table & t : tables_) {
         n += (t.slots.capacity() + t.before.capacity()) * sizeof(uint32_t);

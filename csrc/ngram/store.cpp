@@ -1,4 +1,4 @@
-#include "text/store.h"
+#include "ngram/store.h"
 
 #include "error.h"
 
@@ -7,14 +7,14 @@
 
 namespace eagle3 {
 
-text_store::text_store(size_t n_max) : n_half_(n_max / 2) {
-    if (n_half_ < 1 || n_half_ >= text_index::n_max) {
+ngram_store::ngram_store(size_t n_max) : n_half_(n_max / 2) {
+    if (n_half_ < 1 || n_half_ >= ngram_index::n_max) {
         throw std::invalid_argument(
-            format("text store: expected room for 2 to %zu tokens, found %zu", 2 * text_index::n_max - 1, n_max));
+            format("text store: expected room for 2 to %zu tokens, found %zu", 2 * ngram_index::n_max - 1, n_max));
     }
 }
 
-void text_store::add(const llama_token * begin, const llama_token * end) {
+void ngram_store::add(const llama_token * begin, const llama_token * end) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto                        n = static_cast<size_t>(end - begin);
     if (n == 0) {
@@ -30,12 +30,12 @@ void text_store::add(const llama_token * begin, const llama_token * end) {
     halves_[0].append(separator);
 }
 
-std::vector<text_store::match> text_store::find(const llama_token * begin, const llama_token * end, size_t n_matches,
-                                                size_t n) const {
+std::vector<ngram_store::match> ngram_store::find(const llama_token * begin, const llama_token * end, size_t n_matches,
+                                                  size_t n) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<match>                result;
-    std::vector<text_index::match>    found;
-    for (const text_index & half : halves_) {
+    std::vector<ngram_index::match>   found;
+    for (const ngram_index & half : halves_) {
         half.find(begin, end, n_matches, found);
         for (const auto & m : found) {
             const auto first  = half.tokens().begin() + m.place;
@@ -55,17 +55,17 @@ std::vector<text_store::match> text_store::find(const llama_token * begin, const
     return result;
 }
 
-size_t text_store::n_tokens() const {
+size_t ngram_store::n_tokens() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return halves_[0].tokens().size() + halves_[1].tokens().size();
 }
 
-size_t text_store::n_bytes() const {
+size_t ngram_store::n_bytes() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return halves_[0].n_bytes() + halves_[1].n_bytes();
 }
 
-void text_store::clear() {
+void ngram_store::clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     halves_ = {};
 }

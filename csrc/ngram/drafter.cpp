@@ -1,4 +1,4 @@
-#include "text/source.h"
+#include "ngram/drafter.h"
 
 #include "error.h"
 
@@ -13,42 +13,42 @@ constexpr float novelty = 1.3f; // votes for something new, in those of one occu
 
 } // namespace
 
-text_source::text_source(int32_t n_seq_max, std::shared_ptr<text_store> store) : store_(std::move(store)) {
+ngram_drafter::ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store) : store_(std::move(store)) {
     if (n_seq_max < 1) {
         throw std::invalid_argument(format("text drafter: expected n_seq_max >= 1, found %d", n_seq_max));
     }
     sequences_.resize(static_cast<size_t>(n_seq_max));
 }
 
-void text_source::check(int32_t seq_id) const {
+void ngram_drafter::check(int32_t seq_id) const {
     if (seq_id < 0 || static_cast<size_t>(seq_id) >= sequences_.size()) {
         throw std::invalid_argument(
             format("text drafter: expected a sequence in 0..%zu, found %d", sequences_.size() - 1, seq_id));
     }
 }
 
-const text_index & text_source::text(int32_t seq_id) const {
+const ngram_index & ngram_drafter::text(int32_t seq_id) const {
     check(seq_id);
     return sequences_[static_cast<size_t>(seq_id)].text;
 }
 
-size_t text_source::n_known(int32_t seq_id, size_t n_prompt) const {
+size_t ngram_drafter::n_known(int32_t seq_id, size_t n_prompt) const {
     const size_t     n = text(seq_id).tokens().size();
     const sequence & s = sequences_[static_cast<size_t>(seq_id)];
     return n_prompt == s.n_prompt && !s.is_new && n > n_compared ? n - n_compared : 0;
 }
 
-void text_source::begin(int32_t seq_id) {
+void ngram_drafter::begin(int32_t seq_id) {
     check(seq_id);
     sequences_[static_cast<size_t>(seq_id)].is_new = true;
 }
 
-void text_source::set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id) {
+void ngram_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, int32_t seq_id) {
     check(seq_id);
     sequences_[static_cast<size_t>(seq_id)].rules = std::move(rules);
 }
 
-bool text_source::update(int32_t seq_id, size_t n_before, const llama_token * tokens, size_t n, size_t n_prompt) {
+bool ngram_drafter::update(int32_t seq_id, size_t n_before, const llama_token * tokens, size_t n, size_t n_prompt) {
     check(seq_id);
     sequence &   s    = sequences_[static_cast<size_t>(seq_id)];
     const auto & held = s.text.tokens();
@@ -77,7 +77,7 @@ bool text_source::update(int32_t seq_id, size_t n_before, const llama_token * to
     return true;
 }
 
-void text_source::store(sequence & s) {
+void ngram_drafter::store(sequence & s) {
     const auto & tokens = s.text.tokens();
     if (store_ == nullptr || tokens.size() <= s.n_stored) {
         return;
@@ -86,8 +86,8 @@ void text_source::store(sequence & s) {
     s.n_stored = tokens.size();
 }
 
-void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k,
-                          std::vector<text_node> & nodes) {
+void ngram_drafter::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k,
+                            std::vector<ngram_node> & nodes) {
     check(seq_id);
     nodes.clear();
     const auto & tokens = sequences_[static_cast<size_t>(seq_id)].text.tokens();
@@ -150,8 +150,8 @@ void text_source::propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_
 }
 
 // occurrences that go on behind a node with what the rules forbid have no vote
-void text_source::drop_forbidden(branch & b, int32_t node, const std::vector<text_node> & nodes,
-                                 grammar_lookahead & rules) {
+void ngram_drafter::drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes,
+                                   grammar_lookahead & rules) {
     const auto               depth = static_cast<size_t>(b.depth);
     std::vector<llama_token> path, tokens;
     std::vector<size_t>      voters;
@@ -171,7 +171,7 @@ void text_source::drop_forbidden(branch & b, int32_t node, const std::vector<tex
 }
 
 // what the occurrences of a branch say next
-void text_source::expand(const branch & b, int32_t node, int32_t top_k) {
+void ngram_drafter::expand(const branch & b, int32_t node, int32_t top_k) {
     const auto depth   = static_cast<size_t>(b.depth);
     float      all     = 0.0f;
     float      longest = 0.0f;

@@ -14,7 +14,7 @@ namespace eagle3 {
 // For n-grams of a few lengths a hash table holds the latest place behind each, and every place links to the one before
 // it with the same n-gram. So an append takes constant time, and can be taken back: the links say what the table held.
 // A match of one length is extended backwards, so that the longest of those looked at is found.
-class text_index {
+class ngram_index {
   public:
     static constexpr std::array<int32_t, 4> orders    = { 2, 4, 8, 16 };
     static constexpr int32_t                n_longest = 64;       // longer matches count as this long

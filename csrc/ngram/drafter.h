@@ -1,7 +1,7 @@
 #pragma once
 
 #include "grammar/lookahead.h"
-#include "text/store.h"
+#include "ngram/store.h"
 
 #include <memory>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace eagle3 {
 
 // A token that the text suggests. Parents come before their children.
-struct text_node {
+struct ngram_node {
     int32_t     parent; // index of the node before it, -1 = it follows the text
     llama_token token;
     float       p;     // how sure it is, see below: to be calibrated
@@ -23,9 +23,9 @@ struct text_node {
 // somebody unknown votes for something new, the more the shorter the longest agreement is. A token's share of the votes
 // is its p. Along a path agreements get longer, and those that say something else drop out. What follows an occurrence
 // up to the end of the text goes on from its beginning, as it does in text that repeats itself.
-class text_source {
+class ngram_drafter {
   public:
-    explicit text_source(int32_t n_seq_max, std::shared_ptr<text_store> store = nullptr);
+    explicit ngram_drafter(int32_t n_seq_max, std::shared_ptr<ngram_store> store = nullptr);
 
     // Have a sequence's text be its first n_before tokens and these n: as far as it is that already nothing has to be
     // done. What was generated goes to the store, in pieces. n_prompt: tokens that were not generated. False if it is
@@ -43,10 +43,10 @@ class text_source {
 
     // Tokens that may follow, the likeliest n_nodes of paths no longer than n_max, with at most top_k behind each node;
     // the best child of a node comes first.
-    void propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<text_node> & nodes);
+    void propose(int32_t seq_id, int32_t n_max, int32_t n_nodes, int32_t top_k, std::vector<ngram_node> & nodes);
 
-    const text_index & text(int32_t seq_id) const;
-    int32_t            n_seq_max() const { return static_cast<int32_t>(sequences_.size()); }
+    const ngram_index & text(int32_t seq_id) const;
+    int32_t             n_seq_max() const { return static_cast<int32_t>(sequences_.size()); }
 
   private:
     static constexpr size_t n_votes    = 8;
@@ -55,10 +55,10 @@ class text_source {
     static constexpr size_t n_compared = 16; // of a text that should be the same
 
     struct sequence {
-        text_index text;
-        size_t     n_prompt = 0;
-        bool       is_new   = false;
-        size_t     n_stored = 0;
+        ngram_index text;
+        size_t      n_prompt = 0;
+        bool        is_new   = false;
+        size_t      n_stored = 0;
 
         std::shared_ptr<grammar_lookahead> rules = nullptr;
     };
@@ -85,15 +85,15 @@ class text_source {
 
     void store(sequence & s);
     void check(int32_t seq_id) const;
-    void drop_forbidden(branch & b, int32_t node, const std::vector<text_node> & nodes, grammar_lookahead & rules);
+    void drop_forbidden(branch & b, int32_t node, const std::vector<ngram_node> & nodes, grammar_lookahead & rules);
     void expand(const branch & b, int32_t node, int32_t top_k);
 
-    std::vector<sequence>          sequences_;
-    std::shared_ptr<text_store>    store_;
-    std::vector<text_index::match> matches_;
-    std::vector<text_store::match> stored_;
-    std::vector<vote>              votes_;
-    std::vector<branch>            branches_; // that may come next
+    std::vector<sequence>           sequences_;
+    std::shared_ptr<ngram_store>    store_;
+    std::vector<ngram_index::match> matches_;
+    std::vector<ngram_store::match> stored_;
+    std::vector<vote>               votes_;
+    std::vector<branch>             branches_; // that may come next
 };
 
 } // namespace eagle3
