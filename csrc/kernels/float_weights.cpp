@@ -18,6 +18,10 @@ size_t row_size(int64_t k) {
     return (((k * sizeof(float) + 63) / 64) | 1) * 64;
 }
 
+void copy(const float * x, int64_t k, uint8_t * row) {
+    std::memcpy(row, x, k * sizeof(float));
+}
+
 // A format: weights of n_inputs, as n_vectors of eight floats; `quantize` puts a row in the order of these.
 
 struct f32 {
@@ -29,7 +33,7 @@ struct f32 {
         return _mm256_loadu_ps(reinterpret_cast<const float *>(p));
     }
 
-    static void quantize(const float * x, int64_t k, uint8_t * row) { std::memcpy(row, x, k * sizeof(float)); }
+    static void quantize(const float * x, int64_t k, uint8_t * row) { copy(x, k, row); }
 };
 
 struct f16 {
@@ -39,7 +43,7 @@ struct f16 {
 
     AVX2_INLINE static __m256 unpack(const uint8_t * p, int /*vector*/) { return _mm256_cvtph_ps(load128(p)); }
 
-    static void quantize(const float * x, int64_t k, uint8_t * row) { std::memcpy(row, x, k * sizeof(float)); }
+    static void quantize(const float * x, int64_t k, uint8_t * row) { copy(x, k, row); }
 };
 
 // even inputs, then odd ones: they are the low and high halves of 32 bits
@@ -118,10 +122,6 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     for (; c < last; ++c) {
         compute_channels<format, 1>(weights + format::n_bytes * c * k, k, rows, n_rows, out + c, ldo);
     }
-}
-
-void copy(const float * x, int64_t k, uint8_t * row) {
-    std::memcpy(row, x, k * sizeof(float));
 }
 
 template <class format>

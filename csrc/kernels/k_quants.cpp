@@ -205,36 +205,26 @@ constexpr auto compute_repacked_of() {
     }
 }
 
+// compute_of(isa): the function of an instruction set
+template <int SUB, class ComputeOf>
+std::vector<kernel> kernels_of(const std::string & name, ggml_type type, layout where, int64_t n_channels,
+                               ComputeOf && compute_of) {
+    return avx2::by_instruction_sets([&](auto isa) {
+        return kernel{ name + "/" + isa.name, type,          where,         n_channels,     QK_K,
+                       isa.is_supported,      row_size<SUB>, quantize<SUB>, compute_of(isa) };
+    });
+}
+
 template <class Format>
 std::vector<kernel> mapped(const std::string & name, ggml_type type) {
-    return avx2::by_instruction_sets([&](auto isa) {
-        using Isa = decltype(isa);
-        return kernel{ name + "/" + Isa::name,
-                       type,
-                       layout::mapped,
-                       1,
-                       QK_K,
-                       Isa::is_supported,
-                       row_size<Format::SUB>,
-                       quantize<Format::SUB>,
-                       compute_of<Isa, Format>() };
-    });
+    return kernels_of<Format::SUB>(name, type, layout::mapped, 1,
+                                   [](auto isa) { return compute_of<decltype(isa), Format>(); });
 }
 
 template <class Octet, template <int> class Quad>
 std::vector<kernel> repacked(const std::string & name, ggml_type type) {
-    return avx2::by_instruction_sets([&](auto isa) {
-        using Isa = decltype(isa);
-        return kernel{ name + "/" + Isa::name,
-                       type,
-                       layout::repacked,
-                       8,
-                       QK_K,
-                       Isa::is_supported,
-                       row_size<Octet::SUB>,
-                       quantize<Octet::SUB>,
-                       compute_repacked_of<Isa, Octet, Quad>() };
-    });
+    return kernels_of<Octet::SUB>(name, type, layout::repacked, 8,
+                                  [](auto isa) { return compute_repacked_of<decltype(isa), Octet, Quad>(); });
 }
 
 } // namespace
