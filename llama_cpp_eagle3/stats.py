@@ -67,9 +67,11 @@ class Stats:
     def begin_draft(self, draft: Draft, drafter: str) -> None:
         """A draft is verified. drafter: the source that the model is which drafts; empty without one."""
         self.drafts += 1
-        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
-            if source and (n_tokens := draft.n_of(bit)):
-                self.by_source.setdefault(source, SourceStats()).drafted += n_tokens
+        for source, n_tokens in ((drafter, draft.n_of(BY_MODEL)), ("ngram", draft.n_of(BY_NGRAM))):
+            if source and n_tokens:
+                if source not in self.by_source:
+                    self.by_source[source] = SourceStats()
+                self.by_source[source].drafted += n_tokens
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
             self.accepted_per_position += [0] * (draft.depth - n)
@@ -83,10 +85,11 @@ class Stats:
         self.drafted += 1
         self.accepted += 1
         self.accepted_per_position[i] += 1
-        bits = draft.source(node)
-        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
-            if source and bits & bit:
-                self.by_source.setdefault(source, SourceStats()).accepted += 1
+        bits = draft.sources[node] if draft.sources else BY_MODEL
+        if bits & BY_MODEL and drafter:
+            self.by_source[drafter].accepted += 1
+        if bits & BY_NGRAM:
+            self.by_source["ngram"].accepted += 1
 
     def of(self, source: str) -> SourceStats:
         """What one source drafted; zeros if it did not."""
