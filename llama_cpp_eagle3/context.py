@@ -1,7 +1,7 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
 It is a sequence like any other, in slot 0 between calls. A call between two tokens of a generator may change it; the
-generator then continues only if its own tokens are still there. Whoever calls holds the model's guard.
+generator then continues only if its own tokens are still there. The caller holds the model's guard.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Context:
         others = np.flatnonzero(self.input_ids[:n] != sequence.tokens[:n])  # it may begin with what others left behind
         self._n_mirrored = int(others[0]) if len(others) else n
         if sequence.logits_all and self._n_mirrored < sequence.n_past:
-            engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
+            engine.go_back(sequence, self._n_mirrored)  # their logits are gone
             self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
             scheduled = self._open()
@@ -309,7 +309,7 @@ class Context:
         engine = self._begin()
         engine.preempt_all()
         try:
-            self._is_being_filled = True  # Llama sets n_tokens, which says nothing then
+            self._is_being_filled = True  # Llama sets n_tokens, which means nothing then
             try:
                 yield
             finally:
@@ -323,8 +323,8 @@ class Context:
                 engine.drafter.state_set(draft_state)
         except BaseException as e:
             self.forget()
-            engine.target.clear()  # nobody else has anything there, and what is left of the state may be NaN
-            if type(e) is RuntimeError:  # llama_cpp's own, which says no more
+            engine.target.clear()  # no other sequence has cells, and what is left of the state may be NaN
+            if type(e) is RuntimeError:  # llama_cpp's own, without details
                 raise ValueError(
                     "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
                 ) from e

@@ -106,7 +106,7 @@ class KernelChoice:
         return {name: limit for name, limit in self._limits.items() if limit}
 
     def describe(self, name: str) -> str:
-        """What was measured of a kernel, to be told."""
+        """What was measured of a kernel, for the log."""
         if name in self._doubtful:
             return " (not measured, since the machine was busy)"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
@@ -120,7 +120,7 @@ class KernelChoice:
 def forget() -> None:
     """Have kernels measured again."""
     for path in _folder().glob("*.json"):
-        with suppress(OSError):  # a folder that cannot be written, which doctor says
+        with suppress(OSError):  # a folder that cannot be written: doctor reports it
             path.unlink()
 
 

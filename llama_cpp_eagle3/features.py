@@ -1,4 +1,4 @@
-"""Hidden states of the target as a NumPy array that knows its tokens and positions."""
+"""Hidden states of the target as a NumPy array with their tokens and positions."""
 
 from __future__ import annotations
 

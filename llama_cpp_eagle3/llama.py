@@ -142,7 +142,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]
         self.draft_settings = draft_options.settings
-        """What the attributes `draft`, `draft_n_max`, ... say."""
+        """The attributes `draft`, `draft_n_max`, ... as one object."""
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = llama_options.pop("draft_model", None)
         try:
@@ -321,7 +321,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     @property
     def planner(self) -> Planner | None:
-        """The planner of `draft="auto"`; its `stats()` say what it chose. None before it was needed."""
+        """The planner of `draft="auto"`; its `stats()` have what it chose. None before it was needed."""
         return self.engine.planner
 
     @property
@@ -380,7 +380,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
         Args:
             seconds: to spend.
-            log: called with a line before it begins, and with what was found; None: as `verbose` says.
+            log: called with a line before it begins, and with what was found; None: by `verbose`.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.

@@ -26,7 +26,7 @@ from .stats import Stats
 if TYPE_CHECKING:
     from .arguments import ConstructorOptions
 
-_N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
+_N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
 _N_ROWS = 64  # passes of more rows than this are not measured
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -124,7 +124,7 @@ class LoadedModel:
         self._log(self.where)
         if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
             _log.warning(
-                "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
+                "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
                 " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
             )
         if self.head is not None:
@@ -264,7 +264,7 @@ class LoadedModel:
         return self.have_planner() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
-        """Say why nothing was drafted in what was generated: in its figures, and once in the log."""
+        """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
         if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
         stats.why_not_drafted = why_not(self.engine.planner, settings)

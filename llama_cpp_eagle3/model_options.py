@@ -121,7 +121,7 @@ class ModelOptions:
                 raise ModelFileError(f"llama.cpp does not take the adapters {[path for path, _ in self.lora]}")
 
     def leaves_gpu_idle(self, n_gpu_layers: int) -> bool:
-        """Whether nobody said that the model shall run on this machine's accelerators."""
+        """Whether no argument puts the model on this machine's accelerators."""
         return n_gpu_layers == 0 and self.devices is None and bool(local_accelerators())
 
     def costs_key(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Stats:
             if source and (n_tokens := draft.n_of(bit)):
                 self.by_source.setdefault(source, SourceStats()).drafted += n_tokens
         n = len(self.accepted_per_position)
-        if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
+        if len(draft.tokens) > n and draft.depth > n:  # the first is quick to compute
             self.accepted_per_position += [0] * (draft.depth - n)
 
     def judge(self, draft: Draft, i: int, node: int, drafter: str) -> None:

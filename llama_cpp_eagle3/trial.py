@@ -1,7 +1,7 @@
 """A model's file is loaded in a process of its own first, without its weights, once: what ends that process is refused.
 
-llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be told before is told
-before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
+llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be checked before is
+checked before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ def _run(request: dict[str, Any]) -> str | None:
     status = result.returncode
     if status == 0:
         return None
-    if status == -signal.SIGKILL or 0 < status < 128:  # somebody else's doing, or an error of Python
+    if status == -signal.SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""
     try:
         end = signal.Signals(-status).name
     except ValueError:
         end = f"exit status {status:#x}"
-    said = result.stderr.decode(errors="replace").split("\n")
-    return " ".join([end, *(f"({line.strip()})" for line in said if "GGML_ASSERT" in line or "what():" in line)])
+    lines = result.stderr.decode(errors="replace").split("\n")
+    return " ".join([end, *(f"({line.strip()})" for line in lines if "GGML_ASSERT" in line or "what():" in line)])
 
 
 def _digest(n_header: int, request: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
         mode: permissions of a new file, less those of the umask; a file that is there keeps those of its own in it.
 
     Raises:
-        OSError: as `output_path`, or as the system says.
+        OSError: as `output_path`, or the system's.
     """
     found = output_path(path, *inputs)
     part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")

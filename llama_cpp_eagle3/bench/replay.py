@@ -1,4 +1,4 @@
-"""The target says recorded texts: every pass is computed, only what is drawn from it is replaced.
+"""Replays recorded texts: every pass of the target is computed, only the sampled tokens are replaced.
 
 So drafts are accepted as they would be if a model had written those texts, at real cost and from real hidden states. A
 file has one JSON object per line, with the texts `prompt` and `answer`.

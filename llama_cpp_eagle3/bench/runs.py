@@ -152,7 +152,7 @@ def run_own(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> tuple[Run, list[int]]:
-    """Generate in our engine, greedily if nothing else is said; returns the figures and the tokens.
+    """Generate in our engine, by default greedily; returns the figures and the tokens.
 
     Args:
         llm: what `load` gave.

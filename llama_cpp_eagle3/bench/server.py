@@ -53,7 +53,7 @@ class Server:
             n_parallel: slots.
             flash_attn: on, off or auto.
             ngram: draft with ngram-mod too.
-            replay: the library of `peer.get_replay`: then `say` is heard.
+            replay: the library of `peer.get_replay`: for the method `replay`.
 
         Raises:
             Eagle3Error: it ended, or took too long.
@@ -110,7 +110,7 @@ class Server:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Run:
-        """Generate, greedily if nothing else is said; the arguments are those of `run_own`."""
+        """Generate, by default greedily; the arguments are those of `run_own`."""
         before = self._counters()
         asked = _greedy(prompt, n_predict, fresh=fresh, stop=stop)
         if temperature > 0.0:
@@ -132,8 +132,8 @@ class Server:
             t_prompt=times["prompt_ms"] * 1e-3,
         )
 
-    def say(self, tokens: Sequence[int]) -> None:
-        """Have the target say this from now on, wherever a text stands at its beginning. It must have `replay`."""
+    def replay(self, tokens: Sequence[int]) -> None:
+        """Make the target generate these tokens for every prompt that they begin with. Needs the library."""
         self._said.seek(0)
         self._said.truncate()
         self._said.write(" ".join(map(str, tokens)))

@@ -20,7 +20,7 @@ class Setting:
 
     kind: str
     """Of OWN, where head and text are auto with that source alone; or of PEERS: llama-speculative-simple or
-    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max says so."""
+    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max is given."""
     n_max: int = 0
     """Length of a chain, of ours or theirs; for auto the longest path, 0 = the default."""
     depth: int = 0
@@ -92,7 +92,7 @@ class Setting:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what to compare."""
+    """Flags that choose what to compare."""
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--n-max",

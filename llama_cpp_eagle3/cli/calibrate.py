@@ -1,6 +1,6 @@
 """Measure what a pass of the target and a step of the head cost on this machine, and keep it for `draft="auto"`.
 
-The table says for every draft length what the pass over it costs, and how many of its tokens must be accepted on
+The table gives for every draft length the cost of its pass, and how many of its tokens must be accepted on
 average before it is faster than plain decoding. Give the flags that you run with: costs depend on them.
 """
 

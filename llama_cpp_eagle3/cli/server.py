@@ -1,4 +1,4 @@
-"""A pair as the flags of `serve` and `batch` say, loaded into a server that is not started."""
+"""A pair, by the flags of `serve` and `batch`, loaded into a server that is not started."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _host_bytes(n_mib: int) -> int:
 
 
 def why_no_draft(args: argparse.Namespace) -> str:
-    """Why the flags say that nothing is drafted; empty if they do not."""
+    """Which flag switches drafting off; empty: none."""
     if args.spec_type == ():
         return "--spec-type none"
     if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):

@@ -10,7 +10,7 @@ _CYAN, _PLAIN = "\x1b[36m", "\x1b[0m"
 
 
 def is_coloured(out: Any, color: str) -> bool:
-    """Whether text to `out` is coloured: "on", "off", or "auto", a terminal that knows colours (no-color.org)."""
+    """Whether text to `out` is coloured: "on", "off", or "auto", a terminal with colours (no-color.org)."""
     if color == "auto":
         return bool(out.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR"))
     return color == "on"

@@ -147,10 +147,10 @@ class _Reader:
     def n_layer(self) -> int:
         """Of the drafter."""
         found = self.checkpoint.layer_indices()
-        said = self.config.get_int("num_hidden_layers", len(found))
-        if found != list(range(said)):
-            raise ModelFileError(f"'{self.path}': expected {said} layers as config.json has it, found {found}")
-        return said
+        n_layer = self.config.get_int("num_hidden_layers", len(found))
+        if found != list(range(n_layer)):
+            raise ModelFileError(f"'{self.path}': expected {n_layer} layers as config.json has it, found {found}")
+        return n_layer
 
     def boundaries(self) -> list[int]:
         """Of the target, whose width and number of layers are checked too."""
@@ -294,7 +294,7 @@ class _Reader:
 
 
 def describe_block(checkpoint: Checkpoint, target: TargetModel) -> BlockSpec:
-    """Say what a checkpoint's block drafter is.
+    """Describe a checkpoint's block drafter.
 
     Raises:
         ModelFileError: something in it is missing, broken or not supported.

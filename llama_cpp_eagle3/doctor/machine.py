@@ -55,7 +55,7 @@ def software() -> list[Finding]:
     found = [Finding("ok", f"llama-cpp-eagle3 {__version__}, llama-cpp-python {llama_cpp.__version__}, {system}")]
     if sys.platform != "linux":
         found.append(
-            Finding("note", f"built and tested on Linux only: {platform.system()} should work, and nobody has tried")
+            Finding("note", f"built and tested on Linux only: {platform.system()} should work, but is untested")
         )
     missing = [name for name, modules in _EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
     if missing:
@@ -91,7 +91,7 @@ def judge_build(
     """What a build with these features, by these compilers, is worth on a processor with these flags.
 
     features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
-    buffer_types: the CPU's extra ones; they say whether there is AMX, where the feature may be wrong.
+    buffer_types: the CPU's extra ones; they show whether there is AMX, where the feature may be wrong.
     """
     by = f", compiled by {', '.join(sorted(compilers))}" if compilers else ""
     features = features - {"AMX_INT8"} | ({"AMX_INT8"} if "AMX" in buffer_types else set())
@@ -122,7 +122,7 @@ def judge_build(
 
 
 def processor_flags() -> set[str]:
-    """What Linux says that the processor can do; empty elsewhere."""
+    """The processor's flags by Linux; empty elsewhere."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -174,7 +174,7 @@ def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
             "warning",
             f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each "
             "other",
-            f"say -t {n}, in Python n_threads={n}",
+            f"use -t {n}, in Python n_threads={n}",
         )
     ]
 
@@ -219,7 +219,7 @@ def cpu_quota() -> float | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that programs can have; None where the system does not say."""
+    """Bytes that programs can have; None where the system does not report it."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:

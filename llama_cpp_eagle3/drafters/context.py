@@ -25,7 +25,7 @@ _ALL_LAYERS = 999
 
 
 def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> int:
-    """Load a model that is to draft; returns its address. It runs where the target does, unless that is said.
+    """Load a model that is to draft; returns its address. It runs on the target's device, unless another is given.
 
     load_mtp: with its block for multi-token prediction.
 

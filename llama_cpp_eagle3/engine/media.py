@@ -109,7 +109,7 @@ class Media:
 
 
 def check_media(tokens: Sequence[int], media: Sequence[Media], n_batch: int, n_ubatch: int) -> None:
-    """Raise ValueError for a prompt whose images are not where its tokens say, or cannot be decoded.
+    """Raise ValueError for a prompt whose images are not at their tokens, or cannot be decoded.
 
     n_batch, n_ubatch: rows of a pass, and of what is computed together.
     """

@@ -58,7 +58,7 @@ class NoProposer:
 
 
 class FixedProposer(NoProposer):
-    """Chains and trees as each sequence's settings say."""
+    """Chains and trees, by each sequence's settings."""
 
     def __init__(self, drafter: Drafter, n_leaves_max: int):
         """n_leaves_max: of all trees of a step, but for the first leaf of each further sequence; 1 = chains only."""
@@ -141,7 +141,7 @@ class AutoProposer:
         return s.draft.n_max_ngram
 
     def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """Tell the planner what was sampled and what the step cost; costs of a step with prompts are not compared."""
+        """Give the planner the sampled tokens and the step's time; not the time of steps with prefill."""
         seq_ids, sampled = [x.sequence.seq_id for x in scheduled], [x.sampled for x in scheduled]
         verify_us = 0.0 if step.n_prefill_rows else 1e-3 * step.verify_ns
         self.planner.observe_batch(seq_ids, sampled, step.n_rows, verify_us, 1e-3 * other_ns)
@@ -158,8 +158,8 @@ class DraftModelProposer(NoProposer):
         drafts = []
         for s, n_room in zip(sequences, n_rooms, strict=True):
             n_max = min(s.draft.n_max, n_room)
-            guess = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
-            tokens = self._allowed(s, [int(t) for t in guess[:n_max]])
+            found = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
+            tokens = self._allowed(s, [int(t) for t in found[:n_max]])
             drafts.append(Draft(tokens, list(range(-1, len(tokens) - 1)), sources=[0] * len(tokens)))
         return drafts
 
@@ -244,7 +244,7 @@ class Proposers:
         return True
 
     def observe(self, step: Step, commit_ns: int) -> None:
-        """Tell the proposer how a step went."""
+        """Give the proposer the sampled tokens and times of a step."""
         proposer = self.override or self._auto
         if proposer is None:
             return
@@ -260,9 +260,9 @@ class Proposers:
 
     @contextmanager
     def _foresight(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
-        """Let drafters know, while they draft, what the next tokens will be sampled with: the noise, the grammar."""
+        """Give drafters, while they draft, the noise and the grammar that the next tokens will be sampled with."""
         drafter = self.memory.drafter
-        knowing = [d for d in (drafter, self.ngram) if d is not None]
+        drafters = [d for d in (drafter, self.ngram) if d is not None]
         shown: list[int] = []
         try:
             for scheduled in chain.from_iterable(groups.values()):
@@ -275,14 +275,14 @@ class Proposers:
                 shown.append(s.seq_id)
                 if drafter is not None:
                     drafter.set_noise(noise, s.seq_id)
-                for d in knowing if rules is not None else ():
+                for d in drafters if rules is not None else ():
                     d.set_rules(rules, s.seq_id)
             yield
         finally:
             for seq_id in shown:
                 if drafter is not None:
                     drafter.set_noise(None, seq_id)
-                for d in knowing:
+                for d in drafters:
                     d.set_rules(None, seq_id)
 
     def _proposer_of(self, s: Sequence) -> Proposer:

@@ -302,13 +302,13 @@ class SamplerChain:
         lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
         n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
-            if token >= 0:  # an image says nothing twice
+            if token >= 0:  # negative ones are an image's
                 lib.llama_sampler_accept(self._chain, token)
         if self.noise is not None:
             self.noise.position = 0
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
-        """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""
+        """Draw the token that follows `tokens` from a row of the target's last decode (-1: not the engine's)."""
         if self.is_argmax:
             return target.argmax(row)
         if not self._processors and not self._sampling.keeps_probs:

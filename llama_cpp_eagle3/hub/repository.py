@@ -43,7 +43,7 @@ class Access:
     token: str | None = None
     """None: HF_TOKEN, or what `hf auth login` left."""
     offline: bool = False
-    """Take what is there, and ask nobody. HF_HUB_OFFLINE=1 says so too."""
+    """Use files of this machine only. HF_HUB_OFFLINE=1 does the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Repository:
         """Ask the hub what it holds, or look at the cache if that is not wanted or not possible.
 
         Raises:
-            HubError: there is no such repository, or nobody may read it so.
+            HubError: there is no such repository, or it may not be read with this token.
         """
         self.repo_id, self.access = repo_id, access
         self._unanswered: HubError | None = None
@@ -132,7 +132,7 @@ class Repository:
             return
         url = hf_hub_url(self.repo_id, name, revision=snapshot.commit)
         about = get_hf_file_metadata(url, token=access.token)
-        if about.etag is None or about.size is None:  # hf_hub_download has something to say about such a server
+        if about.etag is None or about.size is None:  # hf_hub_download has the error for such a server
             return
         blob = folder / "blobs" / about.etag
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class Repository:
         Path(f"{part}.lock").unlink(missing_ok=True)
 
     def _listed(self) -> list[Snapshot]:
-        """What the hub says that the repository holds; if nobody answers, what is in the cache."""
+        """The repository's files by the hub; without an answer, those in the cache."""
         api = huggingface_hub.HfApi(token=self.access.token)
         try:
             with self._errors():
@@ -175,7 +175,7 @@ class Repository:
 
     def _cached(self) -> list[Snapshot]:
         """What lies on this machine, the newest first."""
-        if self.access.local_dir is not None:  # which files are of this repository nobody wrote down there
+        if self.access.local_dir is not None:  # there is no list of this repository's files there
             raise HubError(f"offline, give the paths of files in '{self.access.local_dir}' instead of repositories")
         found: list[Snapshot] = []
         if self._cache_dir().is_dir():
@@ -191,7 +191,7 @@ class Repository:
 
     @contextmanager
     def _errors(self, name: str = "") -> Iterator[None]:
-        """Say what went wrong and what to do about it."""
+        """The error as what went wrong and what to do about it."""
         what = f"'{name}' of '{self.repo_id}'" if name else f"'{self.repo_id}'"
         token = "with your token" if self.access.token or get_token() else "without a token"
         page = f"{constants.ENDPOINT}/{self.repo_id}"
@@ -200,12 +200,12 @@ class Repository:
         except GatedRepoError as e:
             raise HubError(
                 f"{what} is gated, and was refused {token}: accept its terms at {page}, then run `hf auth login`, set "
-                "HF_TOKEN or say -hft TOKEN"
+                "HF_TOKEN or use -hft TOKEN"
             ) from e
         except RepositoryNotFoundError as e:
             raise HubError(
                 f"the hub has no model '{self.repo_id}', or it is private and was refused {token}: check the name at "
-                f"{page}; for a private one run `hf auth login`, set HF_TOKEN or say -hft TOKEN"
+                f"{page}; for a private one run `hf auth login`, set HF_TOKEN or use -hft TOKEN"
             ) from e
         except EntryNotFoundError as e:
             raise HubError(f"{what} is not there: {_line(e)}") from e

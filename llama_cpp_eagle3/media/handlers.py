@@ -42,7 +42,7 @@ _owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
 
 
 class _Module(ModuleType):
-    """llama_cpp.mtmd_cpp, with a decoder that knows whose context it gets."""
+    """llama_cpp.mtmd_cpp, with a decoder for our context."""
 
     def __init__(self, path: str):
         super().__init__(mtmd.__name__)

@@ -35,7 +35,7 @@ class Costs:
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
-    """Whether they say enough to plan with: the time was over before that, else."""
+    """Whether they are enough to plan with; if not, the time was over before."""
 
     @property
     def doubt(self) -> str:
@@ -77,14 +77,14 @@ class Costs:
 
 
 def implausible(curve: Mapping[int, float]) -> list[int]:
-    """Numbers of rows whose times say that the machine was busy then."""
+    """Numbers of rows whose times show that the machine was busy then."""
     one = curve.get(1, 0.0)
     limits = in_parts(curve)
     return [n for n, t in curve.items() if one and not _FAST * one < t < _SLOW * limits[n]]
 
 
 def in_parts(curve: Mapping[int, float]) -> dict[int, float]:
-    """What the rows of each pass would take in several passes, at best: one by one, or by other numbers known."""
+    """The least time of each pass's rows in several passes: one by one, or in other measured numbers."""
     if 1 not in curve:
         return dict(curve)
     limits, best = [0.0, curve[1]], [0.0, curve[1]]

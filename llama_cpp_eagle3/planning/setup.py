@@ -27,7 +27,7 @@ _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
 _N_TOLD = 4
 _LIMIT_SECONDS = 20.0
-"""What measuring may take where nobody asked for it, behind the first pass, which reads the weights."""
+"""Seconds for measuring that was not asked for, after the first pass, which reads the weights."""
 
 
 def have_planner(
@@ -70,7 +70,7 @@ def costs_of(
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
     Where passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call.
-    Leaves the head loaded in the type that they are of. key: what they depend on. log: told what was found.
+    Leaves the head loaded in the type that they are of. key: what they depend on. log: called with the results.
 
     Raises:
         Eagle3Error: they must be measured, and the context is not empty.
@@ -132,7 +132,7 @@ def why_not(planner: Planner | None, settings: DraftSettings) -> str:
         )
     if not planner.stats()["is_open"]:
         return "what the head drafts was accepted too rarely lately: it is only probed now and then"
-    return "no draft was expected to be worth its time"
+    return "no draft was expected to pay"
 
 
 def measure_types(

@@ -24,7 +24,7 @@ class BatchRequest:
     body: dict[str, Any]
     category: str = ""
     turns: list[str] = field(default_factory=list)
-    """What the user says one after the other; empty: the body says all."""
+    """The user's messages of a conversation, in turn; empty: the body has all."""
 
 
 @dataclass(slots=True)

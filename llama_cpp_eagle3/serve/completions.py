@@ -189,7 +189,7 @@ class OpenAIFormat(ResponseFormat):
     ) -> dict[str, Any] | None:
         """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first.
 
-        n_before: characters of the text that were told already.
+        n_before: characters of the text that were sent already.
         """
         if not probs and not echoes:
             return None
@@ -204,8 +204,8 @@ class OpenAIFormat(ResponseFormat):
         if echoes and answer.prompt_logprobs is not None:
             pieces = [self._piece(token) for token in answer.prompt]
             # what comes first follows nothing
-            told = [probs_of(self._server, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
-            items = [{"token": pieces[0], key: None, top: None}, *told, *content]
+            prompt = [probs_of(self._server, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
+            items = [{"token": pieces[0], key: None, top: None}, *prompt, *content]
             starts = prompt_starts[: len(pieces)] + starts
         if not items:
             return None

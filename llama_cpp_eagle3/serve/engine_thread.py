@@ -127,7 +127,7 @@ class EngineThread:
         self._deferred: list[_Call] = []
         self._stopping = False
         self._has_ended = False
-        """Nobody reads the inbox any more."""
+        """The engine's thread does not read the inbox any more."""
         self._lock = threading.Lock()
         self._n_failures = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -371,5 +371,5 @@ def _shut_down() -> RuntimeError:
 
 
 def _deliver(events: list[tuple[Job, list[Event]]]) -> None:
-    for job, told in events:
-        job.listener.on_events(job, told)
+    for job, job_events in events:
+        job.listener.on_events(job, job_events)

@@ -1,4 +1,4 @@
-"""Errors as llama-server tells them: `{"error": {"code", "message", "type"}}`."""
+"""Errors in llama-server's form: `{"error": {"code", "message", "type"}}`."""
 
 from __future__ import annotations
 

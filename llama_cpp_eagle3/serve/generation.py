@@ -70,7 +70,7 @@ class Answer:
 
 
 class Generation:
-    """The sequences of one request. They are cancelled when nobody waits for their events any more."""
+    """The sequences of one request. They are cancelled when the client has gone."""
 
     def __init__(self, engine_thread: EngineThread, id: str, model: str):
         self.engine_thread = engine_thread

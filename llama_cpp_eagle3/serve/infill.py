@@ -27,7 +27,7 @@ class Infill:
 
     @property
     def is_there(self) -> bool:
-        """Whether the model knows such prompts."""
+        """Whether the model supports such prompts."""
         return not self.missing
 
     @property

@@ -1,4 +1,4 @@
-"""How much a request may say: one table for the fields of all endpoints, looked at before anything else is."""
+"""Limits of requests: one table for the fields of all endpoints, checked first."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which nobody wants."""
+        """A header, or a trailer, which is dropped."""
         if not self._is_in_body:
             super().on_header(name, value)
 

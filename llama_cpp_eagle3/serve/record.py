@@ -31,7 +31,7 @@ class RecordFile:
     """
 
     def __init__(self, path: Path, n_bytes_max: int):
-        """Open it, or make it: for its owner alone, since it holds what people said.
+        """Open it, or make it: readable by its owner alone, since it holds conversations.
 
         Raises:
             OSError: it cannot be written, or is no regular file.
@@ -54,7 +54,7 @@ class RecordFile:
         """Write a line; False if it would not fit below the limit any more.
 
         Raises:
-            OSError: as the system says; what was written of the line is taken back.
+            OSError: the system's; what was written of the line is taken back.
         """
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
@@ -92,7 +92,7 @@ class Recorder:
     """Writes what was generated in a thread of its own, until the limit or an error ends it; serving goes on."""
 
     def __init__(self, path: Path, n_bytes_max: int, tokenizer: Tokenizer):
-        """Open the file, and say what is recorded.
+        """Open the file, and log what is recorded.
 
         Raises:
             OSError: see `RecordFile`.

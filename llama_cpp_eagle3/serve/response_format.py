@@ -51,7 +51,7 @@ class ResponseFormat(ABC):
 
 
 def metrics_of(answer: Answer) -> dict[str, Any]:
-    """What both dialects say of an answer."""
+    """The fields of an answer that both dialects have."""
     metrics = answer.metrics
     return {
         "timings": metrics.timings(),

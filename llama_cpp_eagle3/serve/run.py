@@ -50,7 +50,7 @@ def run(
 
 
 def bind(hosts: str, port: int) -> list[socket.socket]:
-    """Sockets that are bound, so that nobody else can take the port, and do not listen yet.
+    """Sockets that are bound, so that no other process can take the port, and do not listen yet.
 
     Raises:
         OSError: a port is in use, or an address is not this machine's.

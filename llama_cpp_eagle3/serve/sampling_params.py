@@ -92,7 +92,7 @@ def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict
 
 
 def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSettings:
-    """What is drafted: as the server was started, but for what the request says.
+    """How to draft: the server's settings, with those of the request.
 
     Raises:
         ApiError: it asks for what cannot be.

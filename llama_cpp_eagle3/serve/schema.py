@@ -1,4 +1,4 @@
-"""What requests may say: the fields of llama-server and OpenAI, with their limits."""
+"""The schema of requests: the fields of llama-server and OpenAI, with their limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamOptions(_Request):
 
 
 class Speculative(_Request):
-    """What is drafted for one request; what is not said is as the server was started."""
+    """How to draft for one request; fields that are left out are the server's."""
 
     n_max: Annotated[int, Field(ge=0, le=64)] | None = None
     n_min: Annotated[int, Field(ge=0, le=64)] | None = None

@@ -314,7 +314,7 @@ class Admission:
         """Reserve places in the queue. From any thread.
 
         Raises:
-            ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
+            ApiError: there are too many for the queue, now or ever; or the client has gone.
         """
         with self._lock:
             if self._is_over:

@@ -1,7 +1,8 @@
 """/slots: what runs where, and saved slots.
 
-A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it says which
-pair made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN too.
+A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it names the
+pair that made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN
+too.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ..chat import ChatParams, ChatTemplates, json_schema_to_grammar
 
 
 def builtin_names() -> list[str]:
-    """Names that llama.cpp knows."""
+    """Names that llama.cpp has."""
     n = int(lib.llama_chat_builtin_templates(None, 0))
     names = (ctypes.c_char_p * n)()
     lib.llama_chat_builtin_templates(names, n)
@@ -44,7 +44,7 @@ class Templates(ChatTemplates):
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it is not Jinja: then it knows neither tools nor reasoning."""
+        """Whether it is not Jinja: then it supports neither tools nor reasoning."""
         return bool(self._builtin)
 
     def apply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatParams:
