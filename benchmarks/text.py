@@ -79,7 +79,7 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
     def run(text: Recorded) -> Measured:
         if args.replay:
             replay.answer = text.answer
-            llm.engine.on_sample = replay
+            llm.engine.stepper.on_sample = replay
         clock = time.process_time if args.cpu_time else time.perf_counter
         found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=clock)
         stats = llm.last_stats

@@ -283,8 +283,8 @@ class Context:
 
     # clearing and saved states
 
-    def forget(self) -> None:
-        """Forget everything that was evaluated."""
+    def clear(self) -> None:
+        """Clear the context."""
         if self.engine is not None:
             self._begin()
             self.engine.clear()
@@ -305,7 +305,7 @@ class Context:
         Raises:
             ValueError: llama.cpp does not take the state.
         """
-        self.forget()
+        self.clear()
         engine = self._begin()
         engine.preempt_all()
         try:
@@ -322,7 +322,7 @@ class Context:
             if engine.drafter is not None and draft_state:
                 engine.drafter.state_set(draft_state)
         except BaseException as e:
-            self.forget()
+            self.clear()
             engine.target.clear()  # no other sequence has cells, and what is left of the state may be NaN
             if type(e) is RuntimeError:  # llama_cpp's own, without details
                 raise ValueError(

@@ -117,7 +117,7 @@ class KernelChoice:
         return [name for name, limit in self._limits.items() if not limit]
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Have kernels measured again."""
     for path in _folder().glob("*.json"):
         with suppress(OSError):  # a folder that cannot be written: doctor reports it

@@ -322,7 +322,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     @property
     def planner(self) -> Planner | None:
         """The planner of `draft="auto"`; its `stats()` have what it chose. None before it was needed."""
-        return self.engine.planner
+        return self.engine.proposers.planner
 
     @property
     def projector(self) -> Projector | None:
@@ -678,7 +678,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def reset(self) -> None:
         """Clear the context."""
         with self._guard:
-            self._context.forget()
+            self._context.clear()
 
     def save_state(self) -> Eagle3State:
         """Save the context of target and draft."""

@@ -247,8 +247,8 @@ class LoadedModel:
             Eagle3Error: `must` is given, and the context is not empty.
         """
         engine, start = self.engine, perf_counter_ns()
-        drafts = self.head is not None or engine.ngram is not None
-        if engine.planner is not None or not drafts:
+        drafts = self.head is not None or engine.proposers.ngram is not None
+        if engine.proposers.planner is not None or not drafts:
             return 0
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
@@ -267,7 +267,7 @@ class LoadedModel:
         """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
         if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
-        stats.why_not_drafted = why_not(self.engine.planner, settings)
+        stats.why_not_drafted = why_not(self.engine.proposers.planner, settings)
         if not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)

@@ -202,7 +202,7 @@ class _Link:
                 if not lost:
                     del self._all[self.endpoint]
             elif not lost:
-                self.connection.forget_graphs()
+                self.connection.drop_graphs()
 
 
 def ask(endpoint: str, timeout: float = _TIMEOUT) -> int:

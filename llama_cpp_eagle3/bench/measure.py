@@ -294,7 +294,7 @@ def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[R
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
         setting.apply(llm)
         if config.replay:
-            llm.engine.on_sample = replay
+            llm.engine.stepper.on_sample = replay
             replay.answer = prompts[j].answer
         n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
         t = config.temperature

@@ -40,7 +40,7 @@ def rates_of(text: str) -> list[float]:
 
 
 class SyntheticAcceptance:
-    """Hook for `Engine.on_sample`: drafts are accepted by fixed odds. What is generated means nothing."""
+    """Hook for `Stepper.on_sample`: drafts are accepted by fixed odds. What is generated means nothing."""
 
     def __init__(self, rates: Sequence[float], n_vocab: int):
         """rates: see above. n_vocab: of the target."""

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
     resolve_pair(args)
-    cpu_kernels.forget()
+    cpu_kernels.clear_cache()
     llm = load_model(args, args.model_draft)
     try:
         key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used

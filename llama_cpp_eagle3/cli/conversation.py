@@ -52,7 +52,7 @@ class Conversation:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the system's message."""
+        """Remove everything but the system's message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
     def send(self, text: str) -> Iterator[Piece]:

@@ -77,7 +77,7 @@ class Media:
         if self._rows is None:
             self._rows = np.ascontiguousarray(self._encode(), dtype=np.single).reshape(len(self.tokens), -1)
 
-    def forget_rows(self) -> None:
+    def drop_rows(self) -> None:
         """Drop the rows, which were evaluated; `encode` computes them again if they are needed."""
         self._rows = None
 

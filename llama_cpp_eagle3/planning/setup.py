@@ -46,13 +46,13 @@ def have_planner(
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
-    if engine.planner is not None:
+    if engine.proposers.planner is not None:
         return
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
     if costs is None or not costs.is_whole or (head is not None and costs.draft_type != head.type):
         return
     n_leaves = engine.target.n_leaves_max
-    engine.planner = make_planner(
+    engine.proposers.planner = make_planner(
         engine,
         costs,
         n_max=_N_NODES,
@@ -96,7 +96,7 @@ def costs_of(
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
     """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
-    planner = engine.planner
+    planner = engine.proposers.planner
     if planner is None or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
     curves = [curve.corrected for curve in planner.costs]
@@ -184,7 +184,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
-    options.setdefault("ngram", engine.ngram)
+    options.setdefault("ngram", engine.proposers.ngram)
     return Planner(
         drafter,
         CostCurve(costs.target),

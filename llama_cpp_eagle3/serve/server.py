@@ -124,9 +124,9 @@ class Server:
         """What is drafted by default, and why nothing is, if so. For the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
-        planner = engine.planner if settings.mode == "auto" else None
+        planner = engine.proposers.planner if settings.mode == "auto" else None
         reason = ""
-        can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
+        can_draft = engine.drafter is not None or (engine.proposers.ngram is not None and bool(settings.sources))
         if not can_draft:
             reason = self.options.why_no_draft
         elif settings.mode == "off":

@@ -42,7 +42,7 @@ def test_the_target_says_it(tiny_target: Any, tiny_head: Any, sources: tuple[Any
     with closing(load(tiny_target, tiny_head, draft="auto", draft_sources=sources)) as llm:
         replay = Replay()
         replay.answer = answer
-        llm.engine.on_sample = replay
+        llm.engine.stepper.on_sample = replay
         for _ in range(2):
             run, tokens = run_own(llm, prompt, len(answer), stop=False)
             assert tokens == answer

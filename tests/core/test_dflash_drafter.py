@@ -129,7 +129,7 @@ def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
         np.testing.assert_allclose([node[2] for node in children], p[order], rtol=2e-3, atol=1e-6)
 
 
-def test_rounds(pair: Pair, hand: ByHand) -> None:
+def test_drafts(pair: Pair, hand: ByHand) -> None:
     """As in speculative decoding: what waits, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     rows = pair.evaluate(text)

@@ -85,7 +85,7 @@ def block_path(folder: Path, row: str) -> Path:
 
 @pytest.mark.parametrize("row", sorted(MTP))
 def test_every_architecture(folder: Path, row: str) -> None:
-    """Rounds as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    """Steps as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     with Pair(write_random_arch(folder, row)) as pair:
         hand = by_hand(pair.model)

@@ -72,8 +72,8 @@ def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: in
         np.testing.assert_allclose(drafter.draft_logits, logits[i - 1], atol=TOLERANCE)
 
 
-def test_rounds(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Rounds as in speculative decoding: from the first token on, what was drafted and rejected, a long piece."""
+def test_drafts(drafter: SimpleDrafter, hand: ByHand) -> None:
+    """Steps as in speculative decoding: from the first token on, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     n = 1
     for n_accepted in (0, 2, 1, 25, 3):
