@@ -46,7 +46,7 @@ from .guard import bury, closed_error
 from .head import Head
 from .loaded_model import LoadedModel
 from .loading import Loading
-from .log import tell
+from .log import log_info
 from .media import Projector, hook_handler, open_projector
 from .model_file import file_errors, guard_tokenizer
 from .model_options import ModelOptions
@@ -138,7 +138,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._context = Context()
         self._loaded_model: LoadedModel | None = None
         self._projector: Projector | None = None
-        self._log = partial(tell, bool(llama_options.get("verbose", True)))
+        self._log = partial(log_info, bool(llama_options.get("verbose", True)))
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]
         self.draft_settings = draft_options.settings
@@ -235,7 +235,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             target_file=filename,
             more_files=tuple(additional_files or ()),
             head_file=draft_filename,
-            log=partial(tell, bool(kwargs.get("verbose", True))),
+            log=partial(log_info, bool(kwargs.get("verbose", True))),
         )
         if pair.head is not None:
             kwargs["draft_model_path"] = pair.head

@@ -44,7 +44,7 @@ class SamplerChain:
         """
         sampling = sampling.within(n_ctx, vocab.n_tokens)
         for option, sampler in sampling.ignored.items():
-            _tell_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
+            _warn_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
         self.noise: GumbelNoise | None = None
@@ -330,7 +330,7 @@ class SamplerChain:
 
 
 @cache  # once
-def _tell_ignored(option: str, why: str) -> None:
+def _warn_ignored(option: str, why: str) -> None:
     _log.warning("%s has no effect: %s", option, why)
 
 

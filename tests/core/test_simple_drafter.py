@@ -117,7 +117,7 @@ def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_u
 
 
 def test_nodes_of_a_tree(drafter: SimpleDrafter, hand: ByHand, kind: str) -> None:
-    """Every path gives what the model says of that path alone; behind a state there is one path."""
+    """Every path gives what the model gives for that path alone; behind a state there is one path."""
     both = texts(2, 20, seed=3)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)

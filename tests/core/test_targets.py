@@ -293,7 +293,7 @@ def test_the_list_is_complete() -> None:
 
 
 def test_the_document() -> None:
-    """docs/targets.md says what was found. It needs all of the tests above."""
+    """docs/targets.md has what was found. It needs all of the tests above."""
     if set(FOUND) != set(ROWS):
         pytest.skip("only some architectures were tested")
     check_document({arch: FOUND[arch] for arch in TARGETS}, OTHERS)
