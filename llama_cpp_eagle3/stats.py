@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .draft import BY_MODEL, BY_NGRAM, Draft
@@ -59,10 +59,6 @@ class Stats:
     verify_ns: int = 0
     sample_ns: int = 0
     total_ns: int = 0
-
-    def without_prompt(self) -> Stats:
-        """The counters without those of the prompt, and without the steps, which sequences may share."""
-        return replace(self, prompt_tokens=0, steps=0)
 
     def begin_draft(self, draft: Draft, drafter: str) -> None:
         """A draft is verified. drafter: the source that the model is which drafts; empty without one."""

@@ -203,7 +203,7 @@ class ChatFormat(ResponseFormat):
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
         """n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability."""
-        self._server, self.generation, self._params, self._n_top = server, generation, params, n_top
+        self._server, self.generation, self._n_top = server, generation, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
         self._head = {
             "id": generation.id,

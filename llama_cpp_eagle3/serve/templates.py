@@ -42,11 +42,6 @@ class Templates(ChatTemplates):
             if self._render([{"role": "user", "content": ""}], False) is None:
                 raise ValueError("--no-jinja: llama.cpp has no built-in template like this one")
 
-    @property
-    def is_builtin(self) -> bool:
-        """Whether it is not Jinja: then it supports neither tools nor reasoning."""
-        return bool(self._builtin)
-
     def apply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatParams:
         """Render a conversation.
 
