@@ -104,13 +104,13 @@ class Context:
         return self._stats_before + self.stats
 
     def begin_stats(self) -> None:
-        """Count anew, if something was generated since the last call."""
+        """Start new figures, if something was generated since the last call."""
         if self.stats.tokens > 0:
             self._stats_before += self.stats
             self.stats = Stats()
 
     def begin_run(self, settings: DraftSettings) -> Engine:
-        """Begin new figures of what will be drafted with these settings; measures what passes cost if they need it.
+        """Start the figures of a generation with these settings; measures what passes cost if they need it.
 
         Raises:
             ValueError: the settings cannot work.
@@ -122,13 +122,13 @@ class Context:
         return self._loaded.engine
 
     def end_run(self, settings: DraftSettings) -> None:
-        """The figures are complete: explain if nothing was drafted."""
+        """Finish the figures: give the reason if nothing was drafted."""
         if self._loaded is not None:  # a stream may outlive the model
             self._loaded.explain(self.stats, settings)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count what is evaluated meanwhile, and its time."""
+        """Count the tokens evaluated in the block, and its time."""
         start = perf_counter_ns()
         self.begin_stats()
         yield
@@ -137,7 +137,7 @@ class Context:
     # evaluating
 
     def eval(self, tokens: list[int]) -> None:
-        """Evaluate tokens behind those that are there.
+        """Evaluate tokens at the end of the context.
 
         Raises:
             ContextFullError: they do not fit; nothing is evaluated then.
@@ -158,7 +158,7 @@ class Context:
             engine.commit()
 
     def eval_media(self, media: Media) -> None:
-        """Evaluate an image behind what is there.
+        """Evaluate an image at the end of the context.
 
         Raises:
             ContextFullError: it does not fit; nothing is evaluated then.
@@ -183,7 +183,7 @@ class Context:
         return int(chain.draw(engine.target, rows[i], self.sequence.tokens))
 
     def _refresh(self) -> Engine:
-        """Have logits of the last token: after going back or loading a state it is evaluated again."""
+        """Evaluate the last token again if its logits are gone: after going back or loading a state."""
         if self.sequence.n_past == 0:
             raise ValueError("expected at least one token to go on from, found none")
         self.eval([])

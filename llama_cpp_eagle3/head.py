@@ -20,7 +20,7 @@ class Head:
 
     @property
     def n_bytes_own(self) -> int:
-        """Of matrices that can be converted; 0 for a block of the target, which is as the target is."""
+        """Bytes of the matrices that can be converted; 0 for a block of the target, which has the target's types."""
         return self.drafter.n_bytes_own if isinstance(self.drafter, Eagle3Drafter) else 0
 
     def convert(self, draft_type: int | None, use: Callable[[Drafter], None]) -> None:

@@ -89,7 +89,7 @@ class LoadedModel:
             raise
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
-        """What drafts. Without it, if it cannot be loaded and is not required."""
+        """Load the drafter; None if it cannot be loaded and is not required."""
         loading, log, file, params = self._loading, self._log, self._loading.draft_file, self._context_params
         if file is None:
             return None
@@ -238,7 +238,7 @@ class LoadedModel:
     def have_planner(
         self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None
     ) -> int:
-        """Give the engine a planner if it can use one and has none: from stored costs, or by measuring now.
+        """Make the engine's planner if it needs one: from stored costs, or by measuring now.
 
         Returns:
             The nanoseconds that this took.
@@ -255,7 +255,7 @@ class LoadedModel:
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
-        """Check settings, and have the planner that they need; returns the nanoseconds that measuring took.
+        """Check settings, and make the planner that they need; returns the nanoseconds that measuring took.
 
         Raises:
             ValueError: the settings cannot work.

@@ -110,7 +110,7 @@ class RpcServers:
             link.is_lost()
 
     def close(self) -> None:
-        """Let the servers go, after the model and its draft were freed."""
+        """Close the connections, after the model and its draft were freed."""
         while self._links:
             self._links.pop().release()
 
@@ -171,7 +171,7 @@ class _Link:
             return link
 
     def is_lost(self) -> bool:
-        """Whether the server has closed the connection. From then on what is sent to it goes nowhere."""
+        """Whether the server has closed the connection."""
         with self._lock:
             if not self._sink and self._poll.poll(0):
                 # llama.cpp ends the process if it cannot send what it frees. A datagram socket that sends to itself
@@ -193,7 +193,7 @@ class _Link:
         return False
 
     def release(self) -> None:
-        """One user less. The last one closes the connection, if nothing else in the process holds it."""
+        """Drop one user. The last one closes the connection, if nothing else in the process holds it."""
         with self._all_lock:
             self.n_users -= 1
             lost = self.is_lost()

@@ -33,7 +33,7 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
 
 
 def check_state(state: LlamaState, pair: tuple[str, str], n_ctx: int) -> None:
-    """Refuse, before anything is changed, what is no state, belongs to another pair or does not fit the context.
+    """Raise for a state that is damaged, belongs to another pair or does not fit the context; changes nothing.
 
     Raises:
         TypeError, ValueError: it is no state.

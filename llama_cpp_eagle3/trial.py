@@ -1,4 +1,4 @@
-"""A model's file is loaded in a process of its own first, without its weights, once: what ends that process is refused.
+"""Load an unknown file in a child process first, without its weights, once; a file that ends it is refused.
 
 llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be checked before is
 checked before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
@@ -70,7 +70,7 @@ def _has_interpreter() -> bool:
 
 
 def _run(request: dict[str, Any]) -> str | None:
-    """Run the child; returns None if it came to its end, else how it ended; "" if it could not be run."""
+    """Run the child; returns None if it succeeded, else how it ended; "" if it could not be run."""
     request |= {"sys_path": [str(entry) for entry in sys.path], "llama_cpp": str(Path(llama_cpp.__file__).parent)}
     try:
         result = subprocess.run(
@@ -100,7 +100,7 @@ def _run(request: dict[str, Any]) -> str | None:
 
 
 def _digest(n_header: int, request: dict[str, Any]) -> str:
-    """What a trial depends on, as one word."""
+    """Digest of what a trial depends on."""
     with open(request["path"], "rb") as file:
         digest = hashlib.sha256(file.read(n_header))
     settings = [{k: v for k, v in request.items() if k != "path"}, __version__, LLAMA_CPP_PYTHON_VERSION]
@@ -113,7 +113,7 @@ def _known_path() -> Path:
 
 
 def _known() -> list[str]:
-    """The files that survived, as far as we remember."""
+    """Digests of files that passed."""
     try:
         return _known_path().read_text(encoding="ascii").split()
     except (OSError, ValueError, RuntimeError):  # the last one: there is no home

@@ -1,4 +1,4 @@
-"""Whether what drafts was made for a target: its width, its tokens, its layers."""
+"""Checks that a drafter was made for a target: width, tokens, layers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: i
 
 
 def check_boundaries(model_path: str, target: TargetInfo, reader: str, boundaries: Sequence[int]) -> None:
-    """Raise IncompatibleDraftError if a target does not offer what is read of it. reader: who reads it."""
+    """Raise IncompatibleDraftError for boundaries that a target cannot give. reader: the drafter, for the message."""
     for i, b in enumerate(boundaries):
         if b not in target.boundaries:
             raise IncompatibleDraftError(

@@ -12,7 +12,7 @@ from .._core import Device, Drafter, TargetInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTarget:
-    """A loaded target, and what a drafter is to have beside it."""
+    """A loaded target, and the options of its drafter."""
 
     model: Any
     """The llama_model, which outlives the drafter."""
@@ -77,7 +77,7 @@ class DrafterFile(ABC):
 
     @classmethod
     def matches(cls, info: TargetInfo) -> bool:
-        """Whether a file of a target's architecture is of this kind, if it is of none before it in the table."""
+        """Whether a file is of this kind, if it is of none before it in the table."""
         return False
 
     @abstractmethod

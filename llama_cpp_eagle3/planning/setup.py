@@ -95,7 +95,7 @@ def costs_of(
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
+    """Store the planner's corrected costs, if passes were much faster than measured before."""
     planner = engine.proposers.planner
     if planner is None or sys.is_finalizing():  # at the very end files cannot be opened any more
         return

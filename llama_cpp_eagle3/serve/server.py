@@ -121,7 +121,7 @@ class Server:
         return len(self.engine_thread.jobs) + self._n_preparing
 
     def drafting(self) -> dict[str, Any]:
-        """What is drafted by default, and why nothing is, if so. For the engine's thread."""
+        """The default drafting, or the reason for none. For the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
         planner = engine.proposers.planner if settings.mode == "auto" else None
@@ -169,7 +169,7 @@ class Server:
             self._n_preparing += n_new
 
     def release(self, n: int, generation: Generation | None = None) -> None:
-        """Release reserved places; generation: is started in their stead."""
+        """Release reserved places; generation: it starts in their place."""
         with self._admission_lock:
             self._n_preparing -= n
             if generation is not None:
@@ -302,7 +302,7 @@ class Server:
 
 
 class Admission:
-    """Places in the queue that one request holds while it is prepared: requests that find none cost nothing more."""
+    """Places in the queue that one request holds while it is prepared; without one it is refused at once."""
 
     def __init__(self, server: Server):
         self._server = server
