@@ -14,7 +14,7 @@ from .parser import ChatParser
 
 @dataclass(frozen=True, slots=True)
 class GrammarTrigger:
-    """What a lazy grammar waits for."""
+    """A trigger of a lazy grammar."""
 
     type: Literal["token", "word", "pattern", "pattern_full"]
     """A pattern is a regular expression that is searched in the text, one that is full matches all of it."""
@@ -28,7 +28,7 @@ _TRIGGER_TYPES: tuple[Literal["token", "word", "pattern", "pattern_full"], ...] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatParams:
-    """A request, ready to be generated from: llama.cpp's `common_chat_params`."""
+    """A rendered request: llama.cpp's `common_chat_params`."""
 
     prompt: str
     """To be tokenized with special tokens parsed."""

@@ -1,4 +1,4 @@
-"""What is installed, how llama.cpp was built, and what this machine has for it."""
+"""Check the installation, llama.cpp's build and this machine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def compiler() -> list[Finding]:
 def judge_build(
     features: set[str], flags: set[str], compilers: set[str], buffer_types: Collection[str]
 ) -> list[Finding]:
-    """What a build with these features, by these compilers, is worth on a processor with these flags.
+    """Compare a build's features and compilers with a processor's flags.
 
     features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
     buffer_types: the CPU's extra ones; they show whether there is AMX, where the feature may be wrong.
@@ -131,7 +131,7 @@ def processor_flags() -> set[str]:
 
 
 def cache_folder(folder: Path) -> list[Finding]:
-    """Whether what was measured and converted can be kept."""
+    """Whether the cache folder can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -148,7 +148,7 @@ def cache_folder(folder: Path) -> list[Finding]:
 
 
 def devices() -> list[Finding]:
-    """Processors, memory and accelerators, and whether they are made use of."""
+    """Processors, memory and accelerators, and whether they are used."""
     n_threads = default_threads()
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -180,7 +180,7 @@ def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
 
 
 def judge_accelerators(accelerators: list[str], unused: str) -> list[Finding]:
-    """What there is beside the CPU.
+    """Accelerators of this machine.
 
     accelerators: those that llama.cpp sees. unused: a maker's name and its backend's flag, if the system has a GPU.
     """

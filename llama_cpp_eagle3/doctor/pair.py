@@ -65,7 +65,7 @@ def check_files(target: str, head: str | None) -> list[Finding]:
 
 
 def _describe(pair: Pair) -> str:
-    """What is given to draft."""
+    """The drafter's file."""
     assert pair.draft is not None
     reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
     note = f" ({pair.draft.note})" if pair.draft.note else ""
@@ -82,7 +82,7 @@ def size_of(path: str) -> int:
 
 
 def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:
-    """Whether weights have room.
+    """Whether the weights fit into memory.
 
     n_free: of the host's memory, None if that is not known. n_free_on_gpus: of all of them, None if there are none.
     """

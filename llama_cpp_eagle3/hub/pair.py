@@ -31,7 +31,7 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Paths of what was fetched; None for what was not asked for."""
+    """Paths of the fetched files; None for a file that was not requested."""
 
     target: str | None
     head: str | None
@@ -170,7 +170,7 @@ def _weights(files: tuple[str, ...]) -> str | None:
 
 
 def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:
-    """Where what was made of a checkpoint is kept; of all that are there if `commit` is a pattern."""
+    """The folder of a converted checkpoint; of all of them if `commit` is a pattern."""
     folder = cache_dir() / "heads" / re.sub(r"[^\w.-]", "--", repository.repo_id)
     # it depends on the target too: its tokenizer, its layers, its embedding
     name = f"{commit[:12]}-{fingerprint(target_path)[:12]}-{__version__}.gguf"

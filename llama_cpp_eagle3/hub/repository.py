@@ -1,4 +1,4 @@
-"""A repository of the hub: what it holds, and its files, downloaded or from the hub's cache."""
+"""A repository of the hub: its list of files, and the files, downloaded or from the hub's cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the hub is asked, and where its files go."""
+    """Access to the hub: token, cache and folder."""
 
     cache_dir: str | os.PathLike[str] | None = None
     """The hub's cache; None: where huggingface_hub has it."""
@@ -48,7 +48,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a repository held at one commit; of what lies on this machine, what does."""
+    """The files of a repository at one commit, or those of them that are on this machine."""
 
     commit: str
     files: tuple[str, ...]
@@ -58,7 +58,7 @@ class Repository:
     """A repository by its name, USER/REPO."""
 
     def __init__(self, repo_id: str, access: Access):
-        """Ask the hub what it holds, or look at the cache if that is not wanted or not possible.
+        """List the files by the hub, or by the cache if the hub is not wanted or does not answer.
 
         Raises:
             HubError: there is no such repository, or it may not be read with this token.
@@ -89,12 +89,12 @@ class Repository:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files that it has, or that are here of it."""
+        """All files of the repository, or those of them that are on this machine."""
         return tuple(dict.fromkeys(file for snapshot in self.snapshots for file in snapshot.files))
 
     @property
     def where(self) -> str:
-        """What was looked at, for messages."""
+        """The place that was searched, for messages."""
         return f"the cached part of '{self.repo_id}' (offline)" if self._is_local else f"'{self.repo_id}'"
 
     def fetch(self, snapshot: Snapshot, names: Sequence[str], local_dir: Any = None) -> list[Path]:
@@ -122,7 +122,7 @@ class Repository:
         return Path(path)
 
     def _complete_blob(self, snapshot: Snapshot, name: str) -> None:
-        """Download into the cache what is not there yet.
+        """Download the files that are not in the cache.
 
         huggingface_hub does this too, but since its version 2 begins anew after each interrupted run.
         """
@@ -174,7 +174,7 @@ class Repository:
         return [Snapshot(str(info.sha), tuple(sorted(file.rfilename for file in info.siblings or ())))]
 
     def _cached(self) -> list[Snapshot]:
-        """What lies on this machine, the newest first."""
+        """The snapshots on this machine, the newest first."""
         if self.access.local_dir is not None:  # there is no list of this repository's files there
             raise HubError(f"offline, give the paths of files in '{self.access.local_dir}' instead of repositories")
         found: list[Snapshot] = []

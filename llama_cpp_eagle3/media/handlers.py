@@ -24,18 +24,18 @@ from .sizes import is_sound
 
 
 class Owner(Protocol):
-    """Who decodes for a context."""
+    """The owner of a context, which decodes into it."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that it holds."""
+        """Number of tokens in the context."""
 
     @property
     def model_address(self) -> int:
-        """Of the llama_model."""
+        """Address of the llama_model."""
 
     def eval_media(self, media: Media) -> None:
-        """Decode an image behind them."""
+        """Decode an image behind these tokens."""
 
 
 _owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()

@@ -41,7 +41,7 @@ _SOUNDS = ("<|audio_pad|>", "<audio_soft_token>", "<|audio|>", "<|AUDIO|>", "[AU
 
 
 def find_placeholder(projector: str, is_audio: bool, tokenize: Callable[[str], list[int]]) -> tuple[int, str]:
-    """The token, and why that one.
+    """The token, and the reason for it.
 
     Args:
         projector: type, as the mmproj file calls it.

@@ -51,7 +51,7 @@ class _Log:
         self._is_set = False
 
     def install(self) -> None:
-        """Listen from now on."""
+        """Start to collect libmtmd's log."""
         if not self._is_set:
             mtmd.mtmd_helper_log_set(self._callback, None)
             self._is_set = True
@@ -188,7 +188,7 @@ class Projector:
                 mtmd.mtmd_bitmap_free(bitmap)
 
     def close(self) -> None:
-        """Free it; later calls for rows raise an error."""
+        """Free the projector; later calls for rows raise an error."""
         with self._lock:
             if self._ctx:
                 mtmd.mtmd_free(self._ctx)

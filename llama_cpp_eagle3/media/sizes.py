@@ -16,7 +16,7 @@ _N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 def check_files(files: Sequence[bytes]) -> None:
-    """Look at all files of a request before the first one is decoded.
+    """Check all files of a request before the first one is decoded.
 
     Raises:
         MediaError: one is not as `check` wants it, or all are too much together.

@@ -171,7 +171,7 @@ class Conversation:
         """The message once the model has written what the format does not allow."""
 
     def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        """More text event; returns OpenAI's deltas.
+        """Add text to the answer; returns OpenAI's deltas.
 
         A text that does not have the format of the chat template is sent as it is, behind what was sent before: a model
         can write anything, and may be cut off anywhere.
@@ -191,7 +191,7 @@ class Conversation:
 
     @property
     def message(self) -> dict[str, Any]:
-        """All of it."""
+        """The whole answer."""
         message = dict(self.parser.message if self._unparsed is None else self._unparsed)
         if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
             message["content"] = message.get("content") or ""
@@ -199,7 +199,7 @@ class Conversation:
 
 
 class ChatFormat(ResponseFormat):
-    """OpenAI's, with llama-server's metrics."""
+    """OpenAI's format of a chat, with llama-server's metrics."""
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
         """n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability."""
@@ -288,7 +288,7 @@ class ChatFormat(ResponseFormat):
         return sse({**head, "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
-        """All choices."""
+        """The choices of the whole answer."""
         answers = self.generation.answers
         choices = []
         for answer, conversation in zip(answers, self._conversations, strict=True):

@@ -28,7 +28,7 @@ from .tokenizer import n_prompts
 
 
 class LlamaFormat(ResponseFormat):
-    """llama-server's own."""
+    """llama-server's format."""
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self.generation = server, generation
@@ -96,7 +96,7 @@ class LlamaFormat(ResponseFormat):
 
 
 class OpenAIFormat(ResponseFormat):
-    """OpenAI's, with llama-server's metrics."""
+    """OpenAI's format, with llama-server's metrics."""
 
     def __init__(self, server: Server, generation: Generation, n_top: int | None = None):
         """n_top: alternatives of each token, if not all that were asked for; see `begin_openai`."""
@@ -154,7 +154,7 @@ class OpenAIFormat(ResponseFormat):
         return sse({**self._head, "choices": [], "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
-        """All choices."""
+        """The choices of the whole answer."""
         answers = self.generation.answers
         choices = [
             {

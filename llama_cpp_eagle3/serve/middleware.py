@@ -1,4 +1,4 @@
-"""What every request passes through: keys, other sites' pages, limits of size and time, the access log."""
+"""The middleware of all requests: keys, CORS, limits of size and time, the access log."""
 
 from __future__ import annotations
 

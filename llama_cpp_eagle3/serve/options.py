@@ -1,4 +1,4 @@
-"""What the endpoints must know of how the server was started."""
+"""Options of the server, as its flags set them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _N_BODY_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the endpoints must know of how the server was started."""
+    """Options of the server, as its flags set them."""
 
     model_name: str
     aliases: frozenset[str] = frozenset()

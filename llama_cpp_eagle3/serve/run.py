@@ -1,4 +1,4 @@
-"""Sockets and uvicorn around a loaded server."""
+"""Run a loaded server: sockets and uvicorn."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def address_of(opened: socket.socket, is_tls: bool) -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, for which a signal is a usual end."""
+    """uvicorn's server, for which a signal is a usual end."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ SEED_RANDOM = 0xFFFFFFFF
 
 
 def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
-    """How tokens are drawn; more: options of `Sampling` that a chat template has set.
+    """The engine's `Sampling` of a request; more: options that a chat template has set.
 
     Raises:
         ApiError: a schema or grammar cannot be used.
@@ -111,7 +111,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 
 def _types(draft: DraftSettings) -> str:
-    """What drafts, by llama.cpp's names."""
+    """The drafters, by llama.cpp's names."""
     names = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-simple"}
     if draft.mode != "auto":
         models = [names[source] for source in draft.sources if source != NGRAM]

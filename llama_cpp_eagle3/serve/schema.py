@@ -116,7 +116,7 @@ class Completion(_Request):
 
 
 def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -> M:
-    """A request's options as what they should be, by any of their names, with the server's defaults.
+    """Parse a request's options, by any of their names, with the server's defaults.
 
     Raises:
         ApiError: what is wrong with which field.
@@ -135,7 +135,7 @@ def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -
 
 
 def parse_object(kind: type[M], body: Any) -> M:
-    """A request's body as what it should be. Fields that are null are as if they were not there.
+    """Parse a request's body. Fields that are null count as missing.
 
     Raises:
         ApiError: what is wrong with which field.

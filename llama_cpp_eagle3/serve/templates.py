@@ -21,7 +21,7 @@ def builtin_names() -> list[str]:
 
 
 class Templates(ChatTemplates):
-    """`ChatTemplates` that also know llama.cpp's built-in ones, which are code of its own and not Jinja."""
+    """`ChatTemplates` with llama.cpp's built-in ones, which are C++ code and not Jinja."""
 
     def __init__(self, model: int, template: str, jinja: bool = True):
         """Parse the template.
