@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine and versions of a figure."""
 
 from __future__ import annotations
 

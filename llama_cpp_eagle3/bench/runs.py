@@ -99,7 +99,7 @@ class Run:
 
 
 def total(runs: Iterable[Run]) -> Run:
-    """All together."""
+    """The sum of several runs."""
     return sum(runs, Run())
 
 
@@ -230,7 +230,7 @@ class Peer:
     n_ctx: int = N_CTX
 
     def command(self, prompt_file: Path, n_predict: int, n_max: int) -> list[str]:
-        """The call, greedy."""
+        """The command line, greedy."""
         n_threads, n_layers = str(self.n_threads), str(self.n_gpu_layers if self.n_gpu_layers >= 0 else 999)
         return [
             *(str(self.tools / "llama-speculative-simple"), "-m", self.model, "-md", self.draft),

@@ -82,7 +82,7 @@ class Server:
         flash_attn: str = "off",
         ngram: bool = False,
     ) -> list[str]:
-        """The call."""
+        """The command line."""
         n_threads, n_layers = str(peer.n_threads), str(peer.n_gpu_layers if peer.n_gpu_layers >= 0 else 999)
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
@@ -140,7 +140,7 @@ class Server:
         self._said.flush()
 
     def process_time(self) -> float:
-        """Seconds that the server has had of the processor. On Linux only."""
+        """Processor time of the server, in seconds. On Linux only."""
         return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
 
     def run_many(
@@ -212,7 +212,7 @@ class Server:
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -230,7 +230,7 @@ class Server:
 
 
 def _greedy(prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> dict[str, Any]:
-    """What is asked of /completion."""
+    """The body of a request to /completion."""
     return {
         "prompt": list(prompt),
         "n_predict": n_predict,

@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         programs = {"simple": "llama-speculative-simple", "server": "llama-server", "ngram": "llama-server ngram-mod"}
         programs |= {"head": "auto, head alone", "text": "auto, text alone"}
         return self.name.replace(self.kind, programs.get(self.kind, self.kind), 1)
@@ -79,7 +79,7 @@ class Setting:
         return self.kind in _SOURCES
 
     def apply(self, llm: Eagle3Llama) -> None:
-        """Make an engine with a head draft like this from now on."""
+        """Set an engine's drafting to this."""
         if self.kind == "plain":
             return
         llm.draft = "auto" if self.is_auto else self.kind
@@ -158,5 +158,5 @@ def numbers(text: str) -> list[int]:
 
 
 def own(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """Those that draft in our engine."""
+    """The settings of our engine."""
     return (s for s in settings if s.kind in OWN and s.kind != "plain")

@@ -1,4 +1,4 @@
-"""Acceptance by fixed odds instead of verification: speed at real shapes with weights that know nothing.
+"""Acceptance by fixed odds instead of verification: speed at real shapes with random weights.
 
 As in vLLM (`synthetic_acceptance_rates`) and llama.cpp (`--spec-synth-rates`): rate i is the chance that the first
 i + 1 drafted tokens are all accepted, whatever they are. The target's pass and the sampler run as ever, only what they

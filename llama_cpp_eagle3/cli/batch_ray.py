@@ -21,7 +21,7 @@ _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 
 
 class Worker:
-    """What Ray runs in each worker process."""
+    """The class that Ray runs in each worker process."""
 
     def __init__(self, flags: dict[str, Any]):
         """Load the pair. flags: of the command."""

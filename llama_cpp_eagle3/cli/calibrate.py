@@ -79,7 +79,7 @@ def table(costs: Costs) -> str:
 
 
 def _chain(costs: Costs, n_rows: int, plain: float) -> tuple[str, str]:
-    """What it costs to draft a chain for a pass over n rows, and how many of it must be accepted to be worth that."""
+    """The cost of drafting a chain for a pass over n rows, and how many tokens must be accepted to pay for it."""
     if n_rows < 2 or n_rows not in costs.target:
         return "", ""
     begin, step = CostCurve(costs.draft_begin), CostCurve(costs.draft_step)

@@ -14,7 +14,7 @@ from ..llama import Eagle3Llama
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a token added to an answer."""
+    """The text that a token adds to an answer."""
 
     text: str
     is_reasoning: bool

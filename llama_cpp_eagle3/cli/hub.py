@@ -1,4 +1,4 @@
-"""What the flags of the Hugging Face hub name, fetched."""
+"""Fetch the files that the flags of the Hugging Face hub name."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
 
 
 def _host_bytes(n_mib: int) -> int:
-    """Of --cache-ram, where -1 is no limit."""
+    """Bytes of --cache-ram, where -1 is no limit."""
     return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 

@@ -160,7 +160,7 @@ def prompt_tokens(llm: Eagle3Llama, prompt: str, files: list[str]) -> Prompt:
 
 
 def _describe_draft(llm: Eagle3Llama) -> str:
-    """What was drafted: a length, a tree's shape, or auto."""
+    """How it drafts: a length, a tree's shape, or auto."""
     if llm.drafter is None:
         return "0"
     tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"

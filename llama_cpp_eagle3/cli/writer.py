@@ -1,4 +1,4 @@
-"""Text as it comes: whole characters, accepted draft tokens in colour."""
+"""Write text to the terminal: whole characters, accepted draft tokens in colour."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Writer:
         self.write(self._decode(piece), drafted)
 
     def finish(self) -> None:
-        """Write what waits, and end the line."""
+        """Write the rest, and end the line."""
         self.write(self._decode(b"", True))
         if self.out is not None:
             self.out.write("\n")

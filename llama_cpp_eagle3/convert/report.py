@@ -1,4 +1,4 @@
-"""What a head is, for people: from its GGUF or its checkpoint folder."""
+"""Describe a head for people, from its GGUF or its checkpoint folder."""
 
 from __future__ import annotations
 

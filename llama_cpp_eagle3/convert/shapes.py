@@ -142,7 +142,7 @@ def _draft_vocab(
 
 
 def check_shapes(checkpoint: Checkpoint, config: Config, sizes: Sizes) -> None:
-    """Raise `ModelFileError` for a missing tensor, one of another shape, or one that we know nothing of."""
+    """Raise `ModelFileError` for a missing tensor, one of another shape, or an unknown one."""
     expected, required = _expected(checkpoint, config, sizes)
     for name in required:
         if name not in checkpoint.tensors:

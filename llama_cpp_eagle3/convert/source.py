@@ -17,7 +17,7 @@ from .writer import write_head
 
 @dataclass(frozen=True)
 class Source:
-    """What a head or block drafter is made of."""
+    """A checkpoint and its target."""
 
     checkpoint: Checkpoint
     target: TargetModel

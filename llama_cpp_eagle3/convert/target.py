@@ -1,4 +1,4 @@
-"""What a conversion needs to know about the target, from its GGUF or its Hugging Face folder."""
+"""The facts of a target that a conversion needs, from its GGUF or its Hugging Face folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drafted, and where: llama.cpp's speculative flags, and ours for trees."""
+"""Flags of drafting: llama.cpp's speculative flags, and ours for trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tokens are drawn. Attributes are named as a request's fields; None: what llama.cpp does by default."""
+"""Flags of sampling. Attributes are named as a request's fields; None: what llama.cpp does by default."""
 
 from __future__ import annotations
 
