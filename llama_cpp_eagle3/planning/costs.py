@@ -39,7 +39,7 @@ class Costs:
 
     @property
     def doubt(self) -> str:
-        """Why they are implausible, or empty: a pass takes longer than its rows in several, or much less than one row."""
+        """Why they are implausible, or empty: a pass takes longer than its rows in several, or less than one row."""
         for name, curve in (("target", self.target), ("head", self.draft_begin), ("head", self.draft_step)):
             for n in implausible(curve):
                 return (
