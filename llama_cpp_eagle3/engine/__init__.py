@@ -12,7 +12,7 @@ from .outputs import Output
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
-from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed, samplers_of
+from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
 from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
@@ -55,5 +55,4 @@ __all__ = [
     "check_rng",
     "check_seed",
     "media_tokens",
-    "samplers_of",
 ]

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..chat import json_schema_to_grammar
 from ..drafters import KINDS
-from ..engine import NGRAM, DraftSettings, Sampling, samplers_of
+from ..engine import NGRAM, DraftSettings, Sampling
+from ..sampler_names import samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .tokenizer import Tokenizer
