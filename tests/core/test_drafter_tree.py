@@ -269,4 +269,4 @@ def test_the_shape_of_a_draft():
     assert not is_chain(tree)
     assert tree.children(-1) == [0, 1]
     assert tree.children(0) == [2, 3]
-    assert Draft.chain([]).is_chain
+    assert is_chain(Draft.chain([]))
