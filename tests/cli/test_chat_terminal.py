@@ -204,7 +204,7 @@ def test_without_a_terminal(pair: Any) -> None:
     ("flags", "message"),
     [
         (["-no-cnv"], "a chat is a conversation"),
-        (["-st"], "--single-turn: say what"),
+        (["-st"], "--single-turn needs a message"),
         (["-sys", "a", "-sysf", "b"], "-sys and -sysf exclude"),
         (["-p", "a", "-f", "b"], "-p and -f exclude"),
         (["--chat-template", "{% bad"], "error"),
