@@ -291,8 +291,8 @@ std::vector<std::vector<llama_token>> context_drafter::propose_batch(const std::
         return static_cast<size_t>(std::find(seq_ids.begin(), seq_ids.end(), seq_id) - seq_ids.begin());
     };
     participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
-                                [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
-                 participants_.end());
+                                       [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
+                        participants_.end());
     if (participants_.empty()) {
         return result;
     }

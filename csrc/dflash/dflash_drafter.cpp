@@ -391,8 +391,9 @@ std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::v
     const auto                            n_left = [&](const participant & part) {
         return std::min({ n_max[part.i_call], n_unroll(), n_ctx() - n_past(part.seq_id) + 1 });
     };
-    participants_.erase(std::remove_if(participants_.begin(), participants_.end(), [&](const auto & part) { return n_left(part) <= 0; }),
-                 participants_.end());
+    participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
+                                       [&](const auto & part) { return n_left(part) <= 0; }),
+                        participants_.end());
     if (participants_.empty()) {
         return result;
     }

@@ -23,8 +23,8 @@ struct dflash_params {
 
 // Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. Two kinds of batches
 // go through it. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
-// copies of a mask token behind it: all rows see each other and what lies before, and row i predicts what comes i tokens
-// later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
+// copies of a mask token behind it: all rows see each other and what lies before, and row i predicts what comes i
+// tokens later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
 //
 // What rows predict, by block_kind: of dflash it does not depend on the tokens before. Of dspark it is behind the best
 // token of each row before, and a node of another path gets the same. Of dflash2 it depends on the token of the row

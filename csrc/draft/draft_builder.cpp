@@ -122,7 +122,7 @@ int32_t draft_builder::n_top(int32_t n) const {
 
 // The n_top best tokens of an output of the last graph, behind the drafted tokens `path`.
 std::vector<draft_candidate> draft_builder::candidates(const participant & part, int32_t i_out, int32_t i_step,
-                                                     const std::vector<llama_token> & path, int32_t n_top) {
+                                                       const std::vector<llama_token> & path, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
     foresight_[part.seq_id].order(path, [this](int32_t id) { return weights_.to_target(id); }, found, n_top);
     return found;
@@ -140,7 +140,7 @@ std::vector<llama_token> draft_builder::path_to(int32_t node) const {
 
 // a token that the last graph drafted, or -1 if its probability is below p_min
 llama_token draft_builder::drafted(const participant & part, int32_t i_out, int32_t i_step,
-                                 const std::vector<llama_token> & path, float p_min) {
+                                   const std::vector<llama_token> & path, float p_min) {
     if (foresight_[part.seq_id].knows_something()) {
         const auto found = candidates(part, i_out, i_step, path, 1);
         return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
@@ -160,8 +160,8 @@ llama_token draft_builder::drafted(const participant & part, int32_t i_out, int3
 }
 
 std::vector<std::vector<llama_token>> draft_builder::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                 const std::vector<llama_token> &  ids_last,
-                                                                 const std::vector<int32_t> & n_max, float p_min) {
+                                                                   const std::vector<llama_token> &  ids_last,
+                                                                   const std::vector<int32_t> & n_max, float p_min) {
     if (n_max.size() != seq_ids.size()) {
         throw std::invalid_argument(
             format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
@@ -219,8 +219,8 @@ std::vector<std::vector<llama_token>> draft_builder::propose_batch(const std::ve
 }
 
 // candidates become nodes behind `parent`; returns the first of them, -1 if there is none
-int32_t draft_builder::append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                                  int32_t state) {
+int32_t draft_builder::append_nodes(const participant & part, int32_t parent,
+                                    const std::vector<draft_candidate> & found, int32_t state) {
     const int32_t first = static_cast<int32_t>(nodes_.size());
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
     for (const draft_candidate & c : found) {
@@ -231,7 +231,7 @@ int32_t draft_builder::append_nodes(const participant & part, int32_t parent, co
 }
 
 void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
-                        int32_t top_k, int32_t n_steps) {
+                          int32_t top_k, int32_t n_steps) {
     if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
         throw std::invalid_argument(
             format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll_, top_k, n_steps));
@@ -351,7 +351,7 @@ void draft_builder::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
 }
 
 const std::vector<draft_candidate> & draft_builder::ahead(int32_t i_part, const std::vector<llama_token> & path,
-                                                        int32_t top_k) {
+                                                          int32_t top_k) {
     const participant & part  = participants_[i_part];
     const auto          depth = static_cast<int32_t>(path.size());
     ahead_.resize(participants_.size() * n_ahead_);

@@ -19,8 +19,8 @@ namespace eagle3 {
 class draft_builder {
   public:
     // n_unroll: steps of a chain in one graph, at most; of a parallel head all
-    draft_builder(const head_hparams & hparams, const head_weights & weights, draft_memory & memory, row_writer & writer,
-                draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
+    draft_builder(const head_hparams & hparams, const head_weights & weights, draft_memory & memory,
+                  row_writer & writer, draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
         hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
         stats_(stats), foresight_(static_cast<size_t>(memory.n_seq_max())) {}
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "draft/draft_memory.h"
 #include "draft/draft_builder.h"
+#include "draft/draft_memory.h"
 #include "draft/drafter.h"
 #include "draft/row_writer.h"
 
@@ -111,10 +111,10 @@ class eagle3_drafter : public drafter {
     kernels::matrices                     matrices_;
     std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // freed before the weights are
 
-    draft_memory memory_;
-    draft_runner runner_;
-    row_writer   writer_;
-    draft_builder  builder_;
+    draft_memory  memory_;
+    draft_runner  runner_;
+    row_writer    writer_;
+    draft_builder builder_;
 
     std::vector<int32_t> boundaries_;
 };

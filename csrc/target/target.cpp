@@ -236,7 +236,7 @@ void target::decode(const std::vector<batch_part> & parts) {
     auto first = batch_.all_tokens().begin();
     for (const auto & part : parts) {
         seq_rollback & rollback = memory_.rollback(part.seq_id);
-        const auto        last  = first + static_cast<std::ptrdiff_t>(rollback.replay().size() + part.tokens.size());
+        const auto     last     = first + static_cast<std::ptrdiff_t>(rollback.replay().size() + part.tokens.size());
         rollback.decoded({ first, last });
         first = last;
     }

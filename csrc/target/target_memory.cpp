@@ -89,10 +89,10 @@ int32_t target_memory::truncate(int32_t n_past, llama_seq_id seq_id) {
     if (n_past < 0) {
         throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
     }
-    token_positions & known  = positions_[seq_id];
-    seq_rollback & rollback  = rollbacks_[seq_id];
-    const llama_pos   end    = known.at(known.floor(n_past));
-    drafts_[seq_id].n_tokens = 0;
+    token_positions & known    = positions_[seq_id];
+    seq_rollback &    rollback = rollbacks_[seq_id];
+    const llama_pos   end      = known.at(known.floor(n_past));
+    drafts_[seq_id].n_tokens   = 0;
     // a saved state that comes back has cells of its own
     leaves_.release(seq_id, end >= rollback.n_past() || rollback.can_trim(end) ? end : 0);
     n_past = known.count(rollback.truncate(end));

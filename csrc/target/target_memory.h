@@ -44,7 +44,7 @@ class target_memory {
     int32_t n_leaves_free() const { return leaves_.n_free(); }
 
     // going back in one sequence, by positions
-    seq_rollback & rollback(llama_seq_id seq_id);
+    seq_rollback &       rollback(llama_seq_id seq_id);
     const seq_rollback & rollback(llama_seq_id seq_id) const;
 
     // tokens that a sequence holds, those of a replay included
@@ -136,7 +136,7 @@ class target_memory {
     leaf_pool       leaves_;
 
     // by sequence id
-    std::vector<seq_rollback> rollbacks_;
+    std::vector<seq_rollback>    rollbacks_;
     std::vector<token_positions> positions_;
     std::vector<open_draft>      drafts_;
 
