@@ -38,11 +38,6 @@ class Draft:
             return len(self.tokens) if source == BY_MODEL else 0
         return sum(1 for s in self.sources if s & source)
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether each token follows the one before; so does no token at all."""
-        return self.parents == list(range(-1, len(self.tokens) - 1))
-
     def __len__(self) -> int:
         return len(self.tokens)
 

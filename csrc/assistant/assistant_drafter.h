@@ -54,7 +54,7 @@ class assistant_drafter : public context_drafter {
     std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
-    // its own rows in this round, [n][n_embd_feat], for tests and tools
+    // its own rows in this draft, [n][n_embd_feat], for tests and tools
     const std::vector<float> & hidden_state() const { return rows_out_; }
 
   protected:

@@ -156,7 +156,7 @@ void mtp_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int3
     sequences_.check_add_image(first, seq_id);
 }
 
-// rounds
+// drafting
 
 void mtp_drafter::prepare(llama_seq_id seq_id) {
     draft_sequence & seq = sequences_[seq_id];
