@@ -13,6 +13,13 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "acceptance.prior_sequence": ("variance", "how far a text may differ from the others", "chosen"),
     "acceptance.step_common": ("variance / judgement", "how fast what all texts share is forgotten", "chosen"),
     "acceptance.step_sequence": ("variance / judgement", "how fast a text's own weight is", "chosen"),
+    "acceptance.change_score": (
+        "squared standard score",
+        "from which a text has changed",
+        "chosen: 1 of 2,000 by chance",
+    ),
+    "acceptance.change_keep": ("share / judgement", "of the score that is kept", "chosen: about ten judgements"),
+    "acceptance.change_variance": ("variance", "of a text's weight when it has changed", "chosen"),
     "acceptance.q_max": ("probability", "a child is always less likely than its parent", "derived"),
     "cost_curve.noise_timing": ("variance of a logarithm", "one timing is off by 10 %", "chosen"),
     "cost_curve.prior_drift": ("variance of a logarithm", "the machine is off by 10 % from the measuring", "chosen"),
@@ -58,7 +65,7 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "planner.n_look_ahead": ("levels", "that are predicted", "chosen: kernels are fast at 4 and 8 rows"),
     "planner.n_trial": ("tokens", "of a trial", "measured: kernels get fast at four rows"),
     "planner.n_waiting_max": ("rows", "that the first graph of a draft evaluates", "derived: what drafters take"),
-    "planner.n_ready_max": ("rows", "that wait: a sequence with more is not probed", "chosen"),
+    "planner.n_ready_max": ("rows", "that wait and that a probe evaluates at most", "chosen"),
     "planner.q_surprise": ("probability", "an accepted token that was believed less is news", "chosen"),
 }
 """Name -> unit, what it stands for, the reason of its value."""

@@ -79,8 +79,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "acceptance.draw",
         "acceptance.h",
-        "draws_[static_cast<size_t>(seq_id)] = draw; }",
-        "draws_[static_cast<size_t>(seq_id)] = on ? draw : draw_kind::greedy; }",
+        "sequences_[static_cast<size_t>(seq_id)].draw = draw; }",
+        "sequences_[static_cast<size_t>(seq_id)].draw = on ? draw : draw_kind::greedy; }",
     ),
 ]
 """(name, file, source, source with a condition `on`), for what no constant can switch off."""
@@ -95,6 +95,7 @@ for name in WEIGHTS:
 MECHANISMS["acceptance"] = {k: v for name in WEIGHTS for k, v in MECHANISMS[f"acceptance.{name}"].items()}
 MECHANISMS |= {
     "gate": {"gate.open": 0.0, "gate.ask": 0.0},
+    "acceptance.change": {"acceptance.change_score": 1e9},
     "acceptance.forgetting": {"acceptance.step_common": 0.0, "acceptance.step_sequence": 0.0},
     "cost_curve.refined": {"cost_curve.drift": 0.0, "cost_curve.per_n": 0.0},
     "cost_curve.refined at all": {

@@ -18,6 +18,11 @@ constexpr float prior_sequence = 0.1f; // texts differ less than heads
 constexpr float step_common   = 2e-5f;
 constexpr float step_sequence = 1e-4f;
 
+// A run of judgements that is this improbable says that the text has changed
+constexpr float change_score    = 12.0f; // squared standard score: 1 of 2,000 by chance
+constexpr float change_keep     = 0.9f;  // per judgement: about ten count
+constexpr float change_variance = 0.5f;  // of the sequence's weight then
+
 // logits of p where the curve has a weight; outside of them it is flat
 constexpr std::array<float, 8> knots = { -5.0f, -3.0f, -1.5f, 0.0f, 1.5f, 3.0f, 5.0f, 7.0f };
 
@@ -35,7 +40,7 @@ float bounded_logit(float p) {
 
 } // namespace
 
-acceptance::acceptance(int32_t n_seq_max) : draws_(static_cast<size_t>(n_seq_max), draw_kind::greedy) {
+acceptance::acceptance(int32_t n_seq_max) : sequences_(static_cast<size_t>(n_seq_max)) {
     for (int32_t kind = 0; kind < 3; ++kind) {
         for (const float knot : knots) {
             weights_.push_back({ knot, prior_curve, step_common });
@@ -44,11 +49,13 @@ acceptance::acceptance(int32_t n_seq_max) : draws_(static_cast<size_t>(n_seq_max
         weights_.push_back({ 0.0f, prior_other, step_common });
         weights_.insert(weights_.end(), n_depth, { 0.0f, prior_depth, step_common });
     }
-    weights_.insert(weights_.end(), draws_.size(), { 0.0f, prior_sequence, step_sequence });
+    weights_.insert(weights_.end(), sequences_.size(), { 0.0f, prior_sequence, step_sequence });
 }
 
 void acceptance::reset(int32_t seq_id) {
     weights_[3 * n_common + static_cast<size_t>(seq_id)] = { 0.0f, prior_sequence, step_sequence };
+    sequence & seq                                       = sequences_[static_cast<size_t>(seq_id)];
+    seq.error = seq.expected = 0.0f;
 }
 
 std::array<acceptance::term, 5> acceptance::terms(float p, int32_t depth, int32_t seq_id, rank r) const {
@@ -58,7 +65,8 @@ std::array<acceptance::term, 5> acceptance::terms(float p, int32_t depth, int32_
         ++i;
     }
     const float  share = (x - knots[i]) / (knots[i + 1] - knots[i]);
-    const size_t curve = n_common * static_cast<size_t>(draws_[static_cast<size_t>(seq_id)]), bias = curve + n_knots;
+    const size_t curve = n_common * static_cast<size_t>(sequences_[static_cast<size_t>(seq_id)].draw),
+                 bias  = curve + n_knots;
     return { { { curve + i, 1.0f - share },
                { curve + i + 1, share },
                { bias + static_cast<size_t>(r), 1.0f },
@@ -92,6 +100,14 @@ void acceptance::observe(float p, int32_t depth, int32_t seq_id, rank r, bool ac
         const float k = w.variance * t.x / (1.0f + info * variance);
         w.mean += k * error;
         w.variance -= k * w.variance * t.x * info;
+    }
+    sequence & seq = sequences_[static_cast<size_t>(seq_id)];
+    seq.error      = change_keep * seq.error + error;
+    seq.expected   = change_keep * change_keep * seq.expected + info;
+    if (seq.error * seq.error > change_score * seq.expected) {
+        weight & own = weights_[all.back().index];
+        own.variance = std::max(own.variance, change_variance);
+        seq.error    = 0.0f;
     }
 }
 

@@ -15,9 +15,9 @@ enum class draw_kind : uint8_t { greedy, known, unknown };
 //
 // logit(q) = curve(logit p) + bias[rank] + depth[d] + sequence[s], where the curve is piecewise linear. At first q is
 // p. Each weight has a mean and a variance, which judgements update as a Kalman filter does (diagonal, linearized): few
-// of them make no jumps. Variances grow a little with each judgement, so that old ones are forgotten. Weights are
-// shared by all sequences whose tokens are chosen alike: a token of p 0.5 is accepted four times of five in greedy
-// text, and half the time if it is drawn.
+// of them make no jumps. Variances grow a little with each judgement, so that old ones are forgotten, and a sequence's
+// at once when its text behaves as if it had changed. Weights are shared by all sequences whose tokens are chosen
+// alike: a token of p 0.5 is accepted four times of five in greedy text, and half the time if it is drawn.
 class acceptance {
   public:
     // of a node among its siblings: a drafter may give all the same p, and have their order right
@@ -37,7 +37,7 @@ class acceptance {
     void reset(int32_t seq_id);
 
     // the sequence's tokens are chosen so from now on; at first they are greedy
-    void set_draw(int32_t seq_id, draw_kind draw) { draws_[static_cast<size_t>(seq_id)] = draw; }
+    void set_draw(int32_t seq_id, draw_kind draw) { sequences_[static_cast<size_t>(seq_id)].draw = draw; }
 
   private:
     static constexpr size_t  n_knots  = 8;
@@ -56,10 +56,16 @@ class acceptance {
         float  x;
     };
 
+    struct sequence {
+        draw_kind draw     = draw_kind::greedy;
+        float     error    = 0.0f; // sum of the latest errors
+        float     expected = 0.0f; // its variance, if nothing has changed
+    };
+
     std::array<term, 5> terms(float p, int32_t depth, int32_t seq_id, rank r) const;
 
-    std::vector<weight>    weights_; // for each draw_kind curve, bias by rank and depth; then one per sequence
-    std::vector<draw_kind> draws_;   // by sequence
+    std::vector<weight>   weights_; // for each draw_kind curve, bias by rank and depth; then one per sequence
+    std::vector<sequence> sequences_;
 };
 
 } // namespace eagle3

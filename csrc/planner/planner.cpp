@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 
 namespace eagle3 {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int32_t n_look_ahead  = 8;
 constexpr int32_t n_waiting_max = 16;   // more rows than this are not left to the first graph of a draft
-constexpr int32_t n_ready_max   = 128;  // a sequence with more rows that wait is not probed
+constexpr int32_t n_ready_max   = 128;  // rows that wait and that a probe evaluates at most
 constexpr int32_t n_trial       = 3;    // tokens of a trial: four rows are where kernels get fast
 constexpr float   q_surprise    = 0.5f; // an accepted token that was believed less than this is news
 
@@ -140,9 +141,13 @@ bool planner::ask(int32_t n_rows_extra) {
         n_max = std::max(n_max, r.n_max);
     }
     if (payoff_.can_pay(n_seqs, n_rows_extra, n_max)) {
-        if (!g.open()) { // a probe would have to evaluate the prompts that wait
-            const auto waits = [this](const draft_request & r) {
-                return source_->n_waiting(r.seq_id) > n_ready_max;
+        if (!g.open()) { // a probe evaluates few rows that wait, until one has found that all are worth it
+            int32_t    n_left = asks_all_ ? std::numeric_limits<int32_t>::max() : n_ready_max;
+            const auto waits  = [&](const draft_request & r) {
+                const int32_t n    = source_->n_waiting(r.seq_id);
+                const bool    fits = n <= n_left;
+                n_left -= fits ? n : 0;
+                return !fits;
             };
             asked.erase(std::remove_if(asked.begin(), asked.end(), waits), asked.end());
         }
@@ -375,6 +380,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         gates_[static_cast<size_t>(payoff_.n_seqs())].update(
             payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected), step_.value - step_.value_ngram,
             step_.n_drafted > 0, step_.is_surprise);
+        asks_all_ = step_.value > step_.value_ngram || step_.is_surprise;
     }
     step_.is_drafted = false;
     step_.n_emitted  = 0;

@@ -147,8 +147,9 @@ class planner {
     std::vector<gate>              gates_; // [number of sequences]
     trials                         trials_;
     std::vector<sequence>          sequences_;
-    std::vector<candidates::node>  judged_;      // what the texts are compared with
-    uint32_t                       n_texts_ = 0; // that have begun
+    std::vector<candidates::node>  judged_;           // what the texts are compared with
+    uint32_t                       n_texts_  = 0;     // that have begun
+    bool                           asks_all_ = false; // the last draft found that rows that wait are worth evaluating
     step                           step_;
     std::vector<ngram_node>        suggested_;
     std::vector<draft_tree>        drafts_;
