@@ -152,4 +152,4 @@ def test_the_command_goes_on_from_it(
     assert main([*run[:-1], other.path, "-o", str(tmp_path / "other-out.gguf")]) == 2
     assert "other boundaries than [1, 2, 3]" in capsys.readouterr().err
     assert main([*run, "-o", str(tmp_path / "no.gguf"), "--layers", "1,2,3"]) == 2
-    assert "--init: the head says itself" in capsys.readouterr().err
+    assert "--init: the head's file has" in capsys.readouterr().err
