@@ -76,7 +76,7 @@ class Loss:
 
 def inputs(head: Head, sample: Sample) -> tuple[Tensor, Tensor]:
     """Tokens and rows as a batch of one."""
-    device = head.fc.weight.device
+    device = head.device
     tokens = torch.from_numpy(sample.tokens.astype(np.int64)).to(device)[None]
     return tokens, torch.from_numpy(sample.rows).to(device).float()[None]
 

@@ -25,7 +25,7 @@ from ..errors import Eagle3Error
 from ..pair import fingerprint
 from ..whole_file import output_path, whole_file
 from .build import boundaries_of, fresh_head, head_from_gguf, target_config
-from .checkpoint import draft_vocabulary, export
+from .checkpoint import check_form, draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .eagle import Head
 from .measure import measure
@@ -34,6 +34,8 @@ from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
 from .trainer import STATE, Settings, Trainer, split
 
 _SETTINGS = "settings.json"
+_VERSION = 2
+"""Of what the work folder holds; 1 had other names of the head's weights."""
 _N_ANSWER_MIN = 8
 _N_SELF = 128
 """Prompts that the model makes up at once."""
@@ -117,6 +119,8 @@ def _begin(job: Job) -> tuple[Head, list[Text]]:
     _check_folder(job)
     torch.manual_seed(job.training.seed)
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
+    if head is not None:
+        check_form(head.cfg, job.export_form)
     boundaries = boundaries_of(job.target, job.layers if head is None else head.cfg.boundaries)
     store = Store(job.folder)
     if job.cache is not None:
@@ -162,7 +166,7 @@ def write_head(job: Job, head: Head) -> None:
         job.target,
         job.output,
         outtype=job.outtype,
-        boundaries=head.cfg.boundaries,
+        boundaries=head.cfg.boundaries if head.cfg.has_fc else None,
         norm_output=head.cfg.norm_output,
         norm_before_residual=head.cfg.norm_before_residual,
         name=job.output.stem,
@@ -303,6 +307,7 @@ def _check_folder(job: Job) -> None:
     path = job.folder / _SETTINGS
     job.folder.mkdir(parents=True, exist_ok=True)
     ours = {
+        "version": _VERSION,
         "target": fingerprint(str(job.target)),
         "files": [str(f) for f in job.files],
         "init": None if job.init is None else str(job.init),

@@ -155,9 +155,9 @@ class Trainer:
         def scaled() -> dict[str, Any]:
             texts = split(self.texts)[0][:_N_MEASURED]
             rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
-            self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.fc.weight.device))
+            self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.device))
             state = self.head.state_dict()
-            return {name: state[name].cpu() for name in ("row_scale", "fc.weight")}
+            return {name: state[name].cpu() for name in ("row_scale", "fc.weight", "mask_hidden") if name in state}
 
         self.head.load_state_dict(self.ranks.from_first(scaled), strict=False)
 
