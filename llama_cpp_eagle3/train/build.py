@@ -97,12 +97,12 @@ def fresh_head(path: Path, cfg: HeadConfig, d2t: Tensor, n_steps: int) -> Head:
     Raises:
         ModelFileError: the target's file has no embedding.
     """
-    head = Head(cfg, _needed(path, "token_embd.weight"), d2t, n_steps)
+    head = Head(cfg, _require_tensor(path, "token_embd.weight"), d2t, n_steps)
     head.start_as_target(target_tensor(path, "output_norm.weight"))
     return head
 
 
-def _needed(path: Path, name: str) -> Tensor:
+def _require_tensor(path: Path, name: str) -> Tensor:
     tensor = target_tensor(path, name)
     if tensor is None:
         raise ModelFileError(f"'{path}': expected a tensor {name}, found none: heads for it are not trained")
@@ -134,7 +134,7 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
         )
     d2t = torch.from_numpy(np.array(draft_ids(path, reader))) if cfg.own_output else torch.arange(tgt.n_vocab)
     n_draft = int(d2t.max()) + 1
-    embd = read("token_embd.weight") if cfg.own_embd else _needed(target, "token_embd.weight")
+    embd = read("token_embd.weight") if cfg.own_embd else _require_tensor(target, "token_embd.weight")
     if n_draft > tgt.n_vocab or len(embd) != tgt.n_vocab:
         raise IncompatibleDraftError(
             f"the head '{path}' is for a vocabulary of {max(n_draft, len(embd))} tokens, '{target}' has "
@@ -147,7 +147,7 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
             continue
         if name == "lm_head.weight" and not cfg.own_output:
             output = target_tensor(target, "output.weight")
-            state[name] = _needed(target, "token_embd.weight") if output is None else output
+            state[name] = _require_tensor(target, "token_embd.weight") if output is None else output
             continue
         state[name] = _checkpoint_rows(cfg, name, read).reshape(values.shape)
     head.load_state_dict(state)

@@ -172,7 +172,8 @@ class Head(nn.Module):
             for layer, past in zip(self.layers, pasts, strict=True):
                 if past is not pasts[0]:
                     x = layer.attn_norm(residual)
-                y = past.attend(layer.attn.queries(x, cos, sin), *layer.attn.keys_and_values(x, cos, sin), anchors)
+                keys, values = layer.attn.keys_and_values(x, cos, sin)
+                y = past.attend(layer.attn.queries(x, cos, sin), keys, values, anchors)
                 residual = layer.add(residual, y)
             state, logits = self.outputs(residual)
             yield at + 1, logits

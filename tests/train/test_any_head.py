@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
-from llama_cpp_eagle3.train.learning import Teacher, ttt_loss  # noqa: E402
+from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
 from llama_cpp_eagle3.train.rows import Sample, half, top_probabilities  # noqa: E402
 from llama_cpp_eagle3.train.trainer import STATE  # noqa: E402
 
@@ -122,7 +122,9 @@ def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None
         assert torch.equal(values, after.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("name", ["layers_3", "mla_q_lora", "kimi", "no_fc", "p_eagle", "p_eagle_layers_4", "p_eagle_mla"])
+@pytest.mark.parametrize(
+    "name", ["layers_3", "mla_q_lora", "kimi", "no_fc", "p_eagle", "p_eagle_layers_4", "p_eagle_mla"]
+)
 def test_it_learns(target: Target, tmp_path: Path, name: str) -> None:
     """A text that it is shown again and again; all of its parts but the embedding change."""
     tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
