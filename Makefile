@@ -29,7 +29,7 @@ export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 .PHONY: demo test parity sanitize lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
-	printf "%s\n" "Write a Python function that counts the words of a text, and explain it." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 256
+	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
 
 # a test that hangs fails by name, with the stack of every thread, instead of holding the run for ever
 HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 0

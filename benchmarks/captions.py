@@ -129,7 +129,7 @@ def train(work: Path, minutes: float) -> None:
     rng = np.random.default_rng(1)
     begin = [VOCAB.index("<s>"), VOCAB.index("[IMG_END]"), *ids_of(QUESTION)]
     start, step, n_batch = time.monotonic(), 0, 32
-    first = len(begin) - 1 + N_ROWS  # whose logits say the caption's first token
+    first = len(begin) - 1 + N_ROWS  # whose logits predict the caption's first token
     while (share := (time.monotonic() - start) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1, step / 50) * max(0.02, 1 - share)
@@ -183,7 +183,7 @@ def convert(work: Path) -> None:
 
 
 def about() -> Any:
-    """What the files say of themselves."""
+    """The facts of the files."""
     from llama_cpp_eagle3.train.export import About
 
     target = "tiny model that reads grids of digits, with a Pixtral encoder"

@@ -86,7 +86,7 @@ def prompts(args: argparse.Namespace) -> list[str]:
 
 
 def progress(text: str) -> None:
-    """Say how far it is, on a terminal only."""
+    """Show the progress, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

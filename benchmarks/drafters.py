@@ -104,7 +104,7 @@ def drafting(llm: Eagle3Llama, prompts: list[list[int]], n: int, draft: str, n_m
 
 
 def take_turns(sides: dict[str, Side], n_runs: int, title: str) -> dict[str, list[Load]]:
-    """Run all in turn; a first round warms up and does not count."""
+    """Run all in turn; a first run warms up and does not count."""
     found: dict[str, list[Load]] = {name: [] for name in sides}
     for i in range(n_runs + 1):
         for name, side in sides.items():
@@ -116,7 +116,7 @@ def take_turns(sides: dict[str, Side], n_runs: int, title: str) -> dict[str, lis
 
 
 def rows_of(found: dict[str, list[Load]], plain: str = "plain") -> list[list[str]]:
-    """Medians, and the median ratio to plain of the same round."""
+    """Medians, and the median ratio to plain of the same run."""
     rows = []
     for name, loads in found.items():
         ratio = median(
@@ -169,8 +169,8 @@ def main() -> None:
         found = take_turns(sides, args.runs, f"{args.kind}, {n_seq} sequences")
     text = (
         f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted'], rows_of(found))}\n\n"
-        f"Tokens per second of processor time while all of {n_seq} sequences generate; medians of {args.runs} rounds "
-        f"in which the sides took turns, ratios within a round. {len(prompts)} prompts of up to {N_PROMPT} tokens, "
+        f"Tokens per second of processor time while all of {n_seq} sequences generate; medians of {args.runs} runs "
+        f"in which the sides took turns, ratios within a run. {len(prompts)} prompts of up to {N_PROMPT} tokens, "
         f"{n} tokens each; n-grams do not draft."
     )
     data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}}

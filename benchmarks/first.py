@@ -26,7 +26,7 @@ FLAT = 0.05
 
 
 def unsure(draft: str, folder: str) -> str:
-    """A copy of the head whose probabilities say nothing."""
+    """A copy of the head whose probabilities carry no information."""
     copy = Path(folder) / f"unsure-{Path(draft).name}"
     shutil.copy(draft, copy)
     reader = GGUFReader(copy, "r+")
@@ -72,7 +72,7 @@ def section(args: argparse.Namespace, runs: dict[str, list[Run]]) -> common.Sect
 def main() -> None:
     p = common.parser(__doc__, runs=1)
     p.add_argument("--n-max", type=int, nargs="*", default=[], help="also fixed chains of these lengths")
-    p.add_argument("--unsure", action="store_true", help="a copy of the head whose probabilities say nothing")
+    p.add_argument("--unsure", action="store_true", help="a copy of the head whose probabilities carry no information")
     p.set_defaults(threads=1, n_predict=48)
     args = p.parse_args()
     args.model, args.model_draft = common.pair(args)

@@ -13,7 +13,7 @@
 #   tests     taps, drafting, rollback, lossless, batches and every kind of head with target and draft on the GPU
 #   one       one sequence: plain, chains of 1 3 5 7, trees, auto, llama-server with draft-eagle3 at the same lengths;
 #             acceptance is drawn by fixed odds on both sides (SpecForge's 2.90 tokens at 3 and 3.86 at 7 steps)
-#   profile   where a round goes: our own clocks, and nsys's launches and copies where nsys is there
+#   profile   where the time of a step goes: our own clocks, and nsys's launches and copies where nsys is there
 #   heads     drafting step by step, in one pass (P-EAGLE) and with latent attention, at the first shape of PAIRS
 #   many      1 to 32 sequences: auto and plain against llama-server plain and with draft-eagle3
 #
@@ -135,16 +135,16 @@ one() {
 
 profile() {
     for pair in $PAIRS; do
-        has_time 20 "a round, $pair" || continue
+        has_time 20 "a step, $pair" || continue
         within 60 python benchmarks/overhead.py -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -c 1024 \
-            -n "$N_PREDICT" --n-prompts 8 --runs "$RUNS" > "$out/round-$pair.md"
-        sed -n '3,11p' "$out/round-$pair.md"
+            -n "$N_PREDICT" --n-prompts 8 --runs "$RUNS" > "$out/step-$pair.md"
+        sed -n '3,11p' "$out/step-$pair.md"
         command -v nsys > /dev/null || { echo "no nsys: no launches and copies"; continue; }
-        within 90 nsys profile --force-overwrite true --trace cuda --output "$work/round" \
+        within 90 nsys profile --force-overwrite true --trace cuda --output "$work/step" \
             python -m llama_cpp_eagle3 speculative-simple -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -n 48 \
             --draft chain --spec-draft-n-max 3 -p "int main" > /dev/null 2>&1
         within 60 nsys stats --force-export true --format table --report cuda_api_sum,cuda_gpu_kern_sum,cuda_gpu_mem_size_sum \
-            "$work/round.nsys-rep" > "$out/nsys-$pair.txt" 2> /dev/null
+            "$work/step.nsys-rep" > "$out/nsys-$pair.txt" 2> /dev/null
         head -n 40 "$out/nsys-$pair.txt"
     done
 }

@@ -1,7 +1,7 @@
-"""What a round costs on a target with a recurrent state, by the two ways of taking rejected tokens back.
+"""What a step costs on a target with a recurrent state, by the two ways of taking rejected tokens back.
 
 The target has the shape of Qwen3.5-4B (three layers of gated delta net, then one of attention) cut to 8 layers, with
-random weights. Rounds verify the last token and `--draft-n-max` drafted ones; full, half or no acceptance is a matter
+random weights. Steps verify the last token and `--draft-n-max` drafted ones; full, half or no acceptance is a matter
 of how many of them are kept. Nothing is drafted: these are the target's own costs.
 """
 
@@ -84,17 +84,17 @@ class PassCounter:
         self.cb_eval = watch
 
 
-def count_passes(model: Any, n_rs_seq: int, n_threads: int, n: int, kept: dict[str, int], n_rounds: int = 8) -> Any:
-    """Passes of the target per round, by acceptance."""
+def count_passes(model: Any, n_rs_seq: int, n_threads: int, n: int, kept: dict[str, int], n_steps: int = 8) -> Any:
+    """Passes of the target per step, by acceptance."""
     counter = PassCounter()
     context = Context(model, n_rs_seq, n_threads, counter.cb_eval)
     found = {}
     for name, n_accepted in kept.items():
         context.start()
         counter.n = 0
-        for _ in range(n_rounds):
+        for _ in range(n_steps):
             context.round(n, n_accepted)
-        found[name] = counter.n / n_rounds
+        found[name] = counter.n / n_steps
     context.close()
     return found
 
@@ -114,11 +114,11 @@ def main() -> None:
     p = common.parser(__doc__)
     p.add_argument("--type", choices=random_model.TYPES, default="Q4_0", help="of the target")
     p.add_argument("--draft-n-max", type=int, default=4)
-    p.add_argument("--rounds", type=int, default=20, help="per run and setting")
+    p.add_argument("--steps", type=int, default=20, help="per run and setting")
     args = p.parse_args()
     set_verbose(False)
     text, data, path = measure(args)
-    title = "Rounds on a hybrid target: Qwen3.5-4B cut to 8 layers"
+    title = "Steps on a hybrid target: Qwen3.5-4B cut to 8 layers"
     common.finish(args, common.Section("hybrid", title, text, data), [str(path)])
 
 
@@ -160,7 +160,7 @@ def measure(args: argparse.Namespace) -> tuple[str, dict[str, object], Path]:
     for i in range(args.runs):
         for name, (context, step) in settings.items():
             common.progress(f"run {i + 1} of {args.runs}: {name}")
-            times[name].append(milliseconds(context, step, args.rounds))
+            times[name].append(milliseconds(context, step, args.steps))
     n_state_bytes = without.target.n_state_bytes()
     for context in contexts.values():
         context.close()
@@ -191,13 +191,13 @@ def describe(
     ratio = Spread.of(b / a for a, b in zip(without, with_them, strict=True))  # of neighbours in time
     return "\n".join(
         [
-            table(["", "tokens kept", "ms per round", "passes per round", "ms per token", "against plain"], rows),
+            table(["", "tokens kept", "ms per step", "passes per step", "ms per token", "against plain"], rows),
             "",
             f"A pass over {n} rows takes {spread['pass without snapshots'].median:.1f} ms without snapshots and "
             f"{spread['pass with snapshots'].median:.1f} ms with them: {ratio.text(2)} times as long. "
             f"A saved state is {n_state_bytes / 2**20:.1f} MiB. "
-            f"{args.type} target, {n} rows per round behind {N_PROMPT} tokens of prompt, medians of {args.runs} "
-            f"interleaved runs (lowest - highest) of {args.rounds} rounds. Drafting is not in these figures.",
+            f"{args.type} target, {n} rows per step behind {N_PROMPT} tokens of prompt, medians of {args.runs} "
+            f"interleaved runs (lowest - highest) of {args.steps} steps. Drafting is not in these figures.",
         ]
     )
 

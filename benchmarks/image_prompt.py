@@ -2,7 +2,7 @@
 
     python benchmarks/image_prompt.py TARGET HEAD [--rows 1024] [-t 1]
 
-The rows are random: what they say does not matter to the time.
+The rows are random: their values do not matter to the time.
 """
 
 from __future__ import annotations

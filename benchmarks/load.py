@@ -126,7 +126,7 @@ def own(args: argparse.Namespace, files: tuple[str, str], n_parallel: int, stack
         found[name] = stack.enter_context(closing(llm))
         llm.calibrate(seconds=10.0)
         if args.synthetic_acceptance:
-            llm.engine.on_sample = SyntheticAcceptance(args.synthetic_acceptance, llm.n_vocab())
+            llm.engine.stepper.on_sample = SyntheticAcceptance(args.synthetic_acceptance, llm.n_vocab())
     return found
 
 

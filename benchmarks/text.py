@@ -1,9 +1,10 @@
 """Drafts from text: what the index costs per token, and what they bring, against llama-server with ngram-mod.
 
-Without arguments the index is measured. `--replay` has the target say recorded texts: everything is computed, only what
-is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts behind the prompts.
-Speeds are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count. Each run
-of a text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand alone.
+Without arguments the index is measured. `--replay` makes the target generate recorded texts: everything is computed,
+only what is drawn from the target is replaced, on both sides. `--own` takes the target's own greedy texts behind the
+prompts. Speeds are without the prompt, and, with `--cpu-time`, of processor time, so that other programs do not count.
+Each run of a text is in a fresh llama-server, since its ngram-mod remembers what it wrote; ours knows the text at hand
+alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Measured:
 
 
 Side = Callable[[Recorded], Measured]
-_N_WARM = 2  # tokens that are said before, so that the prompt is in the cache
+_N_WARM = 2  # tokens that are generated before, so that the prompt is in the cache
 
 
 def index_cost(n_max: int = 1_000_000) -> None:
@@ -79,7 +80,7 @@ def own_side(args: argparse.Namespace, name: str, stack: ExitStack) -> Side:
     def run(text: Recorded) -> Measured:
         if args.replay:
             replay.answer = text.answer
-            llm.engine.on_sample = replay
+            llm.engine.stepper.on_sample = replay
         clock = time.process_time if args.cpu_time else time.perf_counter
         found, _ = run_own(llm, text.prompt, len(text.answer), stop=False, clock=clock)
         stats = llm.last_stats
@@ -96,7 +97,7 @@ def server_side(args: argparse.Namespace, name: str, text: Recorded) -> Measured
     replay = peer.get_replay() if args.replay else None
     with Server(other, int(n_max), ngram=kind == "ngram", replay=replay) as server:
         if args.replay:
-            server.say([*text.prompt, *text.answer])
+            server.replay([*text.prompt, *text.answer])
         server.run(text.prompt, _N_WARM, fresh=False, stop=False)
         start = server.process_time()
         found = server.run(text.prompt, len(text.answer), fresh=False, stop=False)
@@ -157,11 +158,11 @@ def section(args: argparse.Namespace, names: list[str], found: list[dict[str, li
         for name in others
     }
     rows.append([f"{first} / it, all", "", *(ratios[name].text(2) for name in others)])
-    said = "The target's own greedy texts"
+    note = "The target's own greedy texts"
     if args.replay:
-        said = f"**REPLAY**: the target was made to say the recorded texts of `{args.replay.name}`"
+        note = f"**REPLAY**: the target generated the recorded texts of `{args.replay.name}`"
     text = (
-        f"{said}, {args.n_predict} tokens each at most, and as the target's context holds. "
+        f"{note}, {args.n_predict} tokens each at most, and as the target's context holds. "
         f"Tokens per second{' of processor time' if args.cpu_time else ''} without the prompt; "
         f"medians of {args.runs} runs (lowest - highest), ratios text by text and run by run. 'ngram N': llama-server "
         f"with ngram-mod and, if N, draft-eagle3 with n_max N; 'server N': without ngram-mod.\n\n"

@@ -83,7 +83,7 @@ std::vector<ggml_backend_dev_t> rpc_devices(const std::string & endpoint) {
     return devs;
 }
 
-void rpc_forget_graphs(const std::string & endpoint) {
+void rpc_drop_graphs(const std::string & endpoint) {
     for (ggml_backend_dev_t dev : rpc_devices(endpoint)) {
         const ggml_init_params params = { /*.mem_size =*/2 * ggml_tensor_overhead() +
                                               ggml_graph_overhead_custom(1, false),

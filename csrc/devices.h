@@ -43,9 +43,9 @@ bool rpc_supported();
 // that are given them use them. Aborts if the server cannot be reached: ask it before (llama_cpp_eagle3/rpc.py).
 std::vector<ggml_backend_dev_t> rpc_devices(const std::string & endpoint);
 
-// To be called after something was freed on a ggml-rpc server that is still in use. The server then forgets the graphs
+// To be called after something was freed on a ggml-rpc server that is still in use. The server then drops the graphs
 // that it computed last, while the client side still thinks that it could ask for them again; a server ends the
 // connection over that, and llama.cpp the process. Computes a graph of one node on each of its devices instead.
-void rpc_forget_graphs(const std::string & endpoint);
+void rpc_drop_graphs(const std::string & endpoint);
 
 } // namespace eagle3

@@ -9,7 +9,7 @@ class Templates:
     def __init__(self, model: int, source: str, bos_token: str, eos_token: str) -> None:
         """model: address of a llama_model, or 0; source: a template instead of the model's own, or "" """
     def apply(self, request: str) -> dict[str, Any]:
-        """Render a request, which is JSON, and say how its answer is to be sampled and parsed."""
+        """Render a request, which is JSON; the result has how its answer is sampled and parsed."""
     def source(self, variant: str = "") -> str:
         """Jinja source of the default template, or of the variant "tool_use"; empty if there is no such variant."""
     @property

@@ -52,7 +52,7 @@ class RpcConnection:
     @property
     def devices(self) -> list[Device]:
         """The devices of the server, the same ones each time."""
-    def forget_graphs(self) -> None:
+    def drop_graphs(self) -> None:
         """To be called after something was freed on the server while it is still in use (csrc/devices.h)."""
 
 class CpuKernels:
@@ -94,7 +94,7 @@ def local_accelerators() -> list[Device]:
     """GPUs of this machine, or its integrated ones if it has no other."""
 
 def local_devices() -> list[Device]:
-    """All devices that ggml knows on this machine."""
+    """All devices of ggml on this machine."""
 
 def local_device(name: str) -> Device | None:
     """Return the registered ggml device of that name, such as CPU or CUDA0."""
@@ -106,7 +106,7 @@ class GuardTurn:
     def __exit__(self, *args: object) -> None: ...
 
 class Guard:
-    """A lock that nobody waits for: whoever comes second gets a `BusyError`, the same thread included.
+    """A lock without waiting: a second caller gets a `BusyError`, the same thread included.
 
     After `closed` it is an `Eagle3Error`. It is not left taken by an interrupt, wherever that comes.
     """
@@ -155,7 +155,7 @@ def read_projector(path: str) -> tuple[str, str]:
     """
 
 BLANK_LEAVES: int
-"""Address of an eval callback for libmtmd: memory that an encoder's graph reads and nobody writes is zeros."""
+"""Address of an eval callback for libmtmd: memory that an encoder's graph reads and nothing writes is zeros."""
 
 def decode_sound(data: bytes, sample_rate: int, n_max: int) -> npt.NDArray[np.single]:
     """A WAV, MP3 or FLAC file as samples of one channel, float32 (n,).
@@ -216,7 +216,7 @@ class FeatureTap:
         """Number of the last decode, counted from 1."""
 
 class BatchPart:
-    """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
+    """Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is removed.
 
     draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted token,
     the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only. Empty: each
@@ -275,7 +275,7 @@ class Target:
         n_seq, if as many of the other ids shall hold on to what has left the windows of a pool; 0 = they are lost.
         """
     def decode(self, tokens: Sequence[int], n_past: int, logits_all: bool = True, seq_id: int = 0) -> None:
-        """Forget positions from `n_past` on and evaluate `tokens` there as one batch.
+        """Remove positions from `n_past` on and evaluate `tokens` there as one batch.
 
         Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where it
         can go back to before that (see `n_past`).
@@ -294,7 +294,7 @@ class Target:
         """After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
-        back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
+        back to before the part; snapshots do not reach that far, the sequence is then removed altogether.
         """
     def accept_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Do the same for several sequences; one that holds no draft stays as it is."""
@@ -307,7 +307,7 @@ class Target:
         seq_ids: Sequence[Sequence[int]],
         logits: Sequence[bool],
     ) -> None:
-        """Evaluate one batch of any sequences, the general form. Nothing is forgotten before."""
+        """Evaluate one batch of any sequences, the general form. Nothing is removed before."""
     def sample(self, sampler: int, row: int, n_best: int = 0, grammar: int = 0) -> int:
         """Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
 
@@ -338,14 +338,14 @@ class Target:
     def logits_all(self, n: int) -> npt.NDArray[np.float32]:
         """Copy the logits of the first n rows: float32, (n, n_vocab)."""
     def truncate(self, n_past: int, seq_id: int = 0) -> int:
-        """Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
+        """Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
         That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
         """
     def save(self, seq_id: int = 0) -> None:
         """Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept."""
     def clear(self) -> None:
-        """Forget all sequences, and clear the cells too: what is left in them may be NaN."""
+        """Remove all sequences, and clear the cells too: what is left in them may be NaN."""
     def settle(self) -> None:
         """Make the memory hold exactly the accepted tokens, before the context is used by other means."""
     def n_past(self, seq_id: int = 0) -> int:
@@ -377,7 +377,7 @@ class Target:
     def rollback_kind(self) -> str:
         """How rejected tokens go.
 
-        "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp kept (recurrent,
+        "trim" removes positions (attention), "snapshots" goes back to a state that llama.cpp kept (recurrent,
         n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of the
         next one, so that there is never a pass for them alone.
         """
@@ -420,7 +420,7 @@ class Target:
         """Microseconds in llama_decode and synchronize."""
 
 class TargetInfo:
-    """What the header of a target's GGUF file says. Made by read_target()."""
+    """The facts of a target's GGUF header. Made by read_target()."""
 
     @property
     def path(self) -> str: ...
@@ -492,7 +492,7 @@ class Head:
         """Target boundaries that a row is made of, empty without fc."""
     @property
     def boundaries_why(self) -> str:
-        """How the converter came to the boundaries, empty if the file does not say."""
+        """How the converter found the boundaries, empty if the file does not have it."""
     @property
     def n_embd(self) -> int: ...
     @property
@@ -523,7 +523,7 @@ class Head:
         """Draft vocabulary, 0 = the target's."""
     @property
     def n_vocab(self) -> int:
-        """Target vocabulary as the head knows it, 0 = unknown."""
+        """Size of the target's vocabulary by the head's file, 0 = unknown."""
     @property
     def norm_before_residual(self) -> bool: ...
     @property
@@ -588,7 +588,7 @@ class Drafter:
     ) -> None:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
-        `rows` says where they stand in the batch, one per token; by default they are the first ones. can_defer:
+        `rows` are their indices in the batch, one per token; by default they are the first ones. can_defer:
         `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
         no rows.
         """
@@ -650,15 +650,15 @@ class Drafter:
         """
     @property
     def nodes(self) -> list[tuple[int, int, float, int, int]]:
-        """Of the round that begin() started: (parent, token, p, depth, seq_id), parents before their children.
+        """Of the draft that begin() started: (parent, token, p, depth, seq_id), parents before their children.
 
         `parent` is an index, -1 = it follows id_last; `p` is the probability behind the parent. Any call but `expand`
-        ends the round.
+        ends the draft.
         """
     def truncate(self, n_past: int, seq_id: int = 0, same_next: bool = False) -> int:
-        """Forget positions from n_past on. Returns the position from which rows must be processed again."""
+        """Remove positions from n_past on. Returns the position from which rows must be processed again."""
     def copy(self, src: int, dst: int, n_past: int, same_next: bool = False) -> int:
-        """Make positions before n_past of one sequence those of another one too, which forgets its own.
+        """Make positions before n_past of one sequence those of another one too, which loses its own.
 
         Returns the position from which rows of `dst` must be processed: what truncate(n_past, same_next) would return
         for `src`, which stays as it is. Raises ValueError if `src` has not come to n_past.
@@ -676,9 +676,9 @@ class Drafter:
     def n_embd_feat(self) -> int:
         """Values of a row that it reads; 0: it reads none."""
     def restart(self, n_past: int, seq_id: int = 0) -> None:
-        """Forget everything. The next rows come from n_past on; what lies before is never attended to."""
+        """Clear the sequence. The next rows come from n_past on; what lies before is never attended to."""
     def reset(self, seq_id: int | None = None) -> None:
-        """Forget a sequence, or all."""
+        """Clear a sequence, or all."""
     def close(self) -> None:
         """Free the drafter: every later call raises."""
     def state_get(self, seq_id: int = 0) -> bytes:
@@ -703,7 +703,7 @@ class Drafter:
         """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""
     @property
     def n_bytes_read(self) -> int:
-        """Of the matrices that the first graph of a round reads, lm_head included."""
+        """Of the matrices that the first graph of a draft reads, lm_head included."""
     @property
     def t_process_us(self) -> int: ...
     @property
@@ -962,7 +962,7 @@ class NgramStore:
     def add(self, tokens: Sequence[int]) -> None:
         """Add a piece of a text."""
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
     def __len__(self) -> int:
         """Tokens that it holds."""
     @property
@@ -994,12 +994,12 @@ class NgramDrafter:
         """Memory of a sequence's text."""
 
 class DrawKind:
-    """How a text's tokens are chosen, as far as a draft knows it."""
+    """How a text's tokens are sampled, as far as the drafter can compute it."""
 
     GREEDY: ClassVar[DrawKind]
     """The most probable one."""
     KNOWN: ClassVar[DrawKind]
-    """Drawn with noise that the draft knows."""
+    """Sampled with noise that the drafter computes too."""
     UNKNOWN: ClassVar[DrawKind]
     """Drawn with noise that it does not know."""
 
@@ -1011,7 +1011,7 @@ class DrawKind:
 class Planner:
     """Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
-    Each step `propose` drafts, and `observe` tells what came of it. One thread at a time: a second one gets BusyError.
+    Each step `propose` drafts, and `observe` gets its result. One thread at a time: a second one gets BusyError.
     """
 
     def __init__(

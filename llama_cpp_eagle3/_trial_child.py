@@ -18,7 +18,7 @@ def main() -> None:
     """Load what the request on stdin names. An error of llama.cpp is as good an end as success: it is no crash."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
-    # accelerators need not wake up for this, and how it ends says enough
+    # accelerators need not wake up for this, and its exit status is all that is needed
     os.environ.update({"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1"})
     _forbid_core_files()
     package = types.ModuleType("llama_cpp")  # without what its __init__ imports

@@ -102,7 +102,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         draft_type_k: ggml type of the head's K cache (default "f16").
         draft_type_v: ggml type of the head's V cache (default "f16").
         draft_target_layers: the hidden states that the head reads, as numbers of layers before them, instead of
-            what its file says. Without a head: those that `features` gives.
+            those in its file. Without a head: those that `features` gives.
         draft_n_threads: CPU threads of the head (default: n_threads).
         n_parallel: number of slots: sequences that run at the same time.
         kv_unified: True: the slots share n_ctx positions. Then they can draft trees, share prefixes without a copy,
@@ -231,7 +231,7 @@ def show_arguments(function: F) -> F:
 
 
 def check_names(function: str, given: Iterable[str], *more: str) -> None:
-    """Raise TypeError for a keyword that nobody knows, and name the nearest one; Llama itself would swallow it.
+    """Raise TypeError for an unknown keyword, and name the nearest one; Llama itself would swallow it.
 
     Args:
         function: who was called.

@@ -119,7 +119,7 @@ def check_options(prompts: Any, options: SequenceOf[PromptOptions] | None, commo
         ValueError: there are not as many options as prompts.
     """
     if isinstance(prompts, (str, bytes)):
-        raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: say [text]")
+        raise TypeError(f"generate_batch() takes a list of prompts, found one {type(prompts).__name__}: pass [text]")
     for given in (common, *(options or ())):
         unknown = set(given) - set(PromptOptions.__annotations__)
         if unknown:

@@ -1,7 +1,7 @@
 """Llama's own context: the sequence behind `eval`, `generate`, `n_tokens`, `input_ids` and `scores`.
 
 It is a sequence like any other, in slot 0 between calls. A call between two tokens of a generator may change it; the
-generator then continues only if its own tokens are still there. Whoever calls holds the model's guard.
+generator then continues only if its own tokens are still there. The caller holds the model's guard.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class Context:
         return self._stats_before + self.stats
 
     def begin_stats(self) -> None:
-        """Count anew, if something was generated since the last call."""
+        """Start new figures, if something was generated since the last call."""
         if self.stats.tokens > 0:
             self._stats_before += self.stats
             self.stats = Stats()
 
     def begin_run(self, settings: DraftSettings) -> Engine:
-        """Begin new figures of what will be drafted with these settings; measures what passes cost if they need it.
+        """Start the figures of a generation with these settings; measures what passes cost if they need it.
 
         Raises:
             ValueError: the settings cannot work.
@@ -122,13 +122,13 @@ class Context:
         return self._loaded.engine
 
     def end_run(self, settings: DraftSettings) -> None:
-        """The figures are complete: explain if nothing was drafted."""
+        """Finish the figures: give the reason if nothing was drafted."""
         if self._loaded is not None:  # a stream may outlive the model
             self._loaded.explain(self.stats, settings)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count what is evaluated meanwhile, and its time."""
+        """Count the tokens evaluated in the block, and its time."""
         start = perf_counter_ns()
         self.begin_stats()
         yield
@@ -137,7 +137,7 @@ class Context:
     # evaluating
 
     def eval(self, tokens: list[int]) -> None:
-        """Evaluate tokens behind those that are there.
+        """Evaluate tokens at the end of the context.
 
         Raises:
             ContextFullError: they do not fit; nothing is evaluated then.
@@ -158,7 +158,7 @@ class Context:
             engine.commit()
 
     def eval_media(self, media: Media) -> None:
-        """Evaluate an image behind what is there.
+        """Evaluate an image at the end of the context.
 
         Raises:
             ContextFullError: it does not fit; nothing is evaluated then.
@@ -183,7 +183,7 @@ class Context:
         return int(chain.draw(engine.target, rows[i], self.sequence.tokens))
 
     def _refresh(self) -> Engine:
-        """Have logits of the last token: after going back or loading a state it is evaluated again."""
+        """Evaluate the last token again if its logits are gone: after going back or loading a state."""
         if self.sequence.n_past == 0:
             raise ValueError("expected at least one token to go on from, found none")
         self.eval([])
@@ -251,7 +251,7 @@ class Context:
         others = np.flatnonzero(self.input_ids[:n] != sequence.tokens[:n])  # it may begin with what others left behind
         self._n_mirrored = int(others[0]) if len(others) else n
         if sequence.logits_all and self._n_mirrored < sequence.n_past:
-            engine.go_back(sequence, self._n_mirrored)  # nobody has kept their logits
+            engine.go_back(sequence, self._n_mirrored)  # their logits are gone
             self._n_mirrored = min(self._n_mirrored, sequence.n_past)
         while True:
             scheduled = self._open()
@@ -283,8 +283,8 @@ class Context:
 
     # clearing and saved states
 
-    def forget(self) -> None:
-        """Forget everything that was evaluated."""
+    def clear(self) -> None:
+        """Clear the context."""
         if self.engine is not None:
             self._begin()
             self.engine.clear()
@@ -305,11 +305,11 @@ class Context:
         Raises:
             ValueError: llama.cpp does not take the state.
         """
-        self.forget()
+        self.clear()
         engine = self._begin()
         engine.preempt_all()
         try:
-            self._is_being_filled = True  # Llama sets n_tokens, which says nothing then
+            self._is_being_filled = True  # Llama sets n_tokens, which means nothing then
             try:
                 yield
             finally:
@@ -322,9 +322,9 @@ class Context:
             if engine.drafter is not None and draft_state:
                 engine.drafter.state_set(draft_state)
         except BaseException as e:
-            self.forget()
-            engine.target.clear()  # nobody else has anything there, and what is left of the state may be NaN
-            if type(e) is RuntimeError:  # llama_cpp's own, which says no more
+            self.clear()
+            engine.target.clear()  # no other sequence has cells, and what is left of the state may be NaN
+            if type(e) is RuntimeError:  # llama_cpp's own, without details
                 raise ValueError(
                     "llama.cpp does not take the state: it is damaged, or was saved with another model or n_ctx"
                 ) from e

@@ -32,13 +32,13 @@ _log = logging.getLogger(__name__)
 def extra_buffer_types() -> set[str]:
     """What llama.cpp may make of weights on this machine's CPU; "AMX" only if it was compiled in and the CPU has it.
 
-    ggml's features say AMX_INT8 by a macro of a file that has none of that code, and whatever the machine is.
+    ggml's feature AMX_INT8 comes from a macro of a file without that code, whatever the machine is.
     """
     return {name for device in local_devices() for name in device.extra_buffer_types}
 
 
 def compilers() -> set[str]:
-    """What compiled ggml's CPU backend, as its files say: "GCC 12.2.0", ...; empty where they do not."""
+    """Compilers of ggml's CPU backend, by its files: "GCC 12.2.0", ...; empty if they name none."""
     found: set[str] = set()
     for path in {p.resolve() for p in (Path(llama_cpp.__file__).parent / "lib").glob("*ggml-cpu*")}:
         data = path.read_bytes()
@@ -76,7 +76,7 @@ def broken_amx_here() -> str | None:
 
 
 def avoid_broken_amx(params: Any) -> None:
-    """Have a llama_model_params leave weights as they are where AMX's layout would crash, and say so."""
+    """Have a llama_model_params leave weights as they are where AMX's layout would crash, and log it."""
     compiler = broken_amx_here()
     if compiler is not None and params.use_extra_bufts:
         params.use_extra_bufts = False

@@ -1,4 +1,4 @@
-"""Which of our CPU kernels multiply a model's weights, and up to how many rows: as asked, or as it was measured."""
+"""Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decide(times: Times) -> int:
 
 
 def fastest(names: Sequence[str]) -> list[str]:
-    """Of the kernels of a format the first: where ggml's own is faster than that, the others are not asked."""
+    """Measure a format's first kernel; the others only if it is faster than ggml's."""
     formats: dict[str, str] = {}
     for name in names:
         formats.setdefault(name.partition("/")[0], name)
@@ -52,7 +52,7 @@ def fastest(names: Sequence[str]) -> list[str]:
 
 
 def is_doubtful(times: Times) -> bool:
-    """Whether something else ran meanwhile: more rows took much less than one, or much longer than in several parts.
+    """Whether other programs disturbed it: more rows took much less than one, or much longer than in several parts.
 
     Or the time did not suffice for all numbers of rows that count, which take a fraction of it on a machine of its own.
     """
@@ -70,7 +70,7 @@ class KernelChoice:
     """What was decided for the weights of a target and its head."""
 
     def __init__(self, mode: str, seconds: float = 1.0):
-        """mode: of MODES. seconds: to spend on measuring, at most, about."""
+        """mode: of MODES. seconds: about the most to spend on measuring."""
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Of the kernels that were measured, now or before."""
@@ -106,7 +106,7 @@ class KernelChoice:
         return {name: limit for name, limit in self._limits.items() if limit}
 
     def describe(self, name: str) -> str:
-        """What was measured of a kernel, to be told."""
+        """What was measured of a kernel, for the log."""
         if name in self._doubtful:
             return " (not measured, since the machine was busy)"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
@@ -117,10 +117,10 @@ class KernelChoice:
         return [name for name, limit in self._limits.items() if not limit]
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Have kernels measured again."""
     for path in _folder().glob("*.json"):
-        with suppress(OSError):  # a folder that cannot be written, which doctor says
+        with suppress(OSError):  # a folder that cannot be written: doctor reports it
             path.unlink()
 
 

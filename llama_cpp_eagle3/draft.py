@@ -37,13 +37,8 @@ class Draft:
         return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_MODEL)
 
     def source(self, i: int) -> int:
-        """The drafters of token i."""
+        """The drafters that proposed token i, as bits."""
         return self.sources[i] if self.sources else BY_MODEL
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether each token follows the one before; so does no token at all."""
-        return self.parents == list(range(-1, len(self.tokens) - 1))
 
     def __len__(self) -> int:
         return len(self.tokens)

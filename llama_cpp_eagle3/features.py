@@ -1,4 +1,4 @@
-"""Hidden states of the target as a NumPy array that knows its tokens and positions."""
+"""Hidden states of the target as a NumPy array with their tokens and positions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Features(np.ndarray[Any, np.dtype[np.float32]]):
 
     @classmethod
     def of_decode(cls, tap: FeatureTap, target: Target) -> Features:
-        """What a tap read in the target's last decode."""
+        """The rows that a tap read in the target's last decode."""
         return cls(tap.rows, tokens=target.tokens, positions=target.pos, boundaries=tap.boundaries)
 
     def __array_finalize__(self, obj: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is left of objects after their end."""
+"""Objects after `close`: every use raises."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .errors import Eagle3Error
 
 
 def closed_error(name: str) -> Eagle3Error:
-    """What everything raises that is used after its end."""
+    """The error of an object that is used after `close`."""
     return Eagle3Error(f"this {name} is closed: load the model again, or close it later")
 
 
 class Closed:
-    """What is left of an object that was freed: whatever is asked of it raises."""
+    """A freed object: every attribute raises."""
 
     _name: str
 

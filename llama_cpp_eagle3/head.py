@@ -20,11 +20,11 @@ class Head:
 
     @property
     def n_bytes_own(self) -> int:
-        """Of matrices that can be converted; 0 for a block of the target, which is as the target is."""
+        """Bytes of the matrices that can be converted; 0 for a block of the target, which has the target's types."""
         return self.drafter.n_bytes_own if isinstance(self.drafter, Eagle3Drafter) else 0
 
     def convert(self, draft_type: int | None, use: Callable[[Drafter], None]) -> None:
-        """Load the head again, its matrices in another type. What it has seen is forgotten.
+        """Load the head again, its matrices in another type. Its K/V cache is empty then.
 
         use: takes the new drafter in place of the old one, which is freed then.
         """

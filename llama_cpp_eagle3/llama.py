@@ -9,12 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
 from llama_cpp import (
     Llama,
     LlamaGrammar,
@@ -24,7 +21,7 @@ from llama_cpp import (
     StoppingCriteriaList,
 )
 
-from ._core import Drafter, FeatureTap, Guard, Planner, Target
+from ._core import Guard
 from .arguments import DEFAULTS, check_names, own_arguments, read_arguments, show_arguments
 from .batch import (
     BatchResult,
@@ -39,30 +36,24 @@ from .batch import (
 from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
-from .engine import Engine, Media, Request, Rng, SamplerChain, Sampling, check_rng, check_seed
-from .errors import ContextFullError, Eagle3Error, ModelFileError
-from .features import Features
-from .guard import bury, closed_error
-from .head import Head
+from .engine import Media, Request, SamplerChain, Sampling, check_seed
+from .errors import ContextFullError, ModelFileError
+from .guard import bury
+from .llama_attributes import DRAFT_ATTRIBUTES, LlamaAttributes
 from .loaded_model import LoadedModel
 from .loading import Loading
-from .log import tell
+from .log import log_info
 from .media import Projector, hook_handler, open_projector
-from .model_file import file_errors, guard_tokenizer
+from .model_file import file_errors
 from .model_options import ModelOptions
 from .sampling_arguments import SamplingDefaults
 from .state import Eagle3State, check_state
-from .stats import Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from .arguments import ConstructorOptions, Eagle3LlamaOptions
 
-_SETTINGS = (
-    "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
-    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
-)  # fmt: skip
 _FROM_PRETRAINED = (
     "filename", "additional_files", "local_dir", "cache_dir", "draft_repo_id", "draft_filename", "token", "offline",
 )  # fmt: skip
@@ -70,17 +61,7 @@ _NOT_PICKLED = ("progress", "draft_ngram_store")
 _NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
 
 
-def _setting(name: str) -> Any:
-    """An attribute that is a field of `draft_settings`."""
-
-    def change(llm: Eagle3Llama, value: Any) -> None:
-        value = tuple(value) if name == "sources" else value
-        llm.draft_settings = replace(llm.draft_settings, **{name: value})
-
-    return property(lambda llm: getattr(llm.draft_settings, name), change)
-
-
-class Eagle3Llama(Llama):  # type: ignore[misc]
+class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
     """A `llama_cpp.Llama` that generates faster by speculative decoding with an EAGLE-3 head. The output is the same.
 
     It has all methods of `llama_cpp.Llama`. Without a `draft_model_path` it is a plain Llama on the same engine.
@@ -96,17 +77,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     _sampler: SamplerChain | None
     n_batch: int
     verbose: bool
-
-    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
-    draft: str = _setting("mode")
-    draft_sources: Sequence[str] = _setting("sources")
-    draft_n_max: int = _setting("n_max")
-    draft_ngram_n_max: int = _setting("n_max_ngram")
-    draft_n_min: int = _setting("n_min")
-    draft_p_min: float = _setting("p_min")
-    draft_tree_depth: int = _setting("tree_depth")
-    draft_tree_topk: int = _setting("tree_topk")
-    draft_tree_tokens: int = _setting("tree_tokens")
 
     @show_arguments
     def __init__(
@@ -138,11 +108,10 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
         self._context = Context()
         self._loaded_model: LoadedModel | None = None
         self._projector: Projector | None = None
-        self._log = partial(tell, bool(llama_options.get("verbose", True)))
+        self._log = partial(log_info, bool(llama_options.get("verbose", True)))
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]
         self.draft_settings = draft_options.settings
-        """What the attributes `draft`, `draft_n_max`, ... say."""
         # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
         draft_model = llama_options.pop("draft_model", None)
         try:
@@ -235,7 +204,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
             target_file=filename,
             more_files=tuple(additional_files or ()),
             head_file=draft_filename,
-            log=partial(tell, bool(kwargs.get("verbose", True))),
+            log=partial(log_info, bool(kwargs.get("verbose", True))),
         )
         if pair.head is not None:
             kwargs["draft_model_path"] = pair.head
@@ -282,93 +251,13 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         given = {name: value for name, value in self._given.items() if name not in _NOT_PICKLED}
-        changed = {name: getattr(self, name) for name in (*_SETTINGS, "rng")}
+        changed = {name: getattr(self, name) for name in (*DRAFT_ATTRIBUTES, "rng")}
         return {**super().__getstate__(), **given, **changed}
-
-    # what it is made of
-
-    @property
-    def loaded(self) -> LoadedModel:
-        """What is loaded: where it runs, with which kernels and head, and what passes cost."""
-        if self._loaded_model is None:
-            raise closed_error(type(self).__name__)
-        return self._loaded_model
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that generates; add sequences of your own and call `step`."""
-        return self.loaded.engine
-
-    @property
-    def target(self) -> Target:
-        """The target's context with `decode`, `sample`, `argmax` and `truncate`, for a loop of one's own."""
-        return self.engine.target
-
-    @property
-    def tap(self) -> FeatureTap | None:
-        """The tap that reads the target's hidden states; None without a head."""
-        return self._loading.tap
-
-    @property
-    def drafter(self) -> Drafter | None:
-        """The head with `process`, `propose` and `truncate`, for a loop of one's own; None without one."""
-        return self.engine.drafter
-
-    @property
-    def head(self) -> Head | None:
-        """The head and the type it is loaded in; None without one, and after `close`."""
-        return None if self._loaded_model is None else self._loaded_model.head
-
-    @property
-    def planner(self) -> Planner | None:
-        """The planner of `draft="auto"`; its `stats()` say what it chose. None before it was needed."""
-        return self.engine.planner
-
-    @property
-    def projector(self) -> Projector | None:
-        """The encoder of images and sounds; None without an mmproj_path."""
-        return self._projector
-
-    @property
-    def chat_handler(self) -> Any:
-        """The handler that answers conversations in place of a chat format; multimodal ones use the engine."""
-        return self._chat_handler
-
-    @chat_handler.setter
-    def chat_handler(self, handler: Any) -> None:
-        self._chat_handler = handler
-        if self._loaded_model is not None:
-            hook_handler(handler, self, int(self._ctx.ctx))
-
-    @property
-    def rng(self) -> Rng:
-        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
-        return self._rng
-
-    @rng.setter
-    def rng(self, rng: Rng) -> None:
-        check_rng(rng)
-        self._rng = rng
 
     def set_seed(self, seed: int | None) -> None:
         """Set the seed of texts that name none; None: another one each time."""
         check_seed(seed)
         self._seed = seed
-
-    @property
-    def draft_model_path(self) -> str | None:
-        """The head's file; None without one."""
-        return self._loading.draft.model_path
-
-    @property
-    def draft_type(self) -> int | None:
-        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
-        return self._loading.draft.type if self.head is None else self.head.type
-
-    @property
-    def model_address(self) -> int:
-        """Address of the loaded llama_model, for functions of llama.h."""
-        return int(self._model.model)
 
     def convert_draft(self, draft_type: int | None) -> None:
         """Load the head again with its matrices in another ggml type; its cache is empty then."""
@@ -380,7 +269,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
         Args:
             seconds: to spend.
-            log: called with a line before it begins, and with what was found; None: as `verbose` says.
+            log: called with a line before it begins, and with what was found; None: by `verbose`.
 
         Raises:
             Eagle3Error: they must be measured, and the context is not empty.
@@ -393,56 +282,6 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def n_ctx(self) -> int:
         """Positions of the context, or of each sequence's part of it."""
         return int(super().n_ctx()) if self._loaded_model is None else self.engine.n_ctx
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens in the context. Set fewer to go back, or more after decoding them with llama.cpp itself."""
-        return self._context.n_tokens
-
-    @n_tokens.setter
-    def n_tokens(self, n: int) -> None:
-        self._context.set_n_tokens(n)
-
-    @property
-    def input_ids(self) -> npt.NDArray[np.intc]:
-        """Tokens of the context, int32 (n_ctx,); the first n_tokens are valid."""
-        return self._context.input_ids
-
-    @input_ids.setter
-    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
-        self._context.input_ids = ids
-
-    @property
-    def scores(self) -> npt.NDArray[np.single]:
-        """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
-        return self._context.scores
-
-    @scores.setter
-    def scores(self, scores: npt.NDArray[np.single]) -> None:
-        self._context.scores = scores
-
-    @property
-    def context_params(self) -> Any:
-        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
-        return self._context_params
-
-    @context_params.setter
-    def context_params(self, params: Any) -> None:
-        self._loading.preset_model(self.model_params)
-        self._loading.preset_context(params)
-        self._context_params = params
-
-    @property
-    def _model(self) -> Any:
-        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
-        return self._llama_model
-
-    @_model.setter
-    def _model(self, model: Any) -> None:
-        self._llama_model = model
-        guard_tokenizer(model)
-        self._loading.load_adapters(model.model)
-        self._loading.fit_context(self._context_params, model.model)
 
     # generating
 
@@ -678,7 +517,7 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
     def reset(self) -> None:
         """Clear the context."""
         with self._guard:
-            self._context.forget()
+            self._context.clear()
 
     def save_state(self) -> Eagle3State:
         """Save the context of target and draft."""
@@ -703,32 +542,9 @@ class Eagle3Llama(Llama):  # type: ignore[misc]
 
     # figures and features
 
-    @property
-    def last_token_drafted(self) -> bool:
-        """Whether the token that `generate` yielded last had been drafted."""
-        return self._context.last_token_drafted
-
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
         """Text of tokens, as `Llama.detokenize` gives it; but pieces longer than 32 bytes are not lost."""
         if type(self.tokenizer_) is not LlamaTokenizer:
             return bytes(super().detokenize(tokens, prev_tokens, special))
         text = b"".join([self.engine.vocab.piece(token, special) for token in tokens if token >= 0])
         return text[1:] if text[:1] == b" " and tokens[0] == self._model.token_bos() else text
-
-    @property
-    def features(self) -> Features:
-        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
-        with self._guard:
-            if self.tap is None:
-                raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
-            return Features.of_decode(self.tap, self.target)
-
-    @property
-    def stats(self) -> Stats:
-        """Figures of everything since the model was loaded."""
-        return self._context.total_stats
-
-    @property
-    def last_stats(self) -> Stats:
-        """Figures of the last (or running) generation."""
-        return Stats() + self._context.stats

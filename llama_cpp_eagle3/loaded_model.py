@@ -26,7 +26,7 @@ from .stats import Stats
 if TYPE_CHECKING:
     from .arguments import ConstructorOptions
 
-_N_STEPS_EXPLAINED = 8  # of a shorter text nobody asks why nothing was drafted
+_N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
 _N_ROWS = 64  # passes of more rows than this are not measured
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -89,7 +89,7 @@ class LoadedModel:
             raise
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
-        """What drafts. Without it, if it cannot be loaded and is not required."""
+        """Load the drafter; None if it cannot be loaded and is not required."""
         loading, log, file, params = self._loading, self._log, self._loading.draft_file, self._context_params
         if file is None:
             return None
@@ -124,7 +124,7 @@ class LoadedModel:
         self._log(self.where)
         if self._loading.model.leaves_gpu_idle(self._model_params.n_gpu_layers):
             _log.warning(
-                "the model runs on the CPU although this machine has %s: say n_gpu_layers=-1",
+                "the model runs on the CPU although this machine has %s: use n_gpu_layers=-1",
                 " and ".join(f"{device.name} ({device.description})" for device in local_accelerators()),
             )
         if self.head is not None:
@@ -238,7 +238,7 @@ class LoadedModel:
     def have_planner(
         self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None
     ) -> int:
-        """Give the engine a planner if it can use one and has none: from stored costs, or by measuring now.
+        """Make the engine's planner if it needs one: from stored costs, or by measuring now.
 
         Returns:
             The nanoseconds that this took.
@@ -247,15 +247,15 @@ class LoadedModel:
             Eagle3Error: `must` is given, and the context is not empty.
         """
         engine, start = self.engine, perf_counter_ns()
-        drafts = self.head is not None or engine.ngram is not None
-        if engine.planner is not None or not drafts:
+        drafts = self.head is not None or engine.proposers.ngram is not None
+        if engine.proposers.planner is not None or not drafts:
             return 0
         with without_details():
             have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
-        """Check settings, and have the planner that they need; returns the nanoseconds that measuring took.
+        """Check settings, and make the planner that they need; returns the nanoseconds that measuring took.
 
         Raises:
             ValueError: the settings cannot work.
@@ -264,10 +264,10 @@ class LoadedModel:
         return self.have_planner() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:
-        """Say why nothing was drafted in what was generated: in its figures, and once in the log."""
+        """Give the reason why nothing was drafted: in the generation's figures, and once in the log."""
         if stats.drafts or stats.steps < _N_STEPS_EXPLAINED or self.head is None:
             return
-        stats.why_not_drafted = why_not(self.engine.planner, settings)
+        stats.why_not_drafted = why_not(self.engine.proposers.planner, settings)
         if not self._has_explained:
             self._has_explained = True
             _log.warning("nothing is drafted: %s", stats.why_not_drafted)

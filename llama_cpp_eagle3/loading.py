@@ -1,4 +1,4 @@
-"""What a target and its head are loaded with: files, devices, servers and the tap, prepared before llama_cpp loads."""
+"""Files, devices, servers and the tap of a target and its head, prepared before llama_cpp loads."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class Loading:
 
     @property
     def draft_file(self) -> DrafterFile | None:
-        """What drafts, by its header; None without one."""
+        """The drafter's file, by its header; None without one."""
         return None if self.pair is None else self.pair.draft
 
     def drop_draft(self) -> None:
-        """Go on without what was to draft."""
+        """Continue without a drafter."""
         assert self.pair is not None
         self.pair = replace(self.pair, draft=None)
         self.draft = self.draft.without_model()
@@ -165,13 +165,13 @@ class Loading:
             self.servers.prepare_free()
 
     def close(self) -> None:
-        """They are freed."""
+        """The model and its head are freed."""
         self.tap = None
         if self.servers is not None:
             self.servers.close()
 
     def make_target(self, ctx: Any, model: Any, log: Callable[[str], None]) -> Target:
-        """The target's verbs on a context that llama_cpp made."""
+        """Make the target of a context that llama_cpp made."""
         if self.kernel_choice.mode != "off":
             matrices = model_matrices(int(model))
             n_threads = max(1, int(lib.llama_n_threads(ctx)))
@@ -183,7 +183,7 @@ class Loading:
             return Target(int(ctx), int(model), self.tap, self.draft.n_parallel, self._n_guards)
 
     def make_drafter(self, target: LoadedTarget, draft_type: int | None, log: Callable[[str], None]) -> Drafter:
-        """Load what drafts, its wider matrices converted to a type."""
+        """Load the drafter, its wider matrices converted to a type."""
         assert self.draft_file is not None
         drafter = self.draft_file.make(target, draft_type)
         matrices = drafter.matrices
@@ -192,7 +192,7 @@ class Loading:
         return drafter
 
     def make_ngram_drafter(self, store: NgramStore | bool) -> NgramDrafter | None:
-        """What drafts from texts, if it may. store: where others write; True: that of this process and model file."""
+        """Make the n-gram drafter, if it is a source. store: shared texts; True: those of this process and file."""
         if NGRAM not in self.draft.sources:
             return None
         if store is True:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
-def tell(verbose: bool, text: str) -> None:
+def log_info(verbose: bool, text: str) -> None:
     """Log it; with `verbose` it is seen. No method of the model: who holds it would keep that."""
     if verbose and not _log.hasHandlers():
         handler = logging.StreamHandler()

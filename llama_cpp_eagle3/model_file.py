@@ -1,4 +1,4 @@
-"""What llama.cpp finds wrong with a model's file, as errors that say so."""
+"""llama.cpp's reasons for refusing a model's file, as errors."""
 
 from __future__ import annotations
 

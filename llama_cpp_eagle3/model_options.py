@@ -1,4 +1,4 @@
-"""What llama.cpp loads models with and `llama_cpp.Llama` has no argument for: devices, buffers, several adapters."""
+"""Options of llama.cpp that `llama_cpp.Llama` has no argument for: devices, buffers, several adapters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ModelOptions:
         )
 
     def preset(self, params: Any, servers: RpcServers | None) -> list[Any]:
-        """Set a llama_model_params; returns what must live until the model is loaded.
+        """Set the fields of a llama_model_params; returns objects that must live until the model is loaded.
 
         Raises:
             ValueError: there is no such device or buffer type.
@@ -121,7 +121,7 @@ class ModelOptions:
                 raise ModelFileError(f"llama.cpp does not take the adapters {[path for path, _ in self.lora]}")
 
     def leaves_gpu_idle(self, n_gpu_layers: int) -> bool:
-        """Whether nobody said that the model shall run on this machine's accelerators."""
+        """Whether no argument puts the model on this machine's accelerators."""
         return n_gpu_layers == 0 and self.devices is None and bool(local_accelerators())
 
     def costs_key(self) -> dict[str, Any]:

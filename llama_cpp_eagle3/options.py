@@ -107,7 +107,7 @@ class DraftOptions:
 
     @property
     def settings(self) -> DraftSettings:
-        """How sequences draft that do not say it themselves."""
+        """How sequences draft whose requests leave it open."""
         return DraftSettings(
             mode=self.mode,  # type: ignore[arg-type]
             sources=self.sources,
@@ -161,7 +161,7 @@ class DraftOptions:
 
 
 def _mode(mode: str | None, chain: bool, tree: bool) -> str:
-    """The kind of draft: what is said, else what the other arguments are about, else "auto"."""
+    """The mode: the argument, else the one that the other arguments are for, else "auto"."""
     if mode is not None:
         return mode
     return "tree" if tree else "chain" if chain else "auto"
@@ -176,7 +176,7 @@ def _n_max(kind: DrafterKind | None, mode: str) -> int:
 def _sources(
     sources: Sequence[DraftSource] | None, kind: DrafterKind | None, *, has_file: bool, is_auto: bool
 ) -> tuple[str, ...]:
-    """What may draft in "auto": what is said, as far as it is there. Raises ValueError for what is no source.
+    """What may draft in "auto": the argument, without those that are missing. Raises ValueError for unknown ones.
 
     kind: what drafts with weights, if there is something; has_file: which was given.
     """
@@ -211,7 +211,7 @@ def default_threads() -> int:
 
 
 def set_defaults(options: dict[str, Any], *, has_projector: bool, has_servers: bool) -> None:
-    """What the target is loaded with where nothing is said, and where it is not what llama_cpp would take."""
+    """Our defaults for loading the target where they are not llama_cpp's."""
     # llama_cpp counts logical cores: half of them, and for batches, such as drafts that are verified, all
     options["n_threads"] = options.get("n_threads") or default_threads()
     options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
@@ -263,11 +263,11 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         if not 0 <= n_threads <= _N_THREADS_MAX:
             raise ValueError(f"expected {name} in 1..{_N_THREADS_MAX}, or None, found {n_threads}")
     if options.get("type_v") not in (None, *FLOAT_TYPES) and not options.get("flash_attn"):
-        raise ValueError("type_v: only flash attention reads a quantized V cache: say flash_attn=True too")
+        raise ValueError("type_v: only flash attention reads a quantized V cache: use flash_attn=True too")
     if options.get("vocab_only") and options.get("embedding"):
         raise ValueError("vocab_only and embedding exclude each other: nothing can be evaluated without weights")
     if draft.mode == "tree" and not draft.is_pooled:
-        raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or say kv_unified=True")
+        raise ValueError("trees of several sequences need a shared cache: leave kv_unified out, or use kv_unified=True")
     if draft.n_parallel > min(n_batch, n_ubatch):
         raise ValueError(
             f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
@@ -284,7 +284,7 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
     if not draft.kind.takes_head_options and (draft.type is not None or draft.target_layers is not None):
         raise ValueError(
             f"draft_type and draft_target_layers are for heads: a {draft.kind.title} has the types of its file, which "
-            "says what it reads"
+            "shows what it reads"
         )
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:

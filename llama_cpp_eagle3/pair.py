@@ -61,7 +61,7 @@ def check_pair(
 
 
 def fingerprint(path: str) -> str:
-    """Tell one model file from another by its size, its first and its last 64 KiB: quick for any size."""
+    """Identify a model file by its size, its first and its last 64 KiB: quick for any size."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         digest = hashlib.sha256(str(size).encode())

@@ -36,7 +36,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
 
     Raises:
         ValueError: not HOST:PORT.
-        RpcError: a host has no IPv4 address, which is all that ggml-rpc knows.
+        RpcError: a host has no IPv4 address, which is all that ggml-rpc supports.
     """
     endpoints: list[str] = []
     for server in servers.split(",") if isinstance(servers, str) else servers:
@@ -110,7 +110,7 @@ class RpcServers:
             link.is_lost()
 
     def close(self) -> None:
-        """Let the servers go, after the model and its draft were freed."""
+        """Close the connections, after the model and its draft were freed."""
         while self._links:
             self._links.pop().release()
 
@@ -141,7 +141,7 @@ class _Link:
     def __init__(self, endpoint: str):
         self.endpoint = endpoint
         before = _sockets_to(endpoint)
-        if not before:  # else somebody has connected without us, and the server would not answer a second time
+        if not before:  # else other code has connected before, and the server would not answer a second time
             ask(endpoint)
         self.connection = RpcConnection(endpoint)
         after = _sockets_to(endpoint)
@@ -171,11 +171,11 @@ class _Link:
             return link
 
     def is_lost(self) -> bool:
-        """Whether the server has closed the connection. From then on what is sent to it goes nowhere."""
+        """Whether the server has closed the connection."""
         with self._lock:
             if not self._sink and self._poll.poll(0):
-                # llama.cpp ends the process if it cannot say what it frees. A datagram socket that sends to itself
-                # takes everything, and drops what nobody reads
+                # llama.cpp ends the process if it cannot send what it frees. A datagram socket that sends to itself
+                # takes everything, and drops what is not read
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
                     sink.bind(("127.0.0.1", 0))
                     sink.connect(sink.getsockname())
@@ -193,7 +193,7 @@ class _Link:
         return False
 
     def release(self) -> None:
-        """One user less. The last one closes the connection, if nothing else in the process holds it."""
+        """Drop one user. The last one closes the connection, if nothing else in the process holds it."""
         with self._all_lock:
             self.n_users -= 1
             lost = self.is_lost()
@@ -202,7 +202,7 @@ class _Link:
                 if not lost:
                     del self._all[self.endpoint]
             elif not lost:
-                self.connection.forget_graphs()
+                self.connection.drop_graphs()
 
 
 def ask(endpoint: str, timeout: float = _TIMEOUT) -> int:
@@ -254,7 +254,7 @@ def _receive(connection: socket.socket, n: int) -> bytes:
 
 
 def _sockets_to(endpoint: str) -> list[int]:
-    """Our open sockets whose other end is a server: llama.cpp does not tell which one it uses."""
+    """Our open sockets whose other end is a server: llama.cpp does not expose its own."""
     host, _, port = endpoint.partition(":")
     found = []
     for name in os.listdir("/dev/fd"):

@@ -65,7 +65,7 @@ class SamplingArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """How a model samples where a call does not say it."""
+    """How a model samples where a call leaves it open."""
 
     seed: int | None
     rng: Rng

@@ -12,7 +12,7 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
     """A `llama_cpp.LlamaState` with the drafter's state. Can be pickled, and lives in Llama's caches."""
 
     draft_state: bytes
-    """What the drafter knows of the same tokens; empty without a draft."""
+    """The drafter's state of the same tokens; empty without a draft."""
     pair: tuple[str, str]
     """Fingerprints of the target and the draft that made it; the draft's is empty without one."""
     spans: list[tuple[int, int, int]]
@@ -33,7 +33,7 @@ class Eagle3State(LlamaState):  # type: ignore[misc]
 
 
 def check_state(state: LlamaState, pair: tuple[str, str], n_ctx: int) -> None:
-    """Refuse, before anything is changed, what is no state, belongs to another pair or does not fit the context.
+    """Raise for a state that is damaged, belongs to another pair or does not fit the context; changes nothing.
 
     Raises:
         TypeError, ValueError: it is no state.

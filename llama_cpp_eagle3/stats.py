@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .draft import BY_MODEL, BY_NGRAM, Draft
@@ -12,7 +12,7 @@ _NS = 1e-9
 
 @dataclass(slots=True)
 class SourceStats:
-    """What one source of drafts proposed."""
+    """Drafted and accepted tokens of one source."""
 
     drafted: int = 0
     """Tokens that the target verified."""
@@ -60,22 +60,18 @@ class Stats:
     sample_ns: int = 0
     total_ns: int = 0
 
-    def without_prompt(self) -> Stats:
-        """The counters without those of the prompt, and without the steps, which sequences may share."""
-        return replace(self, prompt_tokens=0, steps=0)
-
     def begin_draft(self, draft: Draft, drafter: str) -> None:
-        """A draft is verified. drafter: the source that the model is which drafts; empty without one."""
+        """Count a draft that is verified. drafter: the source's name; empty without a drafter."""
         self.drafts += 1
         for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
             if source and (n_tokens := draft.n_of(bit)):
                 self.by_source.setdefault(source, SourceStats()).drafted += n_tokens
         n = len(self.accepted_per_position)
-        if len(draft.tokens) > n and draft.depth > n:  # the first is quick to tell
+        if len(draft.tokens) > n and draft.depth > n:  # the first is quick to compute
             self.accepted_per_position += [0] * (draft.depth - n)
 
     def judge(self, draft: Draft, i: int, node: int, drafter: str) -> None:
-        """Count the i-th token of a step: it is token `node` of the draft; -1: it is none, which refuses the rest."""
+        """Count the i-th token of a step: token `node` of the draft is accepted; -1: the rest is rejected."""
         self.tokens += 1
         if node < 0:
             self.drafted += len(draft.tokens) - i

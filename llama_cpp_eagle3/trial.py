@@ -1,7 +1,7 @@
-"""A model's file is loaded in a process of its own first, without its weights, once: what ends that process is refused.
+"""Load an unknown file in a child process first, without its weights, once; a file that ends it is refused.
 
-llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be told before is told
-before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
+llama.cpp asserts, divides by, and looks for what the header of a damaged file may lack. What can be checked before is
+checked before (csrc/target/header_check.cpp), what asserts is caught (csrc/load_guard.h); what is left shows here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _has_interpreter() -> bool:
 
 
 def _run(request: dict[str, Any]) -> str | None:
-    """Run the child; returns None if it came to its end, else how it ended; "" if it could not be run."""
+    """Run the child; returns None if it succeeded, else how it ended; "" if it could not be run."""
     request |= {"sys_path": [str(entry) for entry in sys.path], "llama_cpp": str(Path(llama_cpp.__file__).parent)}
     try:
         result = subprocess.run(
@@ -88,19 +88,19 @@ def _run(request: dict[str, Any]) -> str | None:
     status = result.returncode
     if status == 0:
         return None
-    if status == -signal.SIGKILL or 0 < status < 128:  # somebody else's doing, or an error of Python
+    if status == -signal.SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""
     try:
         end = signal.Signals(-status).name
     except ValueError:
         end = f"exit status {status:#x}"
-    said = result.stderr.decode(errors="replace").split("\n")
-    return " ".join([end, *(f"({line.strip()})" for line in said if "GGML_ASSERT" in line or "what():" in line)])
+    lines = result.stderr.decode(errors="replace").split("\n")
+    return " ".join([end, *(f"({line.strip()})" for line in lines if "GGML_ASSERT" in line or "what():" in line)])
 
 
 def _digest(n_header: int, request: dict[str, Any]) -> str:
-    """What a trial depends on, as one word."""
+    """Digest of what a trial depends on."""
     with open(request["path"], "rb") as file:
         digest = hashlib.sha256(file.read(n_header))
     settings = [{k: v for k, v in request.items() if k != "path"}, __version__, LLAMA_CPP_PYTHON_VERSION]
@@ -113,7 +113,7 @@ def _known_path() -> Path:
 
 
 def _known() -> list[str]:
-    """The files that survived, as far as we remember."""
+    """Digests of files that passed."""
     try:
         return _known_path().read_text(encoding="ascii").split()
     except (OSError, ValueError, RuntimeError):  # the last one: there is no home

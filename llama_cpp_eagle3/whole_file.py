@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and where one may be written."""
+"""Write a file as a whole or not at all, to a path that may be written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def output_path(path: str | Path, *inputs: str | Path | None) -> Path:
 
 @contextmanager
 def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[Path]:
-    """A new file that becomes the one that `path` stands for if the block ends well, and vanishes if not.
+    """A temporary file that replaces `path` if the block succeeds, and is removed if not.
 
     Writes a unique temporary file beside `path` and renames it; readers see the old or the new file. Processes that
     write `path` at the same time write to files of their own.
@@ -52,7 +52,7 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
         mode: permissions of a new file, less those of the umask; a file that is there keeps those of its own in it.
 
     Raises:
-        OSError: as `output_path`, or as the system says.
+        OSError: as `output_path`, or the system's.
     """
     found = output_path(path, *inputs)
     part = found.with_name(f".{found.name[:50]}.{secrets.token_hex(8)}.part")
@@ -69,7 +69,7 @@ def whole_file(path: Path, *inputs: str | Path, mode: int = 0o666) -> Iterator[P
 
 
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a text so that a reader finds all of it, or what was there before.
+    """Write a text to a temporary file and rename it: readers see the old text or the new one.
 
     Raises:
         OSError: as `whole_file`.

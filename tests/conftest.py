@@ -150,7 +150,7 @@ def model_address(place: str) -> Iterator[Callable[[str | Path], int]]:
 
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners are not told what passes take, so that the costs of a test stay as they are."""
+    """Planners do not observe what passes take, so that the costs of a test stay as they are."""
     observe = AutoProposer.observe
     monkeypatch.setattr(
         AutoProposer,

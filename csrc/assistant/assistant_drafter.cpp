@@ -155,7 +155,7 @@ void assistant_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_
     std::copy_n(state.data() + sizeof(header), n_floats * sizeof(float), reinterpret_cast<uint8_t *>(last.row.data()));
 }
 
-// rounds
+// drafting
 
 // Only where the target's cells are those of the text: it may have been interrupted
 bool assistant_drafter::can_begin(llama_seq_id seq_id) const {

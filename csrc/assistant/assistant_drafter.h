@@ -58,7 +58,7 @@ class assistant_drafter : public context_drafter {
     void                     guess_next_text() override {}
     std::vector<draft_guess> take_guesses() override { return {}; }
 
-    // its own rows in this round, [n][n_embd_feat], for tests and tools
+    // its own rows in this draft, [n][n_embd_feat], for tests and tools
     const std::vector<float> & hidden_state() const { return rows_out_; }
 
   protected:

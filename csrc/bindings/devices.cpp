@@ -80,7 +80,7 @@ void register_devices(py::module_ & m) {
         .def(py::init<std::string>(), py::arg("endpoint"), without_gil)
         .def_property_readonly("devices", [](const rpc_connection & self) { return wrap(self.devs); })
         .def(
-            "forget_graphs", [](const rpc_connection & self) { rpc_forget_graphs(self.endpoint); }, without_gil,
+            "drop_graphs", [](const rpc_connection & self) { rpc_drop_graphs(self.endpoint); }, without_gil,
             "To be called after something was freed on the server while it is still in use.");
     m.def(
         "local_accelerators", [] { return wrap(local_accelerators()); },
@@ -94,7 +94,7 @@ void register_devices(py::module_ & m) {
             }
             return all;
         },
-        "All devices that ggml knows on this machine.");
+        "All devices of ggml on this machine.");
     m.def(
         "local_device",
         [](const std::string & name) -> std::optional<py_device> {

@@ -153,7 +153,7 @@ void register_drafter(py::module_ & m) {
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
              py::arg("rows") = py::none(), py::arg("can_defer") = false, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
-             "n_past + 1, ... of a sequence. rows: where they stand in the batch, by default at its beginning. tap: "
+             "n_past + 1, ... of a sequence. rows: their indices in the batch, by default the first ones. tap: "
              "None "
              "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
              "prompt's K/V is not computed before.")
@@ -231,7 +231,7 @@ void register_drafter(py::module_ & m) {
             py::arg("nodes"), py::arg("top_k"), without_gil,
             "Append the top_k most probable tokens behind each of these nodes, in one graph.")
         .def_property_readonly("nodes", &nodes,
-                               "of the round that begin() started: (parent, token, p, depth, seq_id); parent is an "
+                               "of the draft that begin() started: (parent, token, p, depth, seq_id); parent is an "
                                "index, -1 = it follows id_last")
         .def(
             "truncate",
@@ -240,7 +240,7 @@ void register_drafter(py::module_ & m) {
                 return self.impl().truncate(n_past, seq_id, same_next);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, py::arg("same_next") = false, without_gil,
-            "Forget positions from n_past on. Returns the position from which rows must be processed again.\n"
+            "Remove positions from n_past on. Returns the position from which rows must be processed again.\n"
             "same_next: the token at n_past will be the one that was there, so that the row before it is not needed "
             "again.")
         .def(
@@ -250,7 +250,7 @@ void register_drafter(py::module_ & m) {
                 return self.impl().copy(src, dst, n_past, same_next);
             },
             py::arg("src"), py::arg("dst"), py::arg("n_past"), py::arg("same_next") = false, without_gil,
-            "Make positions before n_past of one sequence those of another one too, which forgets its own. Returns the "
+            "Make positions before n_past of one sequence those of another one too, which loses its own. Returns the "
             "position from which rows of dst must be processed, as truncate(n_past, same_next) would for src, which "
             "stays as it is.")
         .def(
@@ -260,7 +260,7 @@ void register_drafter(py::module_ & m) {
                 self.impl().restart(n_past, seq_id);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, without_gil,
-            "Forget everything. The next rows come from n_past on; what lies before is never attended to.")
+            "Clear the sequence. The next rows come from n_past on; what lies before is never attended to.")
         .def(
             "add_image",
             [](py_drafter & self, int32_t first,
@@ -286,7 +286,7 @@ void register_drafter(py::module_ & m) {
                     self.impl().restart(0, i);
                 }
             },
-            py::arg("seq_id") = py::none(), without_gil, "Forget a sequence, or all.")
+            py::arg("seq_id") = py::none(), without_gil, "Clear a sequence, or all.")
         .def("close", &py_drafter::close, "Free the head: every later call raises.")
         .def(
             "state_get",
@@ -330,7 +330,7 @@ void register_drafter(py::module_ & m) {
             py::arg("seq_id") = 0, "Rows that begin() has to evaluate first.")
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
-            "of the matrices that the first graph of a round reads, lm_head included")
+            "of the matrices that the first graph of a draft reads, lm_head included")
         .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
         .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
         .def_property_readonly(

@@ -58,7 +58,7 @@ void register_guard(py::module_ & m) {
             }
         });
     py::class_<guard>(m, "Guard", R"pbdoc(
-        A lock that nobody waits for: whoever comes second gets a `BusyError`, the same thread included, and after
+        A lock without waiting: a second caller gets a `BusyError`, the same thread included, and after
         `closed` an `Eagle3Error`. Neither is left taken by an interrupt.
     )pbdoc")
         .def(py::init<std::string>(), py::arg("name"))

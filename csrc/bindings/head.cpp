@@ -17,7 +17,7 @@ void register_head(py::module_ & m) {
         .def_readonly("boundaries", &head_hparams::boundaries,
                       "target boundaries that a row is made of, empty without fc")
         .def_readonly("boundaries_why", &head_hparams::boundaries_why,
-                      "how the converter came to the boundaries, empty if the file does not say")
+                      "how the converter found the boundaries, empty if the file does not have it")
         .def_readonly("n_embd", &head_hparams::n_embd)
         .def_readonly("n_embd_tgt", &head_hparams::n_embd_tgt)
         .def_readonly("n_layer", &head_hparams::n_layer)

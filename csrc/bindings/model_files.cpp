@@ -44,7 +44,7 @@ const llama_vocab * vocab_at(uintptr_t vocab) {
     return reinterpret_cast<const llama_vocab *>(vocab);
 }
 
-// what llama.cpp says may quote bytes of the file
+// llama.cpp's message may quote bytes of the file
 py::str text_of(const std::string & s) {
     return py::reinterpret_steal<py::str>(
         PyUnicode_DecodeUTF8(s.data(), static_cast<py::ssize_t>(s.size()), "replace"));

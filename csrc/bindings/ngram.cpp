@@ -52,7 +52,7 @@ void register_text(py::module_ & m) {
         .def(
             "add", [](ngram_store & self, const tokens_t & t) { self.add(t.data(), t.data() + t.size()); },
             py::arg("tokens"), "Add a piece of a text.")
-        .def("clear", &ngram_store::clear, "Forget all.")
+        .def("clear", &ngram_store::clear, "Remove all.")
         .def("__len__", &ngram_store::n_tokens)
         .def_property_readonly("n_bytes", &ngram_store::n_bytes, "Of memory.");
 

@@ -209,9 +209,9 @@ void register_planner(py::module_ & m) {
         .def("__repr__",
              [](const cost_curve & self) { return py::str("CostCurve({})").format(py::cast(self.measured())); });
 
-    py::enum_<draw_kind>(m, "DrawKind", "How a text's tokens are chosen, as far as a draft knows it.")
+    py::enum_<draw_kind>(m, "DrawKind", "How a text's tokens are sampled, as far as the drafter can compute it.")
         .value("GREEDY", draw_kind::greedy, "the most probable one")
-        .value("KNOWN", draw_kind::known, "drawn with noise that the draft knows")
+        .value("KNOWN", draw_kind::known, "sampled with noise that the drafter computes too")
         .value("UNKNOWN", draw_kind::unknown, "drawn with noise that it does not know");
 
     py::class_<py_planner>(m, "Planner", R"pbdoc(

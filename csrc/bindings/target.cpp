@@ -183,7 +183,7 @@ void register_target(py::module_ & m) {
     using without_gil = py::call_guard<nogil>;
 
     py::class_<batch_part>(m, "BatchPart", R"pbdoc(
-        Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is forgotten.
+        Tokens of one sequence in a batch: behind its first n_past positions, the rest of which is removed.
 
         draft: tokens that may follow the last one, of which `Target.accept` keeps some. parents: of a drafted
         token, the index in `draft` of the one before it, -1 = the last of `tokens`, of which a tree allows one only.
@@ -222,7 +222,7 @@ void register_target(py::module_ & m) {
         )pbdoc")
         .def("decode", &decode, py::arg("tokens"), py::arg("n_past"), py::arg("logits_all") = true,
              py::arg("seq_id") = 0, without_gil(), R"pbdoc(
-            Forget positions from `n_past` on and evaluate `tokens` there as one batch.
+            Remove positions from `n_past` on and evaluate `tokens` there as one batch.
 
             Logits are kept for all tokens, or only for the last one. If it raises, the memory ends at `n_past`, or where
             it can go back to before that (see `n_past`).
@@ -253,7 +253,7 @@ void register_target(py::module_ & m) {
             After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
             Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
-            goes back to before the part; snapshots do not reach that far, the sequence is then forgotten altogether.
+            goes back to before the part; snapshots do not reach that far, the sequence is then removed altogether.
         )pbdoc")
         .def(
             "accept_batch",
@@ -294,7 +294,7 @@ void register_target(py::module_ & m) {
             "logits_are_remote", [](const py_target & self) { return self.impl.logits_are_remote(); },
             "whether logits are computed on a device whose memory the host cannot read")
         .def("decode_batch", &decode_batch, py::arg("tokens"), py::arg("pos"), py::arg("seq_ids"), py::arg("logits"),
-             without_gil(), "The general form: one batch of any sequences. Nothing is forgotten before.")
+             without_gil(), "The general form: one batch of any sequences. Nothing is removed before.")
         .def("sample", &sample, py::arg("sampler"), py::arg("row"), py::arg("n_best") = 0, py::arg("grammar") = 0,
              without_gil(), R"pbdoc(
             Sample from a row of the last batch with a llama_sampler (its address), and let it accept the token.
@@ -318,7 +318,7 @@ void register_target(py::module_ & m) {
                 return self.impl.memory().truncate(n_past, seq_id);
             },
             py::arg("n_past"), py::arg("seq_id") = 0, R"pbdoc(
-            Forget positions from `n_past` on. Returns the position from which tokens must be decoded again.
+            Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
             That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
         )pbdoc")
@@ -326,7 +326,7 @@ void register_target(py::module_ & m) {
             "save",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.memory().round(seq_id).save();
+                self.impl.memory().rollback(seq_id).save();
             },
             py::arg("seq_id") = 0,
             "Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept.")
@@ -336,7 +336,7 @@ void register_target(py::module_ & m) {
                 const busy_flag::scope scope(self.busy);
                 self.impl.memory().clear();
             },
-            without_gil(), "Forget all sequences, and clear the cells too: what is left in them may be NaN.")
+            without_gil(), "Remove all sequences, and clear the cells too: what is left in them may be NaN.")
         .def(
             "settle",
             [](py_target & self) {
@@ -407,19 +407,19 @@ void register_target(py::module_ & m) {
             "n_replay",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.memory().round(seq_id).replay().size();
+                return self.impl.memory().rollback(seq_id).replay().size();
             },
             py::arg("seq_id") = 0, "Accepted tokens that the next batch of a sequence evaluates once more.")
         .def(
             "n_state_bytes",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.memory().round(seq_id).n_state_bytes();
+                return self.impl.memory().rollback(seq_id).n_state_bytes();
             },
             py::arg("seq_id") = 0, "Bytes of a state that is saved to go back; 0 where none is needed.")
         .def_property_readonly(
-            "rollback_kind", [](py_target & self) { return to_string(self.impl.memory().round(0).kind()); }, R"pbdoc(
-            How rejected tokens go: "trim" forgets positions (attention), "snapshots" goes back to a state that llama.cpp
+            "rollback_kind", [](py_target & self) { return to_string(self.impl.memory().rollback(0).kind()); }, R"pbdoc(
+            How rejected tokens go: "trim" removes positions (attention), "snapshots" goes back to a state that llama.cpp
             kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
             in front of the next one, so that there is never a pass for them alone.
         )pbdoc")

@@ -12,7 +12,7 @@ namespace eagle3::python {
 void register_target_info(py::module_ & m) {
     using without_gil = py::call_guard<nogil>;
 
-    py::class_<target_info>(m, "TargetInfo", "What the header of a target's GGUF file says. Made by read_target().")
+    py::class_<target_info>(m, "TargetInfo", "The facts of a target's GGUF header. Made by read_target().")
         .def_readonly("path", &target_info::path)
         .def_readonly("arch", &target_info::arch)
         .def_readonly("name", &target_info::name)

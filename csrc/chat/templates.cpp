@@ -25,7 +25,7 @@ class templates {
 
   private:
     void init(const llama_model * model, const std::string & source, const std::string & bos, const std::string & eos) {
-        // llama.cpp's own message is lost on its way out of common_chat_templates_init
+        // llama.cpp's own message is lost in common_chat_templates_init
         jinja::lexer lexer;
         jinja::parse_from_tokens(lexer.tokenize(source));
         tmpls = common_chat_templates_init(model, source, bos, eos);
@@ -105,7 +105,7 @@ void register_templates(py::module_ & m) {
                 }
                 return to_dict(params);
             },
-            py::arg("request"), "Render a request, which is JSON, and say how its answer is to be sampled and parsed.")
+            py::arg("request"), "Render a request, which is JSON; the result has how its answer is sampled and parsed.")
         .def(
             "source",
             [](const templates & self, const std::string & variant) {

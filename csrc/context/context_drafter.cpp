@@ -82,35 +82,35 @@ void context_drafter::add_guess(llama_seq_id seq_id, int32_t i_batch, llama_toke
     }
 }
 
-// rounds
+// drafting
 
-// start a round for those of the sequences that have something to draft from
+// start a draft for those of the sequences that have something to draft from
 void context_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     limits().check_begin(seq_ids, ids_last);
     leave();
     for (size_t i = 0; i < seq_ids.size(); ++i) {
         if (can_begin(seq_ids[i])) {
-            round_.push_back({ seq_ids[i], ids_last[i], pos_begin(seq_ids[i]) });
+            participants_.push_back({ seq_ids[i], ids_last[i], pos_begin(seq_ids[i]) });
         }
     }
 }
 
 void context_drafter::leave() {
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         trim(part.seq_id);
     }
     for (const llama_seq_id id : ids_used_) {
         ctx_.clear(id);
     }
     ids_used_.clear();
-    round_.clear();
+    participants_.clear();
     nodes_.clear();
     places_.clear();
     on_leave();
 }
 
 int32_t context_drafter::pos_of(llama_seq_id seq_id) const {
-    return std::find_if(round_.begin(), round_.end(),
+    return std::find_if(participants_.begin(), participants_.end(),
                         [seq_id](const participant & part) { return part.seq_id == seq_id; })
         ->pos;
 }
@@ -157,12 +157,12 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const dr
 void context_drafter::catch_up(int32_t top_k) {
     const auto n_rows = [this] {
         int32_t n = 0;
-        for (const participant & part : round_) {
+        for (const participant & part : participants_) {
             n += n_waiting(part.seq_id);
         }
         return n;
     };
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         prepare(part.seq_id);
         if (n_waiting(part.seq_id) > draft_limits::n_catch_up_max || n_rows() > n_batch_) {
             flush(part.seq_id);
@@ -170,7 +170,7 @@ void context_drafter::catch_up(int32_t top_k) {
     }
     clear_batch();
     std::vector<int32_t> i_out;
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         add_waiting(part.seq_id, part.id_last);
         i_out.push_back(batch_.n_rows() - 1);
     }
@@ -179,9 +179,9 @@ void context_drafter::catch_up(int32_t top_k) {
     }
     stats.n_propose++;
     stats.n_steps++;
-    for (size_t j = 0; j < round_.size(); ++j) {
-        on_caught_up(round_[j].seq_id, round_[j].id_last);
-        append_nodes(round_[j].seq_id, -1, ctx_, i_out[j], top_k);
+    for (size_t j = 0; j < participants_.size(); ++j) {
+        on_caught_up(participants_[j].seq_id, participants_[j].id_last);
+        append_nodes(participants_[j].seq_id, -1, ctx_, i_out[j], top_k);
     }
 }
 
@@ -193,7 +193,7 @@ void context_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std
             format("expected top_k >= 1 and n_steps = 1 (n_unroll), found %d and %d", top_k, n_steps));
     }
     enter(seq_ids, ids_last);
-    if (!round_.empty()) {
+    if (!participants_.empty()) {
         catch_up(top_k);
     }
 }
@@ -251,7 +251,7 @@ void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t t
     std::vector<int32_t> order;
     for (const int32_t i : nodes) {
         if (i < 0 || i >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this round has %d nodes", i, n_nodes));
+            throw std::invalid_argument(format("node %d: this draft has %d nodes", i, n_nodes));
         }
         if (places_[i].id >= 0 || std::find(order.begin(), order.end(), i) != order.end()) {
             throw std::invalid_argument(format("node %d was expanded already", i));
@@ -290,10 +290,10 @@ std::vector<std::vector<llama_token>> context_drafter::propose_batch(const std::
     const auto                            call_of = [&](llama_seq_id seq_id) {
         return static_cast<size_t>(std::find(seq_ids.begin(), seq_ids.end(), seq_id) - seq_ids.begin());
     };
-    round_.erase(std::remove_if(round_.begin(), round_.end(),
-                                [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
-                 round_.end());
-    if (round_.empty()) {
+    participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
+                                       [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
+                        participants_.end());
+    if (participants_.empty()) {
         return result;
     }
     const int32_t top_k = p_min > 0.0f ? n_top_llama : 1;

@@ -17,7 +17,7 @@
 
 namespace eagle3 {
 
-// A drafter on a context of llama.cpp, which is its cache and its graph: rounds, chains and trees. What of a text waits
+// A drafter on a context of llama.cpp, which is its cache and its graph: chains and trees. What of a text waits
 // and what a row of a batch is made of is the derived class's.
 //
 // Each sequence has the id of its own in the context, with the cells of what was accepted, and of id_last while it is
@@ -68,12 +68,12 @@ class context_drafter : public drafter {
     // of the last row that was computed for a token behind it, for tests and tools
     const std::vector<float> & logits() const { return logits_last_; }
 
-    // nodes of a sequence that can be expanded in a round: cells behind the last valid one
+    // nodes of a sequence that can be expanded in a draft: cells behind the last valid one
     static constexpr int32_t n_scratch = 32;
 
   protected:
     // what evaluated tokens leave in the context: cells; recurrent states too, which cannot be taken back; or nothing,
-    // where it reads the target's K/V and writes none. All rows of a round are at one position then
+    // where it reads the target's K/V and writes none. All rows of a draft are at one position then
     enum class memory_kind { cells, states, none };
 
     // Takes the context over, and a model of its own if that is not null, whatever happens: they are freed with this
@@ -86,7 +86,7 @@ class context_drafter : public drafter {
     static draft_limits checked_limits(const llama_context * ctx, int32_t n_vocab, int32_t n_ctx, int32_t n_seq_max);
     void                check_outputs(int32_t n_outputs_max) const;
 
-    // what the derived class knows
+    // of the derived class
 
     virtual const draft_limits & limits() const = 0;
 
@@ -99,7 +99,7 @@ class context_drafter : public drafter {
     // Write what waits, but for what begin() has to compute with logits anyway
     virtual void flush(llama_seq_id seq_id) = 0;
 
-    // a round begins: the row of id_last will be computed again
+    // a draft begins: the row of id_last will be computed again
     virtual void    prepare(llama_seq_id seq_id)                                            = 0;
     // rows that wait, and that of id_last with logits
     virtual void    add_waiting(llama_seq_id seq_id, llama_token id_last)                   = 0;
@@ -154,13 +154,13 @@ class context_drafter : public drafter {
     void write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write);
     void add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next);
 
-    // what was drafted is forgotten
+    // what was drafted is removed
     void leave();
 
     // the cells of a sequence end at n_cells(); false: its state cannot be taken back
     virtual bool trim(llama_seq_id seq_id) { return ctx_.trim(seq_id, n_cells(seq_id)); }
 
-    // of a round
+    // of a draft
 
     int32_t kept_of(int32_t node) const { return places_[node].kept; }
     int32_t pos_of(llama_seq_id seq_id) const; // of the row that the first level comes out of
@@ -168,7 +168,7 @@ class context_drafter : public drafter {
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
 
-    // a sequence in a round
+    // a sequence in a draft
     struct participant {
         llama_seq_id seq_id  = 0;
         llama_token  id_last = 0;
@@ -200,8 +200,8 @@ class context_drafter : public drafter {
 
     std::map<llama_seq_id, foresight> foresight_;
 
-    // of a round
-    std::vector<participant>  round_;
+    // of a draft
+    std::vector<participant>  participants_;
     std::vector<draft_node>   nodes_;
     std::vector<node_place>   places_; // of the nodes
     std::vector<llama_seq_id> ids_used_;

@@ -43,7 +43,7 @@ class draft_context {
     // of a row of the last pass
     const float * logits(int32_t i_row) const;
 
-    // Forget the cells of a sequence from position `end` on. False: it is a state, which cannot be taken back
+    // Remove the cells of a sequence from position `end` on. False: it is a state, which cannot be taken back
     bool trim(llama_seq_id seq_id, int32_t end);
     void clear(llama_seq_id seq_id);
 
@@ -57,7 +57,7 @@ class draft_context {
 
     static std::string device_of(const ggml_tensor * tensor);
 
-    // what tells some weights from others: names and first bytes
+    // identifies the weights: names and first bytes
     static uint64_t fingerprint_of(const std::vector<const ggml_tensor *> & tensors);
 
   private:

@@ -104,7 +104,7 @@ void dflash_drafter::take_in(llama_seq_id seq_id, int32_t n) {
 // what waits of all participants, in as few passes as it fits into
 void dflash_drafter::take_in_all() {
     batch_.clear();
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         int32_t n_left = sequences_[part.seq_id].n_rows();
         while (n_left > 0) {
             const int32_t n = std::min(n_left, n_batch_ - batch_.n_rows());
@@ -267,26 +267,26 @@ std::vector<float> dflash_drafter::block_logits() const {
     return result;
 }
 
-// rounds
+// drafting
 
-// start a round for those of the sequences that have something to draft from
+// start a draft for those of the sequences that have something to draft from
 void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     sequences_.check_begin(seq_ids, ids_last);
     leave();
     for (size_t i = 0; i < seq_ids.size(); ++i) {
         const draft_sequence & seq = sequences_[seq_ids[i]];
         if (seq.n_past() > seq.pos_start()) {
-            round_.push_back({ seq_ids[i], i, ids_last[i], &foresight_[seq_ids[i]], {} });
+            participants_.push_back({ seq_ids[i], i, ids_last[i], &foresight_[seq_ids[i]], {} });
         }
     }
 }
 
-// what was drafted is forgotten
+// what was drafted is removed
 void dflash_drafter::leave() {
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         ctx_.trim(part.seq_id, sequences_[part.seq_id].pos_first());
     }
-    round_.clear();
+    participants_.clear();
     nodes_.clear();
     is_expanded_.clear();
 }
@@ -295,19 +295,19 @@ void dflash_drafter::leave() {
 void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
     take_in_all();
     // llama.cpp would cut blocks into passes of several streams where the order is another
-    std::sort(round_.begin(), round_.end(),
+    std::sort(participants_.begin(), participants_.end(),
               [](const participant & a, const participant & b) { return a.seq_id < b.seq_id; });
     const int32_t n_rows = n_rows_of_block(n_steps);
     const size_t  n_most = static_cast<size_t>(n_batch_ / n_rows);
-    for (size_t first = 0; first < round_.size(); first += n_most) {
-        const size_t n = std::min(round_.size() - first, n_most);
+    for (size_t first = 0; first < participants_.size(); first += n_most) {
+        const size_t n = std::min(participants_.size() - first, n_most);
         batch_.clear();
         for (size_t j = first; j < first + n; ++j) {
-            add_block(round_[j].seq_id, round_[j].id_last, n_steps);
+            add_block(participants_[j].seq_id, participants_[j].id_last, n_steps);
         }
         compute_blocks();
         for (size_t j = 0; j < n; ++j) {
-            participant & part = round_[first + j];
+            participant & part = participants_[first + j];
             for (int32_t i = 0; i < n_steps; ++i) {
                 const int32_t i_row = static_cast<int32_t>(j + 1) * n_rows - n_steps + i;
                 part.levels.push_back(read_row(*part.known, i_row, top_k));
@@ -332,7 +332,7 @@ void dflash_drafter::append_nodes(const participant & part, int32_t parent, int3
 }
 
 const dflash_drafter::participant & dflash_drafter::participant_of(llama_seq_id seq_id) const {
-    return *std::find_if(round_.begin(), round_.end(),
+    return *std::find_if(participants_.begin(), participants_.end(),
                          [seq_id](const participant & part) { return part.seq_id == seq_id; });
 }
 
@@ -344,11 +344,11 @@ void dflash_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std:
             format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll(), top_k, n_steps));
     }
     enter(seq_ids, ids_last);
-    if (round_.empty()) {
+    if (participants_.empty()) {
         return;
     }
     draft(top_k, n_steps);
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         append_nodes(part, -1, top_k);
     }
 }
@@ -361,7 +361,7 @@ void dflash_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     const auto n_nodes = static_cast<int32_t>(nodes_.size());
     for (size_t k = 0; k < nodes.size(); ++k) {
         if (nodes[k] < 0 || nodes[k] >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this round has %d nodes", nodes[k], n_nodes));
+            throw std::invalid_argument(format("node %d: this draft has %d nodes", nodes[k], n_nodes));
         }
         const auto end = nodes.begin() + static_cast<std::ptrdiff_t>(k);
         if (is_expanded_[nodes[k]] || std::find(nodes.begin(), end, nodes[k]) != end) {
@@ -391,20 +391,21 @@ std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::v
     const auto                            n_left = [&](const participant & part) {
         return std::min({ n_max[part.i_call], n_unroll(), n_ctx() - n_past(part.seq_id) + 1 });
     };
-    round_.erase(std::remove_if(round_.begin(), round_.end(), [&](const auto & part) { return n_left(part) <= 0; }),
-                 round_.end());
-    if (round_.empty()) {
+    participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
+                                       [&](const auto & part) { return n_left(part) <= 0; }),
+                        participants_.end());
+    if (participants_.empty()) {
         return result;
     }
     int32_t n_steps = 0;
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         n_steps = std::max(n_steps, n_left(part));
     }
     const int32_t top_k      = p_min > 0.0f ? n_top_llama : 1;
-    // llama.cpp compares what the drafter itself says, where it says something, else the share among the ten best
+    // llama.cpp compares the drafter's own probability, if it gives one, else the share among the ten best
     const bool    is_certain = hparams_.has_confidence || hparams_.kind == block_kind::dflash2;
     draft(top_k, n_steps);
-    for (const participant & part : round_) {
+    for (const participant & part : participants_) {
         std::vector<llama_token> & path = result[part.i_call];
         for (int32_t i = 0; i < n_left(part); ++i) {
             const auto found = behind(part, path, top_k);

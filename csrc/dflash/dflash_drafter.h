@@ -23,14 +23,14 @@ struct dflash_params {
 
 // Drafts with a block drafter: a model of its own, whose context is its K/V cache and its graphs. Two kinds of batches
 // go through it. Rows of the target become K/V at their positions, once each. A block is the token at n_past and
-// copies of a mask token behind it: all rows see each other and what lies before, and row i says what comes i tokens
-// later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
+// copies of a mask token behind it: all rows see each other and what lies before, and row i predicts what comes i
+// tokens later. So one pass drafts as many tokens as the block is long, and a shorter block is a cheaper pass.
 //
-// What rows say, by block_kind: of dflash it does not depend on the tokens before. Of dspark it is behind the best
+// What rows predict, by block_kind: of dflash it does not depend on the tokens before. Of dspark it is behind the best
 // token of each row before, and a node of another path gets the same. Of dflash2 it depends on the token of the row
 // before, so that its trees have other probabilities, and another order, behind each node.
 //
-// A row needs no token beside it, so that rows can be taken in as soon as they are there. They wait, because many are
+// A row needs no token beside it, so that rows can be evaluated as soon as they are there. They wait, because many are
 // cheaper together and the gate may keep the drafter closed for a while. Cells of a block lie behind the sequence's
 // and are removed before anything else is written.
 class dflash_drafter : public drafter {
@@ -100,19 +100,19 @@ class dflash_drafter : public drafter {
     // of all rows of the last pass over blocks, for tests and tools; none of dflash2
     std::vector<float> block_logits() const;
 
-    static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a round; they cost nothing here
+    static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a draft; they cost nothing here
 
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
 
-    // what a row of a block says of the token that it drafts
+    // what a row of a block predicts for the token that it drafts
     struct drafted_row {
         std::vector<draft_candidate> found;   // the best first
         std::vector<float>           lattice; // of dflash2 instead: candidates, and their scores behind each one of the
                                               // row before
     };
 
-    // a sequence in a round
+    // a sequence in a draft
     struct participant {
         llama_seq_id seq_id  = 0;
         size_t       i_call  = 0; // where it stands in the arguments
@@ -153,8 +153,8 @@ class dflash_drafter : public drafter {
     draft_guesses          guesses_;
     std::vector<foresight> foresight_;
 
-    // of a round
-    std::vector<participant> round_;
+    // of a draft
+    std::vector<participant> participants_;
     std::vector<draft_node>  nodes_;
     std::vector<bool>        is_expanded_;
 

@@ -151,7 +151,7 @@ dflash_hparams read_dflash(const gguf_file & file) {
                                       file.path().c_str(), hparams.logit_scale, hparams.final_logit_softcap));
     }
 
-    // what takes in the target's rows is in no graph that graph_check sees
+    // the encoder of the target's rows is in no graph that graph_check sees
     const ggml_tensor * fc   = require_tensor(file, "fc.weight");
     const ggml_tensor * norm = require_tensor(file, "enc.output_norm.weight");
     check_shape(file, fc, static_cast<int64_t>(hparams.boundaries.size()) * hparams.n_embd, hparams.n_embd);

@@ -8,7 +8,7 @@
 
 namespace eagle3 {
 
-// How the tokens of a block are found in what its rows say
+// How the tokens of a block are found in its rows
 enum class block_kind {
     dflash,  // each row has its logits
     dspark,  // logits that know the best token of the row before (Markov head), and maybe how sure they are

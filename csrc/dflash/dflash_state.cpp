@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t state_magic = 0x3146444c; // "LDF1"
 
-// followed by llama.cpp's own state; rows that wait are taken in before, since they are larger than their K/V
+// followed by llama.cpp's own state; rows that wait are evaluated before, since they are larger than their K/V
 struct state_header {
     uint32_t       magic;
     saved_sequence sequence;

@@ -26,7 +26,7 @@ class device {
     // to be called when a buffer on it was freed while others on it stay in use
     void on_free() const {
         if (is_remote(dev_)) {
-            rpc_forget_graphs(ggml_backend_dev_description(dev_)); // its endpoint
+            rpc_drop_graphs(ggml_backend_dev_description(dev_)); // its endpoint
         }
     }
 

@@ -18,19 +18,19 @@ namespace eagle3 {
 struct drafter_stats {
     int64_t t_process_us = 0; // process()
     int64_t t_propose_us = 0; // propose_batch(), begin() and expand()
-    int64_t n_propose    = 0; // rounds of drafting, each for all sequences that take part
+    int64_t n_propose    = 0; // drafts, each for all sequences that take part
     int64_t n_steps      = 0; // times that the drafter's weights were read to draft
 };
 
 // What the engine and the planner need of a drafter. They know no other type: one more kind of drafter is one more
 // class that derives from this one, and its binding.
 //
-// A round of a sequence, in the order of calls:
+// A draft of a sequence, in the order of calls:
 //   process    append the target's rows of the tokens that were evaluated. A row of the target is the concatenation of
 //              its hidden states at boundaries(), n_embd_feat() floats
 //   begin      catch up with these rows, draft the top_k best tokens behind id_last, the token at position n_past()
 //   expand     draft the next level behind some of the nodes; any number of times
-//   nodes      the round's draft so far, with probabilities
+//   nodes      the draft so far, with probabilities
 // or propose_batch() instead of the last three, which drafts chains. What the target accepts comes with the next
 // process(). Rejected nodes never were part of the sequence, so that nothing has to be taken back.
 //
@@ -48,12 +48,12 @@ class drafter {
 
     virtual const std::string & path() const         = 0; // of the file that it is made of
     virtual std::string         device() const       = 0; // name of the ggml device that it runs on
-    virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a round
+    virtual size_t              n_bytes_read() const = 0; // of weights, by the first graph of a draft
 
     // that it multiplies by, but for those of the target
     virtual const kernels::matrices & matrices() const = 0;
 
-    // Have the CPU multiply its own weights by our kernels; the target's own say which compute its
+    // Have the CPU multiply its own weights by our kernels; the target's limits choose which compute its
     virtual void use_cpu_kernels(const kernels::row_limits & limits) = 0;
 
     // [name of one of our CPU kernels]: own weights that it multiplies
@@ -80,7 +80,7 @@ class drafter {
     // number of positions that it takes. Only with n_pos_per_row() 4
     virtual void add_image(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos, llama_seq_id seq_id) = 0;
 
-    // Forget positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
+    // Remove positions >= n_past. Returns the position from which rows must be appended again: n_past or less.
     // same_next: the token at n_past will be the one that was there.
     virtual int32_t truncate(int32_t n_past, llama_seq_id seq_id, bool same_next) = 0;
 
@@ -88,7 +88,7 @@ class drafter {
     // appended: what truncate(n_past, same_next) would return for src, which stays as it is.
     virtual int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past, bool same_next) = 0;
 
-    // Forget everything. The next rows are appended at n_past; positions before are not attended to.
+    // Clear the sequence. The next rows are appended at n_past; positions before are not attended to.
     virtual void restart(int32_t n_past, llama_seq_id seq_id) = 0;
 
     // all that a sequence holds, as bytes in host memory
@@ -100,14 +100,14 @@ class drafter {
     virtual void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) = 0;
 
     // What its next tokens must be, as long as its text is what it is: tokens that cannot come are not drafted. A
-    // drafter that makes a block at once knows it of the first one only.
+    // drafter that makes a block at once applies it to the first one only.
     virtual void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) = 0;
 
     virtual bool    is_parallel() const = 0;
     virtual int32_t n_unroll() const    = 0; // most n_steps of begin()
-    virtual int32_t n_expand() const    = 0; // most nodes of a sequence that may be expanded in a round
+    virtual int32_t n_expand() const    = 0; // most nodes of a sequence that may be expanded in a draft
 
-    // Start a round: for each sequence that has a row, the top_k most probable tokens behind its id_last. With n_steps
+    // Start a draft: for each sequence that has a row, the top_k most probable tokens behind its id_last. With n_steps
     // > 1 follow the best of them n_steps - 1 times, each time with top_k nodes behind it, in the same graph.
     virtual void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                        int32_t top_k, int32_t n_steps) = 0;
@@ -116,8 +116,8 @@ class drafter {
     // Nodes at the end of the context get none.
     virtual void expand(const std::vector<int32_t> & nodes, int32_t top_k) = 0;
 
-    // Of the round, parents before their children; the best child of a node comes first. The next call that is not
-    // expand() ends the round.
+    // Of the draft, parents before their children; the best child of a node comes first. The next call that is not
+    // expand() ends the draft.
     virtual const std::vector<draft_node> & nodes() const = 0;
 
     // Chains of up to n_max tokens for each sequence, with one graph per step for all of them. A chain stops before a

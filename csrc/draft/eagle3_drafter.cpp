@@ -45,16 +45,16 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
     dev_(params.dev, params.n_gpu_layers, tables_.output, params.n_threads),
     weights_(gguf_file(path), hparams_, tables_, dev_, params.type, params.n_threads), matrices_(weights_.matrices()),
     memory_(hparams_, weights_, tables_.n_vocab, n_ctx, params.n_seq_max, params.type_k, params.type_v, dev_,
-            [this] { round_.end(); }),
+            [this] { builder_.end(); }),
     runner_(hparams_, weights_, memory_.cache(), dev_, memory_.positions(),
             params.n_seq_max * (1 + draft_cache::n_scratch)),
     writer_(weights_, memory_, runner_, std::max(params.n_batch, draft_limits::n_catch_up_max)),
-    round_(hparams_, weights_, memory_, writer_, runner_, n_unroll_of(params.n_unroll, hparams_, dev_), stats),
+    builder_(hparams_, weights_, memory_, writer_, runner_, n_unroll_of(params.n_unroll, hparams_, dev_), stats),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }) {
     if (n_unroll() > 1 && !is_parallel()) {
         weights_.load_embd_dft(dev_);
     }
-    // build the graphs of a round once: a device that cannot run the head throws here
+    // build the graphs of a draft once: a device that cannot run the head throws here
     draft_shape shape;
     shape.n_rows = 1;
     shape.kind   = graph_kind::kv_only;
@@ -86,7 +86,7 @@ void eagle3_drafter::process(const float * rows, const llama_token * tokens, int
     if (n_tokens <= 0) {
         return;
     }
-    round_.end();
+    builder_.end();
     memory_.request(seq_id, n_past + n_tokens);
     memory_.provide();
     memory_.sequences().append(rows, tokens, n_tokens, seq_id, row_ids, may_wait, writer_.n_batch(),
@@ -115,30 +115,30 @@ void eagle3_drafter::state_set(const std::vector<uint8_t> & state, llama_seq_id 
 
 void eagle3_drafter::set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) {
     memory_.sequences().check(seq_id);
-    round_.set_noise(std::move(noise), seq_id);
+    builder_.set_noise(std::move(noise), seq_id);
 }
 
 void eagle3_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) {
     memory_.sequences().check(seq_id);
-    round_.set_rules(std::move(rules), seq_id);
+    builder_.set_rules(std::move(rules), seq_id);
 }
 
 void eagle3_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                            int32_t top_k, int32_t n_steps) {
     time_scope t(stats.t_propose_us);
-    round_.begin(seq_ids, ids_last, top_k, n_steps);
+    builder_.begin(seq_ids, ids_last, top_k, n_steps);
 }
 
 void eagle3_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     time_scope t(stats.t_propose_us);
-    round_.expand(nodes, top_k);
+    builder_.expand(nodes, top_k);
 }
 
 std::vector<std::vector<llama_token>> eagle3_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
                                                                     const std::vector<llama_token> &  ids_last,
                                                                     const std::vector<int32_t> & n_max, float p_min) {
     time_scope t(stats.t_propose_us);
-    return round_.propose_batch(seq_ids, ids_last, n_max, p_min);
+    return builder_.propose_batch(seq_ids, ids_last, n_max, p_min);
 }
 
 } // namespace eagle3

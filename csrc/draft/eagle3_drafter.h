@@ -1,7 +1,7 @@
 #pragma once
 
+#include "draft/draft_builder.h"
 #include "draft/draft_memory.h"
-#include "draft/draft_round.h"
 #include "draft/drafter.h"
 #include "draft/row_writer.h"
 
@@ -27,7 +27,7 @@ struct eagle3_params {
 };
 
 // An EAGLE-3 head as a drafter, P-EAGLE heads included: draft_memory is what its sequences hold, row_writer evaluates
-// the rows of prompts, draft_round drafts, draft_runner computes the graphs of both.
+// the rows of prompts, draft_builder drafts, draft_runner computes the graphs of both.
 class eagle3_drafter : public drafter {
   public:
     // ctx-independent: model_tgt only lends its tables. n_ctx: positions that each sequence may have.
@@ -78,13 +78,13 @@ class eagle3_drafter : public drafter {
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
     bool    is_parallel() const override { return hparams_.is_parallel(); } // P-EAGLE
-    int32_t n_unroll() const override { return round_.n_unroll(); }
+    int32_t n_unroll() const override { return builder_.n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last, int32_t top_k,
                int32_t n_steps) override;
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
-    const std::vector<draft_node> & nodes() const override { return round_.nodes(); }
+    const std::vector<draft_node> & nodes() const override { return builder_.nodes(); }
 
     std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
                                                         const std::vector<llama_token> &  ids_last,
@@ -111,10 +111,10 @@ class eagle3_drafter : public drafter {
     kernels::matrices                     matrices_;
     std::unique_ptr<kernels::cpu_kernels> cpu_kernels_; // freed before the weights are
 
-    draft_memory memory_;
-    draft_runner runner_;
-    row_writer   writer_;
-    draft_round  round_;
+    draft_memory  memory_;
+    draft_runner  runner_;
+    row_writer    writer_;
+    draft_builder builder_;
 
     std::vector<int32_t> boundaries_;
 };

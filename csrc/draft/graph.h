@@ -84,7 +84,8 @@ struct draft_graph {
 };
 
 // What graphs are made of. The state [n_embd, n] holds recurrent rows: step i of row r of catch_up writes row
-// i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the first n_out rows, expand is told.
+// i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the first n_out rows, of expand they are
+// arguments.
 struct draft_model {
     const head_hparams & hparams;
     const head_weights & weights;

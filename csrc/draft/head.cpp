@@ -32,9 +32,9 @@ void read_boundaries(const gguf_file & file, head_hparams & hparams) {
         return;
     }
     if (!target_layers && !extract_layers) {
-        throw model_file_error(format(
-            "'%s': key 'eagle3.target_layers' is missing: the file does not say which hidden states the head reads",
-            file.path().c_str()));
+        throw model_file_error(
+            format("'%s': key 'eagle3.target_layers' is missing: the hidden states that the head reads are not known",
+                   file.path().c_str()));
     }
     hparams.boundaries = target_layers ? *target_layers : *extract_layers;
     const std::set<int32_t> unique(hparams.boundaries.begin(), hparams.boundaries.end());

@@ -17,7 +17,7 @@ struct head_hparams {
         dialect; // "upstream" (llama.cpp), "fork" (SpecDrift's llama.cpp), "extended" (upstream's keys plus ours)
 
     std::vector<int32_t> boundaries;     // empty if use_aux_hidden_state is false
-    std::string          boundaries_why; // how the converter came to them, empty if the file does not say
+    std::string          boundaries_why; // how the converter found them, empty if the file does not have it
 
     int32_t n_embd      = 0; // H_d, width of the head
     int32_t n_embd_tgt  = 0; // H_t, width of the target

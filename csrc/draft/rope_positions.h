@@ -16,10 +16,10 @@ class rope_positions {
     int32_t at(int32_t slot, int32_t section) const;
 
     // an image begins at slot `first`: pos has n_sections positions of each of its rows, [n_sections][n_rows]; n_pos is
-    // how many positions it takes of what comes behind. What was known from there on is forgotten
+    // how many positions it takes of what comes behind. What was known from there on is removed
     void add(int32_t first, int32_t n_pos, const std::vector<int32_t> & pos);
 
-    // forget images that begin at slot n or later
+    // remove images that begin at slot n or later
     void cut(int32_t n);
 
     // all that is known, as numbers; restore() returns whether these are such

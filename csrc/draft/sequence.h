@@ -50,7 +50,7 @@ class draft_sequence {
     // all rows were written to the cache, the last one with this token behind it
     void on_proposed(llama_token id_last);
 
-    // Forget positions >= n_past. Returns the position from which rows must come again: n_past, or n_past - 1 if the
+    // Remove positions >= n_past. Returns the position from which rows must come again: n_past, or n_past - 1 if the
     // row before it is gone, since that one waits for another token now; unless the token at n_past stays the
     // same_next.
     int32_t truncate(int32_t n_past, bool same_next = false);
@@ -58,7 +58,7 @@ class draft_sequence {
     // the same positions < n_past; see truncate for where rows must come from then
     draft_sequence prefix(int32_t n_past, bool same_next = false) const;
 
-    // forget everything; rows come from n_past on
+    // clear it; rows come from n_past on
     void restart(int32_t n_past);
 
     // as saved; what belongs to slots is in the cache already

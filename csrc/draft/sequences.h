@@ -13,7 +13,7 @@
 
 namespace eagle3 {
 
-// what a saved state says of a sequence, beside its rows and tokens and what belongs to slots
+// the part of a saved state beside rows, tokens and what belongs to slots
 struct saved_sequence {
     int32_t pos_start;
     int32_t pos_first;
@@ -56,7 +56,7 @@ class draft_sequences : public draft_limits {
     size_t         n_bytes(const saved_sequence & saved) const;
     uint8_t *      save(llama_seq_id seq_id, uint8_t * dst) const;
 
-    // slots that belong to it; -1 if it cannot be one of these sequences, which misfit() says
+    // slots that belong to it; -1 if it cannot be one of these sequences: see misfit()
     int32_t               n_slots(const saved_sequence & saved) const;
     std::invalid_argument misfit(const saved_sequence & saved) const;
 

@@ -86,7 +86,7 @@ class head_weights {
 
     size_t n_bytes_shared = 0; // of the target's tensors in use
     size_t n_bytes_own    = 0; // of the head's own tensors
-    size_t n_bytes_read   = 0; // of the matrices that a round's first graph reads, lm_head included
+    size_t n_bytes_read   = 0; // of the matrices that a draft's first graph reads, lm_head included
 
   private:
     struct loader;

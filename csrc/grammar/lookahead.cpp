@@ -40,7 +40,7 @@ std::vector<bool> grammar_lookahead::allowed(const std::vector<llama_token> & pa
     try {
         const grammar_budget::scope scope(max_ticks);
         llama_sampler_apply(behind(path), &cur_p);
-    } catch (const std::exception &) { // if it matters, the text's own sampler will say it
+    } catch (const std::exception &) { // if it matters, the text's own sampler will throw too
         has_failed_ = true;
         return result;
     }

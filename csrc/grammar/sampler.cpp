@@ -62,7 +62,7 @@ void swap(llama_grammar & grammar, grammar_state & state) {
 // Stacks point into the rules, which all clones share, as llama.cpp's own clone looks for every element of every stack
 // in all rules. So clones belong to one thread.
 struct grammar_context {
-    std::shared_ptr<llama_grammar>       grammar; // in nobody's state
+    std::shared_ptr<llama_grammar>       grammar; // its state is that of the beginning
     std::shared_ptr<const grammar_state> start;   // to be reset to
     grammar_state                        now;
 };

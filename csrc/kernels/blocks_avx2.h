@@ -1,5 +1,5 @@
 // Products of weights in blocks of 32 inputs with a scale each, and rows in Q8: eight channels at a time, a channel per
-// lane. A format says how its blocks become 32 int8 values of eight channels; a block is unpacked once for all rows.
+// lane. A format unpacks its blocks to 32 int8 values of eight channels; a block is unpacked once for all rows.
 #pragma once
 
 #include "kernels/instruction_sets.h"

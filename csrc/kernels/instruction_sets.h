@@ -49,7 +49,7 @@ struct avx_vnni : emulated_vnni {
 struct avx512_vnni : emulated_vnni {
     static constexpr const char * name = "avx512_vnni";
 };
-#elif defined(EAGLE3_VNNI) // what assembles the code knows them
+#elif defined(EAGLE3_VNNI) // the assembler has them
 
 struct avx_vnni {
     static constexpr const char * name     = "avx_vnni";

@@ -4,8 +4,8 @@
 #if defined(__x86_64__)
 #include "kernels/instruction_sets.h"
 #include "kernels/k_quads_avx2.h"
+#include "kernels/k_quants.h"
 #include "kernels/k_quants_avx512.h"
-#include "kernels/q8_K_avx2.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,16 +15,6 @@ namespace eagle3::kernels {
 namespace {
 
 using namespace k_quads;
-
-constexpr int64_t ROWS_MAX = 16; // rows that weights are unpacked for at once
-
-// 256 activations. SUB inputs of the weights have a scale of their own, and so have SUB activations a sum here.
-template <int SUB>
-struct block_q8 {
-    int8_t  qs[QK_K];
-    int16_t sums[QK_K / SUB];
-    float   d;
-};
 
 template <int SUB>
 size_t row_size(int64_t k) {
@@ -49,10 +39,8 @@ AVX2_INLINE __m256i for_all(const void * eight_bytes) {
     return _mm256_set1_epi64x(x);
 }
 
-// Of a scale's vectors two products are added in 16 bits; by VNNI four, in 32, where their sum fits into 16 as well: it
-// is then multiplied by the scale as two words, of which the second is zero.
 template <class Isa, class Quad>
-constexpr bool adds_four = Isa::has_vnni && Quad::SUB / 8 * 4 * Quad::Q_MAX * 127 < 1 << 15;
+constexpr bool adds_four = Isa::has_vnni && four_fit<Quad>;
 
 // scale number `i` of each channel in all four places, or in the first and third
 template <class Isa, class Quad>
@@ -108,10 +96,10 @@ AVX2 inline __attribute__((always_inline)) void add_quarter(const Quad & w, cons
     }
 }
 
-// A quad times n rows, ROWS_MAX at most. A block's sums are exact integers; they are added up block after block as
-// floats.
+// A quad times n rows, ROWS_MAX at most, to out[n][4]. A block's sums are exact integers; they are added up block after
+// block as floats.
 template <class Isa, class Quad>
-AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m128 * out) {
+AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, float * out) {
     constexpr int SUB = Quad::SUB;
     using block       = block_q8<SUB>;
 
@@ -145,22 +133,16 @@ AVX2 void compute_quad(Quad w, int64_t nb, const uint8_t * rows, int64_t n, __m1
     }
     for (int64_t r = 0; r < n; ++r) {
         const __m256 x = _mm256_add_ps(acc[r], _mm256_permute_ps(acc[r], 0b01'00'11'10)); // scales' and mins' part
-        out[r]         = _mm_movelh_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        _mm_storeu_ps(out + 4 * r, _mm_movelh_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
     }
 }
 
 template <class Isa, class Quad>
-AVX2 void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
-                       int64_t n_channels) {
-    __m128 results[ROWS_MAX];
-    for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
-        const int64_t n = std::min(n_rows - r, ROWS_MAX);
-        compute_quad<Isa>(w, nb, rows, n, results);
-        for (int64_t i = 0; i < n; ++i) {
-            std::memcpy(out + (r + i) * ldo, results + i, n_channels * sizeof(float));
-        }
-        rows += n * nb * sizeof(block_q8<Quad::SUB>);
-    }
+void compute_quad(const Quad & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
+                  int64_t n_channels) {
+    compute_rows<Quad::SUB, 4>(
+        nb, rows, n_rows, out, ldo, n_channels,
+        [&](const uint8_t * some, int64_t n, float * results) { compute_quad<Isa>(w, nb, some, n, results); });
 }
 
 template <class Isa, class Format>
@@ -190,7 +172,7 @@ void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, 
 template <class Isa, class Format>
 constexpr auto compute_of() {
     if constexpr (Isa::is_wide) {
-        return avx512::compute<block_q8<Format::SUB>, Format>;
+        return avx512::compute<Format>;
     } else {
         return compute<Isa, Format>;
     }
@@ -199,7 +181,7 @@ constexpr auto compute_of() {
 template <class Isa, class Octet, template <int> class Quad>
 constexpr auto compute_repacked_of() {
     if constexpr (Isa::is_wide) {
-        return avx512::compute_repacked<block_q8<Octet::SUB>, Octet>;
+        return avx512::compute_repacked<Octet>;
     } else {
         return compute_repacked<Isa, Quad>;
     }

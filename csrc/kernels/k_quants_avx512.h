@@ -4,7 +4,7 @@
 
 #include "kernels/avx512.h"
 #include "kernels/k_quads_avx2.h"
-#include "kernels/q8_K_avx2.h"
+#include "kernels/k_quants.h"
 
 #if defined(__x86_64__)
 
@@ -12,7 +12,6 @@
 
 namespace eagle3::kernels::avx512 {
 
-using avx2::QK_K;
 using k_quads::quad_scales;
 
 // What an octet's block has beside its values, see quad_scales.
@@ -114,14 +113,10 @@ AVX512_INLINE __m512i for_all(const void * eight_bytes) {
     return _mm512_set1_epi64(avx2::read<int64_t>(eight_bytes));
 }
 
-// as adds_four of k_quants.cpp
-template <class Octet>
-constexpr bool adds_four = Octet::SUB / 8 * 4 * Octet::Q_MAX * 127 < 1 << 15;
-
 // scale number `i` of each channel in all four places, or in the first and third
 template <class Octet>
 AVX512_INLINE __m512i spread(__m512i scales, int i) {
-    const char    a = adds_four<Octet> ? -128 : 0, b = adds_four<Octet> ? -128 : 1; // -128: a zero
+    const char    a = four_fit<Octet> ? -128 : 0, b = four_fit<Octet> ? -128 : 1; // -128: a zero
     const __m128i first = _mm_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
     const __m128i at    = _mm_add_epi8(first, _mm_set1_epi8(static_cast<char>(2 * i)));
     return _mm512_shuffle_epi8(scales, _mm512_broadcast_i32x4(at));
@@ -134,7 +129,7 @@ AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m51
     constexpr int n = Octet::SUB / 8;
     for (int g = 0; g < 64 / Octet::SUB; ++g) {
         __m512i a;
-        if constexpr (adds_four<Octet>) {
+        if constexpr (four_fit<Octet>) {
             a = _mm512_setzero_si512();
             for (int i = 0; i < n; ++i) {
                 a = _mm512_dpbusd_epi32(a, v[n * g + i], for_all(y + 32 * g + 8 * i));
@@ -151,7 +146,7 @@ AVX512_INLINE __m512i dot(__m512i        sum, const __m512i (&v)[8], const __m51
 }
 
 // the quarter P of an octet's block times n rows
-template <class Block, int P, class Octet>
+template <int P, class Octet>
 AVX512_INLINE void add_quarter(const Octet & w, const octet_scales<Octet::SUB> & s, const uint8_t * rows,
                                int64_t row_bytes, int64_t n, __m512i * sums) {
     constexpr int SUB   = Octet::SUB;
@@ -163,33 +158,33 @@ AVX512_INLINE void add_quarter(const Octet & w, const octet_scales<Octet::SUB> &
         scale[g]      = spread<Octet>(s.scale[sub / 4], sub % 4);
     }
     for (int64_t r = 0; r < n; ++r) {
-        const auto * y = reinterpret_cast<const Block *>(rows + r * row_bytes)->qs + FIRST;
+        const auto * y = reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes)->qs + FIRST;
         sums[r]        = dot<Octet>(P == 0 ? _mm512_setzero_si512() : sums[r], v, scale, y);
     }
 }
 
-constexpr int64_t ROWS_MAX = 16; // rows that weights are unpacked for at once
+// An octet times n rows, ROWS_MAX at most, to out[n][8].
+template <class Octet>
+AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, float * out) {
+    constexpr int SUB = Octet::SUB;
+    using block       = block_q8<SUB>;
 
-// An octet times n rows, ROWS_MAX at most; Block is a row's.
-template <class Block, class Octet>
-AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, __m256 * out) {
-    constexpr int SUB       = Octet::SUB;
-    const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(Block));
+    const int64_t row_bytes = nb * static_cast<int64_t>(sizeof(block));
     __m512        acc[ROWS_MAX];
     __m512i       sums[ROWS_MAX];
     for (int64_t r = 0; r < n; ++r) {
         acc[r] = _mm512_setzero_ps();
     }
-    for (int64_t b = 0; b < nb; ++b, w.advance(), rows += sizeof(Block)) {
+    for (int64_t b = 0; b < nb; ++b, w.advance(), rows += sizeof(block)) {
         octet_scales<SUB> s;
         w.scales(s);
         w.prefetch_next(b, nb);
-        add_quarter<Block, 0>(w, s, rows, row_bytes, n, sums);
-        add_quarter<Block, 1>(w, s, rows, row_bytes, n, sums);
-        add_quarter<Block, 2>(w, s, rows, row_bytes, n, sums);
-        add_quarter<Block, 3>(w, s, rows, row_bytes, n, sums);
+        add_quarter<0>(w, s, rows, row_bytes, n, sums);
+        add_quarter<1>(w, s, rows, row_bytes, n, sums);
+        add_quarter<2>(w, s, rows, row_bytes, n, sums);
+        add_quarter<3>(w, s, rows, row_bytes, n, sums);
         for (int64_t r = 0; r < n; ++r) {
-            const auto & y    = *reinterpret_cast<const Block *>(rows + r * row_bytes);
+            const auto & y    = *reinterpret_cast<const block *>(rows + r * row_bytes);
             __m512i      sum  = sums[r];
             __m512i      mins = _mm512_setzero_si512();
             for (int i = 0; i < s.N; ++i) {
@@ -209,25 +204,19 @@ AVX512 void compute_octet(Octet w, int64_t nb, const uint8_t * rows, int64_t n, 
     const __m512i low = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13);
     for (int64_t r = 0; r < n; ++r) {
         const __m512 x = _mm512_add_ps(acc[r], _mm512_permute_ps(acc[r], 0b01'00'11'10)); // scales' and mins' part
-        out[r]         = _mm512_castps512_ps256(_mm512_permutexvar_ps(low, x));
+        _mm256_storeu_ps(out + 8 * r, _mm512_castps512_ps256(_mm512_permutexvar_ps(low, x)));
     }
 }
 
-template <class Block, class Octet>
-AVX512 void compute_octet(const Octet & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
-                          int64_t n_channels) {
-    __m256 results[ROWS_MAX];
-    for (int64_t r = 0; r < n_rows; r += ROWS_MAX) {
-        const int64_t n = std::min(n_rows - r, ROWS_MAX);
-        compute_octet<Block>(w, nb, rows, n, results);
-        for (int64_t i = 0; i < n; ++i) {
-            std::memcpy(out + (r + i) * ldo, results + i, n_channels * sizeof(float));
-        }
-        rows += n * nb * sizeof(Block);
-    }
+template <class Octet>
+void compute_octet(const Octet & w, int64_t nb, const uint8_t * rows, int64_t n_rows, float * out, int64_t ldo,
+                   int64_t n_channels) {
+    compute_rows<Octet::SUB, 8>(
+        nb, rows, n_rows, out, ldo, n_channels,
+        [&](const uint8_t * some, int64_t n, float * results) { compute_octet(w, nb, some, n, results); });
 }
 
-template <class Block, class Format>
+template <class Format>
 void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
              float * out, int64_t ldo) {
     const int64_t nb = k / QK_K;
@@ -236,18 +225,18 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
         for (int64_t i = 0; i < 8; ++i) { // what the last octet lacks is the last channel again
             (i < 4 ? w.low : w.high).w[i % 4] = weights + std::min(channel + i, last - 1) * nb * Format::SIZE;
         }
-        compute_octet<Block>(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 8));
+        compute_octet(w, nb, rows, n_rows, out + channel, ldo, std::min<int64_t>(last - channel, 8));
     }
 }
 
-template <class Block, class Octet>
+template <class Octet>
 void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                       int64_t last, float * out, int64_t ldo) {
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
         Octet w;
         w.w = weights + group * nb * Octet::quad::SIZE;
-        compute_octet<Block>(w, nb, rows, n_rows, out + 8 * group, ldo, 8);
+        compute_octet(w, nb, rows, n_rows, out + 8 * group, ldo, 8);
     }
 }
 

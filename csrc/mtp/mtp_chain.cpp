@@ -14,7 +14,7 @@ std::vector<draft_context *> mtp_drafter::contexts() {
     return all;
 }
 
-// rows of the target: all blocks write them, the first one says what comes next
+// rows of the target: all blocks write them, the first one predicts what comes next
 void mtp_drafter::compute() {
     context_drafter::compute();
     if (!further_.empty()) {

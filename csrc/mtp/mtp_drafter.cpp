@@ -135,7 +135,7 @@ void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
         add_row(seq_id, seq.tokens()[i + 1], seq.pos_first() + i, seq.rows() + static_cast<size_t>(i) * n_embd_, guess);
     }
     compute();
-    // Row i has token i + 1 with it, so what it says is about token i + 2. Rows of an image have the same token each
+    // Row i has token i + 1 with it, so it predicts token i + 2. Rows of an image have the same token each
     for (int32_t i = 0; guess && i < std::min(n_rows, seq.n_rows() - 2); ++i) {
         if (seq.tokens()[i + 2] != seq.tokens()[i + 1]) {
             add_guess(seq_id, i, seq.tokens()[i + 2]);
@@ -162,7 +162,7 @@ void mtp_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<int3
     sequences_.check_add_image(first, seq_id);
 }
 
-// rounds
+// drafting
 
 void mtp_drafter::prepare(llama_seq_id seq_id) {
     draft_sequence & seq = sequences_[seq_id];

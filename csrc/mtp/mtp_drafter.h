@@ -56,7 +56,7 @@ class mtp_drafter : public context_drafter {
     std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
-    // the block's own rows in this round, [n][n_embd], for tests and tools
+    // the block's own rows in this draft, [n][n_embd], for tests and tools
     const std::vector<float> & hidden_state() const { return rows_out_; }
 
   protected:
@@ -83,7 +83,7 @@ class mtp_drafter : public context_drafter {
     // a chained block behind the first one
     struct further_block {
         draft_context                                ctx;
-        std::map<llama_seq_id, std::vector<int32_t>> paths; // of a round: the nodes whose rows it has written
+        std::map<llama_seq_id, std::vector<int32_t>> paths; // of a draft: the nodes whose rows it has written
     };
 
     std::vector<draft_context *> contexts(); // of all blocks, the first one first

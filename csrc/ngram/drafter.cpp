@@ -170,7 +170,7 @@ void ngram_drafter::drop_forbidden(branch & b, int32_t node, const std::vector<n
     }
 }
 
-// what the occurrences of a branch say next
+// tokens that follow the occurrences of a branch
 void ngram_drafter::expand(const branch & b, int32_t node, int32_t top_k) {
     const auto depth   = static_cast<size_t>(b.depth);
     float      all     = 0.0f;

@@ -21,7 +21,7 @@ struct ngram_node {
 //
 // Each of the latest few occurrences votes for its continuation, with the square of the length that it agrees in, and
 // somebody unknown votes for something new, the more the shorter the longest agreement is. A token's share of the votes
-// is its p. Along a path agreements get longer, and those that say something else drop out. What follows an occurrence
+// is its p. Along a path agreements get longer, and those with another token drop out. What follows an occurrence
 // up to the end of the text goes on from its beginning, as it does in text that repeats itself.
 class ngram_drafter {
   public:

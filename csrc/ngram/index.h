@@ -12,7 +12,7 @@ namespace eagle3 {
 // A text, and where each of its parts occurred before.
 //
 // For n-grams of a few lengths a hash table holds the latest place behind each, and every place links to the one before
-// it with the same n-gram. So an append takes constant time, and can be taken back: the links say what the table held.
+// it with the same n-gram. So an append takes constant time, and can be taken back: the links hold what the table held.
 // A match of one length is extended backwards, so that the longest of those looked at is found.
 class ngram_index {
   public:

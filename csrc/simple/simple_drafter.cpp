@@ -118,7 +118,7 @@ void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens, bool guess) {
     }
 }
 
-// rounds
+// drafting
 
 void simple_drafter::add_waiting(llama_seq_id seq_id, llama_token id_last) {
     const text & text = text_of(seq_id);
@@ -154,7 +154,7 @@ void simple_drafter::unseed(llama_seq_id seq_id) {
     fit_cells(seq_id);
 }
 
-// The cells end where the text says; where there is no way back to that, all are written again.
+// The cells end where the text ends; if they cannot go back to that, all are written again.
 void simple_drafter::fit_cells(llama_seq_id seq_id) {
     text & text = text_of(seq_id);
     if (text.n_written < text.n_loaded || !trim(seq_id)) {

@@ -148,7 +148,7 @@ const char * why_no_target(const std::string & arch) {
         { "gemma3n", streams },
         { "gemma4-assistant", draft },
         { "glm5-next", streams },
-        { "gptj", "llama.cpp knows its name but cannot run it" },
+        { "gptj", "llama.cpp has its name but cannot run it" },
         { "hy_v4", streams },
         { "jina-bert-v2", encoder },
         { "jina-bert-v3", encoder },

@@ -26,7 +26,7 @@ struct batch_part {
     // a tree: token i follows token parents[i] < i; the first one is the root, its parent is not looked at
     std::vector<int32_t>     parents  = {};
     part_logits              logits   = part_logits::last;
-    bool                     is_draft = false; // accept() will say which tokens stay; so it will of every tree
+    bool                     is_draft = false; // accept() will choose which tokens stay; as for every tree
     // with embeddings the tokens only stand for the rows. A batch has rows or tokens, not both
     media_piece              media    = {};
 };

@@ -89,7 +89,7 @@ void graph_reader::end_ubatch() {
 bool graph_reader::on_eval(ggml_tensor * t, bool ask, void * user_data) {
     auto * self = static_cast<graph_reader *>(user_data);
     if (self->dst == nullptr) {
-        return !ask; // a decode that we were not told of
+        return !ask; // a decode outside of this tap's
     }
     if (ask) {
         return self->ask(t);

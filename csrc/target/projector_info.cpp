@@ -30,7 +30,7 @@ projector_info read_projector_info(const std::string & path) {
         throw model_file_error(format(
             "'%s': expected tensors v.blk.*.ln2.*, found them as v.blk.*.attn_post_norm.*, where llama.cpp's "
             "encoder for Llama 4 takes them for others and encodes pictures wrongly: its converter names them so "
-            "since it knows Gemma 4. Take a file that an older one made, or rename them",
+            "since it has Gemma 4. Take a file that an older one made, or rename them",
             path.c_str()));
     }
     return res;

@@ -4,7 +4,7 @@
 
 namespace eagle3 {
 
-// What the header of a multimodal projector's GGUF file (mmproj) says
+// The facts of a multimodal projector's GGUF header (mmproj)
 struct projector_info {
     std::string vision; // type of its projector for images, empty if it takes none
     std::string audio;  // for sounds

@@ -75,7 +75,7 @@ int32_t target::check_part(const batch_part & part) const {
     }
     if (part.parents.empty()) {
         if (part.is_draft) {
-            memory_.round(part.seq_id).check(n);
+            memory_.rollback(part.seq_id).check(n);
         }
         return 0;
     }
@@ -118,7 +118,7 @@ void target::check_media(const batch_part & part) const {
     }
 }
 
-// a part may begin where its sequence ends, or before: then the rest is forgotten
+// a part may begin where its sequence ends, or before: then the rest is removed
 void target::begin_part(const batch_part & part) {
     if (memory_.has_draft(part.seq_id)) {
         memory_.accept(part.seq_id, {}); // it was left open
@@ -152,7 +152,7 @@ void target::add_chain(const batch_part & part) {
     if (part.is_draft) {
         memory_.open_chain(part.seq_id, part.n_past, static_cast<int32_t>(part.tokens.size()));
     }
-    const auto & replay = memory_.round(part.seq_id).replay();
+    const auto & replay = memory_.rollback(part.seq_id).replay();
     llama_pos    pos    = memory_.position(part.seq_id, part.n_past) - static_cast<int32_t>(replay.size());
     for (llama_token token : replay) {
         batch_.add(token, pos++, &part.seq_id, 1, /*logits =*/false, /*is_numbered =*/false);
@@ -199,10 +199,10 @@ void target::decode(const std::vector<batch_part> & parts) {
     }
     for (const auto & part : parts) {
         begin_part(part);
-        if (is_media && !memory_.round(part.seq_id).replay().empty()) {
+        if (is_media && !memory_.rollback(part.seq_id).replay().empty()) {
             settle();
         }
-        n += memory_.round(part.seq_id).replay().size();
+        n += memory_.rollback(part.seq_id).replay().size();
     }
     check_fits(n);
     if (n_leaf > memory_.n_leaves_free()) {
@@ -235,13 +235,13 @@ void target::decode(const std::vector<batch_part> & parts) {
     }
     auto first = batch_.all_tokens().begin();
     for (const auto & part : parts) {
-        recurrent_round & round = memory_.round(part.seq_id);
-        const auto        last  = first + static_cast<std::ptrdiff_t>(round.replay().size() + part.tokens.size());
-        round.decoded({ first, last });
+        seq_rollback & rollback = memory_.rollback(part.seq_id);
+        const auto     last     = first + static_cast<std::ptrdiff_t>(rollback.replay().size() + part.tokens.size());
+        rollback.decoded({ first, last });
         first = last;
     }
     if (parts.size() > 1) {
-        memory_.forget_lost_snapshots(batch_.to_llama());
+        memory_.drop_lost_snapshots(batch_.to_llama());
     }
 }
 
@@ -277,7 +277,7 @@ void target::decode_batch(const std::vector<llama_token> & tokens, const std::ve
         batch_.add(tokens[i], pos[i], seq_ids[i].data(), static_cast<int32_t>(seq_ids[i].size()), logits[i]);
     }
     run();
-    memory_.forget_snapshots();
+    memory_.drop_snapshots();
 }
 
 static const char * decode_problem(int32_t ret) {
@@ -364,7 +364,7 @@ void target::settle() {
     memory_.check_open();
     for (llama_seq_id s = 0; s < memory_.n_seqs(); ++s) {
         memory_.release_leaves(s);
-        const std::vector<llama_token> tokens = memory_.round(s).replay();
+        const std::vector<llama_token> tokens = memory_.rollback(s).replay();
         if (!tokens.empty()) {
             const int32_t n_past = memory_.truncate(memory_.n_past(s) - static_cast<int32_t>(tokens.size()), s);
             decode({ { s, n_past, tokens } });

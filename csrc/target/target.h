@@ -17,7 +17,7 @@ namespace eagle3 {
 // The target's context, as speculative decoding needs it: decode, sample row by row, take back. Everything that could
 // make llama.cpp abort is checked first. The context and the model stay the caller's. For one thread at a time.
 //
-// Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see recurrent_round: replay).
+// Rows are numbered as the tokens that decode*() was given, whatever else the batch held (see seq_rollback: replay).
 class target {
   public:
     // tap: may be null, else it is attached here. n_seq, n_guards: see target_memory
@@ -30,11 +30,11 @@ class target {
     target_memory &       memory() { return memory_; }
     const target_memory & memory() const { return memory_; }
 
-    // One llama_decode for all parts, each of another sequence: forget its tokens from n_past on and evaluate these
+    // One llama_decode for all parts, each of another sequence: remove its tokens from n_past on and evaluate these
     // there. If it throws, every memory ends at n_past or before it.
     void decode(const std::vector<batch_part> & parts);
 
-    // the general form. Nothing is forgotten before; if it throws, what the batch had added is taken back
+    // the general form. Nothing is removed before; if it throws, what the batch had added is taken back
     void decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,
                       const std::vector<std::vector<llama_seq_id>> & seq_ids, const std::vector<bool> & logits);
 

@@ -11,7 +11,7 @@
 
 namespace eagle3 {
 
-// why: what the architecture says
+// why: the architecture's reason
 static std::string find_why_no_target(const gguf_file & file, const std::string & arch, const char * why) {
     if (why != nullptr) {
         return why;

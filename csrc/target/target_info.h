@@ -6,7 +6,7 @@
 
 namespace eagle3 {
 
-// What the header of a target's GGUF file says
+// The facts of a target's GGUF header
 struct target_info {
     std::string path;
     std::string arch;

@@ -36,7 +36,7 @@ target_memory::target_memory(llama_context * ctx, int32_t n_seq, int32_t n_guard
     const llama_rope_type rope = llama_model_rope_type(llama_get_model(ctx));
     has_sections_              = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
     for (llama_seq_id s = 0; s < n_seq_max_; ++s) {
-        rounds_.emplace_back(ctx, s);
+        rollbacks_.emplace_back(ctx, s);
     }
     can_share_ = is_pooled_ && kind() == rollback_kind::trim;
     if (n_guards > 0 && !can_share_) {
@@ -59,19 +59,19 @@ void target_memory::check_seq(llama_seq_id seq_id) const {
     }
 }
 
-recurrent_round & target_memory::round(llama_seq_id seq_id) {
+seq_rollback & target_memory::rollback(llama_seq_id seq_id) {
     check_seq(seq_id);
-    return rounds_[seq_id];
+    return rollbacks_[seq_id];
 }
 
-const recurrent_round & target_memory::round(llama_seq_id seq_id) const {
+const seq_rollback & target_memory::rollback(llama_seq_id seq_id) const {
     check_seq(seq_id);
-    return rounds_[seq_id];
+    return rollbacks_[seq_id];
 }
 
 int32_t target_memory::n_past(llama_seq_id seq_id) const {
     check_seq(seq_id);
-    return positions_[seq_id].count(rounds_[seq_id].n_past());
+    return positions_[seq_id].count(rollbacks_[seq_id].n_past());
 }
 
 llama_pos target_memory::position(llama_seq_id seq_id, int32_t n_past) const {
@@ -81,7 +81,7 @@ llama_pos target_memory::position(llama_seq_id seq_id, int32_t n_past) const {
 
 // the memory may have lost more than it was to
 void target_memory::sync_positions(llama_seq_id id) {
-    positions_[id].cut(positions_[id].count(rounds_[id].n_past()));
+    positions_[id].cut(positions_[id].count(rollbacks_[id].n_past()));
 }
 
 int32_t target_memory::truncate(int32_t n_past, llama_seq_id seq_id) {
@@ -89,13 +89,13 @@ int32_t target_memory::truncate(int32_t n_past, llama_seq_id seq_id) {
     if (n_past < 0) {
         throw std::invalid_argument(format("n_past must not be negative, not %d", n_past));
     }
-    token_positions & known  = positions_[seq_id];
-    recurrent_round & round  = rounds_[seq_id];
-    const llama_pos   end    = known.at(known.floor(n_past));
-    drafts_[seq_id].n_tokens = 0;
+    token_positions & known    = positions_[seq_id];
+    seq_rollback &    rollback = rollbacks_[seq_id];
+    const llama_pos   end      = known.at(known.floor(n_past));
+    drafts_[seq_id].n_tokens   = 0;
     // a saved state that comes back has cells of its own
-    leaves_.release(seq_id, end >= round.n_past() || round.can_trim(end) ? end : 0);
-    n_past = known.count(round.truncate(end));
+    leaves_.release(seq_id, end >= rollback.n_past() || rollback.can_trim(end) ? end : 0);
+    n_past = known.count(rollback.truncate(end));
     known.cut(n_past);
     return n_past;
 }
@@ -105,7 +105,7 @@ int32_t target_memory::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) 
     truncate(0, dst);
     n_past              = positions_[src].floor(n_past);
     const llama_pos end = positions_[src].at(n_past);
-    if (!can_share_ || src == dst || n_past <= 0 || n_past > this->n_past(src) || !rounds_[src].can_trim(end)) {
+    if (!can_share_ || src == dst || n_past <= 0 || n_past > this->n_past(src) || !rollbacks_[src].can_trim(end)) {
         return 0;
     }
     llama_memory_seq_cp(llama_get_memory(ctx_), src, dst, 0, end);
@@ -135,7 +135,7 @@ void target_memory::set_spans(llama_seq_id seq_id, std::vector<media_span> spans
 std::vector<uint8_t> target_memory::state_get(llama_seq_id seq_id) {
     check_seq(seq_id);
     release_leaves(seq_id);
-    std::vector<uint8_t> state   = rounds_[seq_id].state_get();
+    std::vector<uint8_t> state   = rollbacks_[seq_id].state_get();
     const auto &         spans   = positions_[seq_id].spans();
     const auto           n_spans = static_cast<uint32_t>(spans.size());
     const auto *         bytes   = reinterpret_cast<const uint8_t *>(spans.data());
@@ -164,7 +164,7 @@ void target_memory::state_set(llama_seq_id seq_id, const std::vector<uint8_t> & 
     for (uint32_t i = 0; i < n_spans; ++i) {
         memcpy(&spans[i], state.data() + n_bytes + i * sizeof(media_span), sizeof(media_span));
     }
-    rounds_[seq_id].state_set({ state.begin(), state.begin() + static_cast<std::ptrdiff_t>(n_bytes) });
+    rollbacks_[seq_id].state_set({ state.begin(), state.begin() + static_cast<std::ptrdiff_t>(n_bytes) });
     try {
         set_spans(seq_id, std::move(spans));
     } catch (...) {
@@ -201,7 +201,7 @@ void target_memory::accept(llama_seq_id seq_id, const std::vector<int32_t> & pat
     drafts_[seq_id].n_tokens = 0;
     const auto n_kept        = static_cast<int32_t>(path.size());
     if (draft.parents.empty()) {
-        rounds_[seq_id].commit(n_kept);
+        rollbacks_[seq_id].commit(n_kept);
         sync_positions(seq_id); // snapshots may have lost all
         return;
     }
@@ -225,7 +225,7 @@ void target_memory::accept(llama_seq_id seq_id, const std::vector<int32_t> & pat
 void target_memory::open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens) {
     open_draft & draft = drafts_[seq_id];
     draft              = { position(seq_id, n_past), n_tokens, {}, {} };
-    rounds_[seq_id].begin(n_tokens, draft.pos);
+    rollbacks_[seq_id].begin(n_tokens, draft.pos);
 }
 
 std::vector<target_memory::tree_node> target_memory::open_tree(llama_seq_id seq_id, int32_t n_past,
@@ -273,13 +273,13 @@ void target_memory::add_media(llama_seq_id seq_id, int32_t n_past, int32_t n_tok
 void target_memory::guard_windows() {
     for (llama_seq_id s = 0; s < n_guards_; ++s) {
         if (drafts_[s].n_tokens == 0) {
-            leaves_.guard(s, rounds_[s].n_past());
+            leaves_.guard(s, rollbacks_[s].n_past());
         }
     }
 }
 
 void target_memory::take_back(llama_seq_id id, llama_pos first) {
-    rounds_[id].failed(first);
+    rollbacks_[id].failed(first);
     sync_positions(id);
     drafts_[id].n_tokens = 0;
     leaves_.abandon(id);
@@ -312,21 +312,21 @@ bool target_memory::can_take_back(const std::vector<batch_part> & parts) const {
     });
 }
 
-void target_memory::forget_lost_snapshots(const llama_batch & batch) {
+void target_memory::drop_lost_snapshots(const llama_batch & batch) {
     if (kind() != rollback_kind::snapshots) {
         return;
     }
     const auto lost = snapshots_lost(batch, ubatch_split_of(ctx_), n_seq_max_);
     for (size_t s = 0; s < lost.size(); ++s) {
         if (lost[s]) {
-            rounds_[s].forget_snapshots();
+            rollbacks_[s].drop_snapshots();
         }
     }
 }
 
-void target_memory::forget_snapshots() {
-    for (auto & round : rounds_) {
-        round.forget_snapshots();
+void target_memory::drop_snapshots() {
+    for (auto & rollback : rollbacks_) {
+        rollback.drop_snapshots();
     }
 }
 

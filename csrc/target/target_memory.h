@@ -2,7 +2,7 @@
 
 #include "target/batch_part.h"
 #include "target/leaf_pool.h"
-#include "target/recurrent_round.h"
+#include "target/rollback.h"
 #include "target/token_positions.h"
 
 #include "llama.h"
@@ -33,7 +33,7 @@ class target_memory {
     void check_open() const;
     void check_seq(llama_seq_id seq_id) const;
 
-    rollback_kind kind() const { return rounds_[0].kind(); }
+    rollback_kind kind() const { return rollbacks_[0].kind(); }
     int32_t       n_seqs() const { return n_seq_; }
     int32_t       n_ctx_seq() const { return n_ctx_; }
     bool          is_pooled() const { return is_pooled_; }       // cells are shared by all sequences
@@ -44,8 +44,8 @@ class target_memory {
     int32_t n_leaves_free() const { return leaves_.n_free(); }
 
     // going back in one sequence, by positions
-    recurrent_round &       round(llama_seq_id seq_id);
-    const recurrent_round & round(llama_seq_id seq_id) const;
+    seq_rollback &       rollback(llama_seq_id seq_id);
+    const seq_rollback & rollback(llama_seq_id seq_id) const;
 
     // tokens that a sequence holds, those of a replay included
     int32_t n_past(llama_seq_id seq_id) const;
@@ -71,7 +71,7 @@ class target_memory {
     std::vector<uint8_t> state_get(llama_seq_id seq_id);
     void                 state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state);
 
-    // Forget all sequences, and clear the cells too. What a damaged state left in cells may be NaN, and masked cells
+    // Remove all sequences, and clear the cells too. What a damaged state left in cells may be NaN, and masked cells
     // take part in products with zero
     void clear();
 
@@ -108,12 +108,12 @@ class target_memory {
     void release_leaves(llama_seq_id seq_id) { leaves_.release(seq_id, 0); }
 
     // Some ubatches of a batch may have been added to a sequence, or to a leaf, from this position on: take them back.
-    // An open round is aborted; what cannot go back is forgotten altogether
+    // An open batch is aborted; what cannot go back is removed altogether
     void take_back(llama_seq_id id, llama_pos first);
 
-    // forget the snapshots that this batch may have left behind; or all of them
-    void forget_lost_snapshots(const llama_batch & batch);
-    void forget_snapshots();
+    // drop the snapshots that this batch may have left behind; or all of them
+    void drop_lost_snapshots(const llama_batch & batch);
+    void drop_snapshots();
 
   private:
     // a draft that was decoded
@@ -136,7 +136,7 @@ class target_memory {
     leaf_pool       leaves_;
 
     // by sequence id
-    std::vector<recurrent_round> rounds_;
+    std::vector<seq_rollback>    rollbacks_;
     std::vector<token_positions> positions_;
     std::vector<open_draft>      drafts_;
 

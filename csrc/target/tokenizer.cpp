@@ -112,7 +112,7 @@ std::string token_to_piece(const llama_vocab * vocab, llama_token token, bool sp
         }
         piece.resize(std::max(0, n));
     } catch (const std::exception & e) {
-        throw lacking(format("say what token %d stands for", token).c_str(), e.what());
+        throw lacking(format("turn token %d into text", token).c_str(), e.what());
     }
     return piece;
 }

@@ -312,7 +312,7 @@ def inflate(
         shape: what it shall grow to. Heads keep their size (`shape.head_dim`), the width must grow.
         target_out: file to write.
         head_out: file to write.
-        random_head_out: also write a head of that shape and vocabulary that knows nothing.
+        random_head_out: also write a head of that shape and vocabulary with random weights.
         boundaries: where in the large target the head reads (default: `shape.boundaries`).
         outtype: f32 or f16, type of the matrices.
         progress: show bars.
@@ -450,7 +450,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=[name for name, s in SHAPES.items() if s.head_dim == 64], default="1B")
     parser.add_argument("--type", choices=TARGET_TYPES[1:], action="append", help="of the target (default: Q4_0)")
     parser.add_argument("--head-type", choices=("F16", "Q8_0", "Q4_0"), default="Q8_0")
-    parser.add_argument("--random-head", action="store_true", help="the head that knows nothing")
+    parser.add_argument("--random-head", action="store_true", help="the head with random weights")
     args = parser.parse_args()
     for ftype in args.type or ["Q4_0"]:
         for path in inflated_pair(args.folder, args.shape, ftype, args.head_type, args.random_head):

@@ -39,17 +39,17 @@ class Load:
 
     @property
     def tokens_per_second(self) -> float:
-        """The time for the prompts included."""
+        """Tokens per second with the time for the prompts."""
         return self.tokens / self.seconds
 
     @property
     def tokens_per_second_decoding(self) -> float:
-        """While all generated; nan if they never did."""
+        """Tokens per second while all generated; nan if they never did."""
         return self.tokens_decoding / self.seconds_decoding if self.seconds_decoding else math.nan
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per row that was not drafted."""
+        """Mean acceptance length: tokens per row that was not drafted."""
         return self.tokens / (self.tokens - self.accepted)
 
 

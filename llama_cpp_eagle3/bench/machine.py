@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine and versions of a figure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe(n_threads: int) -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells."""
+    """The processor's name, empty if the system does not report it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

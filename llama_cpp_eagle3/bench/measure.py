@@ -40,9 +40,9 @@ class Config:
     tools: str | None = None
     """Folder of llama.cpp's programs."""
     synthetic: list[float] | None = None
-    """Accept by these odds instead of by what the target says."""
+    """Accept by these odds instead of by what the target samples."""
     replay: list[tuple[str, str]] = field(default_factory=list)
-    """Prompts and answers that the target says, in place of `texts`."""
+    """Recorded prompts and answers that the target is made to generate, in place of `texts`."""
     temperature: float = 0.0
     """Of our own sides, which sample prompt j with seed j."""
 
@@ -102,7 +102,7 @@ class Result:
     draft_type: int | None = None
     """The ggml type to which our sides converted the head's matrices; None = as in the file."""
     is_replay: bool = False
-    """Whether the target said recorded texts."""
+    """Whether the target was made to generate recorded texts."""
     cpu_kernels: str = ""
     """Which of our kernels multiplied which weights, or why none did."""
     temperature: float = 0.0
@@ -163,9 +163,9 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         Eagle3Error: the files do not fit, or a program of llama.cpp failed.
     """
     if config.synthetic and any(s.kind == "simple" for s in config.settings):
-        raise ValueError("llama-speculative-simple knows no synthetic acceptance: compare with llama-server")
+        raise ValueError("llama-speculative-simple has no synthetic acceptance: compare with llama-server")
     if config.replay and any(s.kind == "simple" for s in config.settings):
-        raise ValueError("llama-speculative-simple cannot be made to say recorded texts: compare with llama-server")
+        raise ValueError("llama-speculative-simple cannot replay recorded texts: compare with llama-server")
     is_free = not (config.synthetic or config.replay or any(s.kind == "simple" for s in config.settings))
     if config.temperature != 0.0 and not is_free:
         raise ValueError(
@@ -284,8 +284,8 @@ def _tokenize(llm: Eagle3Llama, text: bytes, begins: bool) -> list[int]:
     return tokens
 
 
-def _n_predict(config: Config, said: Recorded) -> int:
-    return len(said.answer) or config.n_predict
+def _n_predict(config: Config, recorded: Recorded) -> int:
+    return len(recorded.answer) or config.n_predict
 
 
 def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[Recorded]) -> Runner:
@@ -294,7 +294,7 @@ def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[R
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
         setting.apply(llm)
         if config.replay:
-            llm.engine.on_sample = replay
+            llm.engine.stepper.on_sample = replay
             replay.answer = prompts[j].answer
         n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
         t = config.temperature
@@ -310,7 +310,7 @@ def _simple(config: Config, other: Peer, n_max: int) -> Runner:
 def _server(config: Config, server: Server, prompts: Sequence[Recorded]) -> Runner:
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
         if config.replay:
-            server.say([*prompts[j].prompt, *prompts[j].answer])
+            server.replay([*prompts[j].prompt, *prompts[j].answer])
         n_predict, stop = _n_predict(config, prompts[j]), not (config.synthetic or config.replay)
         t = config.temperature
         return server.run(prompts[j].prompt, n_predict, fresh=fresh, stop=stop, temperature=t, seed=j), None
@@ -319,6 +319,6 @@ def _server(config: Config, server: Server, prompts: Sequence[Recorded]) -> Runn
 
 
 def show_progress(text: str) -> None:
-    """Say on a terminal how far it is."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # which knows no escape sequences
+    """Show the progress on a terminal."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":  # which has no escape sequences
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

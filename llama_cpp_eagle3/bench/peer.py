@@ -33,7 +33,7 @@ _OPTIONS = (
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # or the build downloads web pages
     "-DLLAMA_OPENSSL=OFF",
-    "-DGGML_RPC=on",  # as make has it: one build, whoever asks
+    "-DGGML_RPC=on",  # as in the Makefile, so that both use one build
 )
 _NO_AMX = "-U__AMX_INT8__"
 
@@ -58,7 +58,7 @@ def get_tools(folder: str | os.PathLike[str] | None = None) -> Path:
 def build(folder: Path) -> Path:
     """Build the tools in `folder` unless that has been done; CMAKE_ARGS is honoured as pip does.
 
-    Other options build elsewhere: whoever runs the tools built with these goes on with them.
+    Other options build in another folder, and leave the tools built with these as they are.
     """
     options = list(dict.fromkeys([*_OPTIONS, *compiler_options(), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]))
     build_dir = folder / f"build-{hashlib.sha256(shlex.join(options).encode()).hexdigest()[:8]}"
@@ -118,7 +118,7 @@ def get_source(folder: Path | None = None) -> Path:
         subprocess.run(command, check=True, stdout=sys.stderr)
         archive = next(Path(temp).glob("llama_cpp_python-*.tar.gz"))
         with tarfile.open(archive) as tar:
-            # Python 3.10 before .12 knows no filter
+            # Python 3.10 before .12 has no filter
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(temp, filter="data")
             else:
@@ -133,14 +133,14 @@ def get_clock() -> Path | None:
 
 
 def get_replay() -> Path:
-    """The library that has llama-server say recorded texts, see peer_replay.cpp.
+    """The library that makes llama-server replay recorded texts, see peer_replay.cpp.
 
     Raises:
         RuntimeError: this is not Linux.
     """
     library = _preload("peer_replay")
     if library is None:
-        raise RuntimeError("llama-server can be made to say recorded texts on Linux only: leave --peer out")
+        raise RuntimeError("llama-server can replay recorded texts on Linux only: leave --peer out")
     return library
 
 

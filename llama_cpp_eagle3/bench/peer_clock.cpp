@@ -16,7 +16,7 @@ namespace {
 
 struct process_clock {
     long long t_prompt_us = 0; // the first call has the prompt
-    long long t_rounds_us = 0;
+    long long t_steps_us = 0;
     long long n_calls     = 0;
 
     ~process_clock() {
@@ -30,8 +30,8 @@ struct process_clock {
         const char * path = getenv("PEER_CLOCK");
         FILE *       file = path && n_calls > 0 ? fopen(path, "w") : nullptr;
         if (file) {
-            fprintf(file, "{\"t_prompt_us\": %lld, \"t_rounds_us\": %lld, \"n_rounds\": %lld}\n", t_prompt_us,
-                    t_rounds_us, n_calls - 1);
+            fprintf(file, "{\"t_prompt_us\": %lld, \"t_steps_us\": %lld, \"n_steps\": %lld}\n", t_prompt_us,
+                    t_steps_us, n_calls - 1);
             fclose(file);
         }
     }
@@ -48,6 +48,6 @@ bool common_speculative_process(common_speculative * spec, const common_batch & 
     const auto start  = std::chrono::steady_clock::now();
     const bool result = process(spec, batch);
     const auto t_us   = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
-    (clock_of_process.n_calls++ == 0 ? clock_of_process.t_prompt_us : clock_of_process.t_rounds_us) += t_us.count();
+    (clock_of_process.n_calls++ == 0 ? clock_of_process.t_prompt_us : clock_of_process.t_steps_us) += t_us.count();
     return result;
 }

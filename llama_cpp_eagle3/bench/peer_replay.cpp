@@ -1,4 +1,4 @@
-// Preloaded into llama.cpp's llama-server: has the target say a recorded text. PEER_REPLAY names a file of token ids,
+// Preloaded into llama.cpp's llama-server: makes the target generate a recorded text. PEER_REPLAY names a file of token ids,
 // of a prompt and its answer; whatever is asked about the row at position p, token p + 1 of them is the most probable
 // one. Everything is computed as ever.
 
@@ -81,9 +81,9 @@ extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
     float *           row = get(ctx, i);
     const auto        at  = i < 0 ? positions.size() + static_cast<size_t>(i) : static_cast<size_t>(i);
     if (row != nullptr && is_target(ctx) && at < positions.size()) {
-        const auto said = static_cast<size_t>(positions[at]) + 1;
-        if (said < text.size()) {
-            row[text[said]] = 1e9f;
+        const auto next = static_cast<size_t>(positions[at]) + 1;
+        if (next < text.size()) {
+            row[text[next]] = 1e9f;
         }
     }
     return row;

@@ -43,7 +43,7 @@ _N_CTX = 8192
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a target, a Llama if nothing else is said, and of a head for it."""
+    """Sizes of a target, by default a Llama, and of a head for it."""
 
     n_layer: int
     n_embd: int

@@ -1,4 +1,4 @@
-"""The target says recorded texts: every pass is computed, only what is drawn from it is replaced.
+"""Replays recorded texts: every pass of the target is computed, only the sampled tokens are replaced.
 
 So drafts are accepted as they would be if a model had written those texts, at real cost and from real hidden states. A
 file has one JSON object per line, with the texts `prompt` and `answer`.
@@ -55,7 +55,7 @@ def tokens_of(text: tuple[str, str], tokenize: Callable[[bytes, bool], list[int]
 
 
 class Replay:
-    """Hook for `Engine.on_sample`: the sequence goes on with `answer` behind its prompt."""
+    """Hook for `Stepper.on_sample`: the sequence goes on with `answer` behind its prompt."""
 
     def __init__(self) -> None:
         self.answer: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""What was measured, as a Markdown table and as a plot."""
+"""Measurements as a Markdown table and as a plot."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _COLOR_PEER = "#e45756"
 
 
 def synthetic_line(result: Result) -> str:
-    """What to say where acceptance is not real; empty where it is."""
+    """The warning if acceptance is not real, else empty."""
     if result.is_replay:
-        return "**REPLAY**: the target was made to say recorded texts; every pass was computed."
+        return "**REPLAY**: the target generated recorded texts; every pass was computed."
     if not result.synthetic:
         return ""
     rates = ", ".join(f"{rate:g}" for rate in result.synthetic)
@@ -91,7 +91,7 @@ def plot(path: str | os.PathLike[str], results: Sequence[tuple[str, Result]]) ->
     """Bars of tokens/s, one panel per result, with the lowest and the highest run as whiskers.
 
     Args:
-        path: the file; its ending says which format.
+        path: the file; its suffix chooses the format.
         results: (title, what was measured).
 
     Raises:
@@ -113,7 +113,7 @@ def plot_lines(
     """Tokens/s over a number, one panel beside the other, with the lowest and the highest run as whiskers.
 
     Args:
-        path: the file; its ending says which format.
+        path: the file; its suffix chooses the format.
         panels: (title, name of a side -> its points). Sides of llama.cpp begin with "llama".
         what: the number.
 
@@ -144,7 +144,7 @@ def plot_curves(
     """Curves over a number; those whose names share their beginning up to a comma share a color, the first is solid.
 
     Args:
-        path: the file; its ending says which format.
+        path: the file; its suffix chooses the format.
         curves: name -> its points.
         x: the number.
         y: what is drawn over it.
@@ -170,7 +170,7 @@ def plot_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]
     """How a head learned: loss on held-out text, and the mean acceptance length that it would have there.
 
     Args:
-        path: the file; its ending says which format.
+        path: the file; its suffix chooses the format.
         log: evaluations, with rows, loss, length (None: no text to play steps on) and right, a share for each step.
 
     Raises:

@@ -99,7 +99,7 @@ class Run:
 
 
 def total(runs: Iterable[Run]) -> Run:
-    """All together."""
+    """The sum of several runs."""
     return sum(runs, Run())
 
 
@@ -137,7 +137,7 @@ def load(
     }
     llm = Eagle3Llama(model, **settings)
     if synthetic is not None:
-        llm.engine.on_sample = SyntheticAcceptance(synthetic, llm.n_vocab())
+        llm.engine.stepper.on_sample = SyntheticAcceptance(synthetic, llm.n_vocab())
     return llm
 
 
@@ -152,7 +152,7 @@ def run_own(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> tuple[Run, list[int]]:
-    """Generate in our engine, greedily if nothing else is said; returns the figures and the tokens.
+    """Generate in our engine, by default greedily; returns the figures and the tokens.
 
     Args:
         llm: what `load` gave.
@@ -230,7 +230,7 @@ class Peer:
     n_ctx: int = N_CTX
 
     def command(self, prompt_file: Path, n_predict: int, n_max: int) -> list[str]:
-        """The call, greedy."""
+        """The command line, greedy."""
         n_threads, n_layers = str(self.n_threads), str(self.n_gpu_layers if self.n_gpu_layers >= 0 else 999)
         return [
             *(str(self.tools / "llama-speculative-simple"), "-m", self.model, "-md", self.draft),
@@ -256,7 +256,7 @@ def run_peer(peer: Peer, prompt: str, n_predict: int, n_max: int) -> tuple[Run, 
         out, log = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         if done.returncode != 0:
             raise Eagle3Error(f"{' '.join(command)} failed:\n{log[-2000:]}")
-        process = json.loads(clock_file.read_text()) if clock_file.exists() else {"t_rounds_us": 0, "t_prompt_us": 0}
+        process = json.loads(clock_file.read_text()) if clock_file.exists() else {"t_steps_us": 0, "t_prompt_us": 0}
     return parse_peer(log, process), out
 
 
@@ -275,7 +275,7 @@ def parse_peer(log: str, process: dict[str, int]) -> Run:
     t_begin, t_generate, t_accept = (float(t) for t in find(r"dur\(b,g,a\) = ([\d.]+), ([\d.]+), ([\d.]+) ms"))
     steps = int(n_calls)
     rates = re.search(r"#acc rate/pos = \(([\d., ]*)\)", log)
-    t_process = process["t_rounds_us"] * 1e-6
+    t_process = process["t_steps_us"] * 1e-6
     return Run(
         tokens=int(find(r"n_predict = (\d+)")[0]),
         steps=steps,

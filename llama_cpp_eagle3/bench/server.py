@@ -53,7 +53,7 @@ class Server:
             n_parallel: slots.
             flash_attn: on, off or auto.
             ngram: draft with ngram-mod too.
-            replay: the library of `peer.get_replay`: then `say` is heard.
+            replay: the library of `peer.get_replay`: for the method `replay`.
 
         Raises:
             Eagle3Error: it ended, or took too long.
@@ -82,7 +82,7 @@ class Server:
         flash_attn: str = "off",
         ngram: bool = False,
     ) -> list[str]:
-        """The call."""
+        """The command line."""
         n_threads, n_layers = str(peer.n_threads), str(peer.n_gpu_layers if peer.n_gpu_layers >= 0 else 999)
         n_ctx = str(n_parallel * peer.n_ctx)
         # rates are wanted for each drafted token, no more and no less
@@ -110,7 +110,7 @@ class Server:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Run:
-        """Generate, greedily if nothing else is said; the arguments are those of `run_own`."""
+        """Generate, by default greedily; the arguments are those of `run_own`."""
         before = self._counters()
         asked = _greedy(prompt, n_predict, fresh=fresh, stop=stop)
         if temperature > 0.0:
@@ -132,15 +132,15 @@ class Server:
             t_prompt=times["prompt_ms"] * 1e-3,
         )
 
-    def say(self, tokens: Sequence[int]) -> None:
-        """Have the target say this from now on, wherever a text stands at its beginning. It must have `replay`."""
+    def replay(self, tokens: Sequence[int]) -> None:
+        """Make the target generate these tokens for every prompt that they begin with. Needs the library."""
         self._said.seek(0)
         self._said.truncate()
         self._said.write(" ".join(map(str, tokens)))
         self._said.flush()
 
     def process_time(self) -> float:
-        """Seconds that the server has had of the processor. On Linux only."""
+        """Processor time of the server, in seconds. On Linux only."""
         return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
 
     def run_many(
@@ -212,7 +212,7 @@ class Server:
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -230,7 +230,7 @@ class Server:
 
 
 def _greedy(prompt: Sequence[int], n_predict: int, *, fresh: bool = True, stop: bool = True) -> dict[str, Any]:
-    """What is asked of /completion."""
+    """The body of a request to /completion."""
     return {
         "prompt": list(prompt),
         "n_predict": n_predict,

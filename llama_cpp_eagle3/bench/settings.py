@@ -20,7 +20,7 @@ class Setting:
 
     kind: str
     """Of OWN, where head and text are auto with that source alone; or of PEERS: llama-speculative-simple or
-    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max says so."""
+    llama-server with draft-eagle3, or llama-server with ngram-mod, and with draft-eagle3 too if n_max is given."""
     n_max: int = 0
     """Length of a chain, of ours or theirs; for auto the longest path, 0 = the default."""
     depth: int = 0
@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         programs = {"simple": "llama-speculative-simple", "server": "llama-server", "ngram": "llama-server ngram-mod"}
         programs |= {"head": "auto, head alone", "text": "auto, text alone"}
         return self.name.replace(self.kind, programs.get(self.kind, self.kind), 1)
@@ -79,7 +79,7 @@ class Setting:
         return self.kind in _SOURCES
 
     def apply(self, llm: Eagle3Llama) -> None:
-        """Make an engine with a head draft like this from now on."""
+        """Set an engine's drafting to this."""
         if self.kind == "plain":
             return
         llm.draft = "auto" if self.is_auto else self.kind
@@ -92,7 +92,7 @@ class Setting:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what to compare."""
+    """Flags that choose what to compare."""
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--n-max",
@@ -158,5 +158,5 @@ def numbers(text: str) -> list[int]:
 
 
 def own(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """Those that draft in our engine."""
+    """The settings of our engine."""
     return (s for s in settings if s.kind in OWN and s.kind != "plain")

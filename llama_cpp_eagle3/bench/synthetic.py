@@ -1,4 +1,4 @@
-"""Acceptance by fixed odds instead of verification: speed at real shapes with weights that know nothing.
+"""Acceptance by fixed odds instead of verification: speed at real shapes with random weights.
 
 As in vLLM (`synthetic_acceptance_rates`) and llama.cpp (`--spec-synth-rates`): rate i is the chance that the first
 i + 1 drafted tokens are all accepted, whatever they are. The target's pass and the sampler run as ever, only what they
@@ -40,7 +40,7 @@ def rates_of(text: str) -> list[float]:
 
 
 class SyntheticAcceptance:
-    """Hook for `Engine.on_sample`: drafts are accepted by fixed odds. What is generated means nothing."""
+    """Hook for `Stepper.on_sample`: drafts are accepted by fixed odds. What is generated means nothing."""
 
     def __init__(self, rates: Sequence[float], n_vocab: int):
         """rates: see above. n_vocab: of the target."""

@@ -109,7 +109,7 @@ class Chat:
             params: what `apply` returned.
             engine: that will answer.
             tokenize: `Llama.tokenize`.
-            defaults: how the model samples where the arguments do not say it.
+            defaults: sampling options that the arguments leave out.
 
         Raises:
             ValueError, ContextFullError: it cannot be generated.

@@ -1,4 +1,4 @@
-"""How large what comes from a client may be, so that llama.cpp's code neither hangs nor runs out of stack.
+"""Limits for JSON from clients, so that llama.cpp's code neither hangs nor runs out of stack.
 
 Templates are not on this list: they are programs. They come from the model, or from who runs the server.
 """
@@ -23,7 +23,7 @@ MAX_OPTIONAL_PROPERTIES = 500
 
 
 def to_json(value: Any) -> str:
-    """Write what came from a client as JSON.
+    """Serialize a client's value as JSON.
 
     Raises:
         ValueError: it is nested too deep, or no JSON.

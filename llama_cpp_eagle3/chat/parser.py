@@ -1,4 +1,4 @@
-"""What a model wrote, as a message: content, reasoning and tool calls."""
+"""Parse a model's output into a message: content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChatParser:
     """
 
     def __init__(self, format: int, generation_prompt: str, parser: str, is_continuation: bool):
-        """What `ChatParams` holds of a request."""
+        """The parser's options, from `ChatParams`."""
         self._parser = _chat.Parser(format, generation_prompt, parser, is_continuation)
 
     def parse(self, text: str, is_partial: bool = False) -> Message:

@@ -36,8 +36,8 @@ def apply_request(
         templates: the model's.
         body: the request.
         chat_template_kwargs: the server's own, which those of the request override; `preserve_reasoning` is True
-            unless they say something else.
-        enable_thinking: what a request gets that does not say it; None = whether the template knows of reasoning.
+            unless they set another.
+        enable_thinking: the default of requests; None = whether the template supports reasoning.
         reasoning_format: the same.
         prefill_assistant: an assistant's message at the end of a request is gone on with.
         has_markers: markers stand for images (`media.take_media`), as parts of type "media_marker".

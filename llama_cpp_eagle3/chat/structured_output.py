@@ -18,7 +18,7 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """What constrains the sampling of an answer."""
+    """Constraints on the sampling of an answer."""
 
     options: dict[str, Any]
     """Of `Sampling`."""

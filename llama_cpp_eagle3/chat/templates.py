@@ -14,7 +14,7 @@ from .parser import ChatParser
 
 @dataclass(frozen=True, slots=True)
 class GrammarTrigger:
-    """What a lazy grammar waits for."""
+    """A trigger of a lazy grammar."""
 
     type: Literal["token", "word", "pattern", "pattern_full"]
     """A pattern is a regular expression that is searched in the text, one that is full matches all of it."""
@@ -28,7 +28,7 @@ _TRIGGER_TYPES: tuple[Literal["token", "word", "pattern", "pattern_full"], ...] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatParams:
-    """A request, ready to be generated from: llama.cpp's `common_chat_params`."""
+    """A rendered request: llama.cpp's `common_chat_params`."""
 
     prompt: str
     """To be tokenized with special tokens parsed."""
@@ -84,7 +84,7 @@ class ChatTemplates:
             eos_token: text of the token, without a model.
 
         Raises:
-            ValueError: the template is no Jinja that llama.cpp knows; or neither a model nor a template is given.
+            ValueError: the template is no Jinja that llama.cpp supports; or neither a model nor a template is given.
         """
         self._templates = _chat.Templates(model or 0, template, bos_token, eos_token)
 
@@ -104,7 +104,7 @@ class ChatTemplates:
 
     @cached_property
     def supports_thinking(self) -> bool:
-        """Whether the template knows of reasoning."""
+        """Whether the template supports reasoning."""
         return self._templates.supports_thinking
 
     def apply(
@@ -133,7 +133,7 @@ class ChatTemplates:
             parallel_tool_calls: whether it may call more than one; None = if the template can express that.
             json_schema: schema of the content.
             grammar: GBNF of the answer; not together with tools.
-            enable_thinking: what the template is told; None = if it knows of reasoning.
+            enable_thinking: the template's variable; None = whether it supports reasoning.
             reasoning_format: "none" leaves the reasoning in the content.
             chat_template_kwargs: variables for the template.
             add_generation_prompt: end with the beginning of the model's message.

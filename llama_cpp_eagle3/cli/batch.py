@@ -18,7 +18,7 @@ from .server_options import add_server_flags
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     with extra("serve"):
-        import pydantic  # noqa: F401  what is missing is told before any flag is
+        import pydantic  # noqa: F401  a missing package is an error before any flag is
     parser.add_argument("input", type=Path, help="requests, a line each")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FNAME", help="results, a line each")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first ones")
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument("--ray-workers", type=int, default=1, metavar="N", help="engines (default: 1)")
     group.add_argument("--ray-gpus", type=float, metavar="X", help="of each (default: 1, or 0 without GPU support)")
     add_server_flags(parser)
-    parser.hide("host", "port", "alias", "api_key", "metrics", "embeddings")  # nobody listens
+    parser.hide("host", "port", "alias", "api_key", "metrics", "embeddings")  # no socket is opened
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ _BATCHES_PER_SLOT = 8  # requests that a worker gets at once, by its slots
 
 
 class Worker:
-    """What Ray runs in each worker process."""
+    """The class that Ray runs in each worker process."""
 
     def __init__(self, flags: dict[str, Any]):
         """Load the pair. flags: of the command."""
@@ -58,7 +58,8 @@ def answer_with_ray(args: argparse.Namespace, requests: Sequence[BatchRequest]) 
         n_slots = args.parallel if args.parallel > 0 else 4
         flags = {name: value for name, value in vars(args).items() if name not in ("input", "output")}
         n_batch = min(_BATCHES_PER_SLOT * n_slots, max(n_slots, -(-len(requests) // args.ray_workers)))
-        # as many blocks as batches, made here: workers may take all CPUs of the cluster, so that nobody is left to cut
+        # as many blocks as batches, made here: workers may take all CPUs of the cluster, which leaves none to split the
+        # data
         data = ray.data.from_items(
             [{"request": json.dumps(asdict(request))} for request in requests],
             override_num_blocks=-(-len(requests) // n_batch),

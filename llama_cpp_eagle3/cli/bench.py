@@ -61,7 +61,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--replay",
         metavar="FNAME",
-        help='have the target say recorded texts: lines of {"prompt": TEXT, "answer": TEXT}; -n tokens at most',
+        help='replay recorded texts: lines of {"prompt": TEXT, "answer": TEXT}; -n tokens at most',
     )
     parser.add_argument("--build-peer", action="store_true", help="build llama.cpp's programs first, a few minutes")
     parser.add_argument("--tools", metavar="DIR", help="a folder that has them (or LLAMA_CPP_TOOLS)")

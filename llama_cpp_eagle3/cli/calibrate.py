@@ -1,6 +1,6 @@
 """Measure what a pass of the target and a step of the head cost on this machine, and keep it for `draft="auto"`.
 
-The table says for every draft length what the pass over it costs, and how many of its tokens must be accepted on
+The table gives for every draft length the cost of its pass, and how many of its tokens must be accepted on
 average before it is faster than plain decoding. Give the flags that you run with: costs depend on them.
 """
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected --seconds > 0, found {args.seconds:g}")
     args.model = args.target or args.model
     resolve_pair(args)
-    cpu_kernels.forget()
+    cpu_kernels.clear_cache()
     llm = load_model(args, args.model_draft)
     try:
         key, kernels = llm.loaded.costs_key(), llm.loaded.cpu_kernels_used
@@ -79,7 +79,7 @@ def table(costs: Costs) -> str:
 
 
 def _chain(costs: Costs, n_rows: int, plain: float) -> tuple[str, str]:
-    """What it costs to draft a chain for a pass over n rows, and how many of it must be accepted to be worth that."""
+    """The cost of drafting a chain for a pass over n rows, and how many tokens must be accepted to pay for it."""
     if n_rows < 2 or n_rows not in costs.target:
         return "", ""
     begin, step = CostCurve(costs.draft_begin), CostCurve(costs.draft_step)

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("a chat is a conversation: `speculative-simple` goes on with a text")
     first = _first(args)
     if args.single_turn and first is None:
-        raise ValueError("--single-turn: say what with -p TEXT or -f FNAME")
+        raise ValueError("--single-turn needs a message: -p TEXT or -f FNAME")
     resolve_pair(args, chats=True)
     draft = head_of(args)
     with load_model(args, draft) as llm:
@@ -105,7 +105,7 @@ class _Chat:
         """Take turns until the end of the input; an exit code."""
         if first is not None:
             self._write(f"> {first}\n")
-            self._show(self._conversation.say(first))
+            self._show(self._conversation.send(first))
             if self._is_single:
                 return 130 if self._conversation.finish_reason == "interrupted" else 0
         elif self._is_terminal:
@@ -131,7 +131,7 @@ class _Chat:
             self._do(text)
 
     def _do(self, text: str) -> None:
-        """What was said, or a command."""
+        """A message, or a command."""
         if text == "/regen":
             self._show(self._conversation.say_again())
         elif text == "/clear":
@@ -144,10 +144,10 @@ class _Chat:
         elif text.startswith("/") and text[1:].isalpha() and "\n" not in text:
             self._write(f"there is no command {text}; /help shows them\n")
         elif text.strip():
-            self._show(self._conversation.say(text))
+            self._show(self._conversation.send(text))
 
     def _read(self) -> str:
-        """What the user says: a line, and those that it goes on with."""
+        """The user's message: a line, and the lines that continue it."""
         lines: list[str] = []
         while True:
             line = input(("... " if lines else "> ") if self._is_terminal else "")

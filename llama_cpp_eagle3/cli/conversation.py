@@ -14,7 +14,7 @@ from ..llama import Eagle3Llama
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a token added to an answer."""
+    """The text that a token adds to an answer."""
 
     text: str
     is_reasoning: bool
@@ -38,7 +38,7 @@ class Conversation:
         reasoning_budget: int = -1,
         reasoning_message: str = "",
     ):
-        """template_options: of `ChatTemplates.apply`; the others: as the flags say."""
+        """template_options: of `ChatTemplates.apply`; the others are the flags'."""
         self._llm, self._templates, self._sampling = llm, templates, sampling
         self._system, self._n_predict, self._stop = system, n_predict, list(stop)
         self._options = dict(template_options or {})
@@ -52,11 +52,11 @@ class Conversation:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the system's message."""
+        """Remove everything but the system's message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def say(self, text: str) -> Iterator[Piece]:
-        """Say something, and get the answer. What fails, or is left before a text came, is as if it was never said."""
+    def send(self, text: str) -> Iterator[Piece]:
+        """Send a message, and yield the answer. An error or end before its first text removes the message again."""
         self.messages.append({"role": "user", "content": text})
         n = len(self.messages)
         try:
@@ -111,7 +111,7 @@ class Conversation:
             raise
         finally:
             stream.close()
-            # what was said so far stays
+            # the answer so far stays
             if str(text):
                 self.messages.append({"role": "assistant", "content": "", **parser.message})
 

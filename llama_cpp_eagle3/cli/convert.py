@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--norm-output", "whether the normed state is fed back"),
         ("--norm-before-residual", "whether the residual starts at the normed hidden state"),
     ):
-        group.add_argument(flag, default="auto", choices=_ON_OFF, help=f"{what} (default: auto, as the config says)")
+        group.add_argument(flag, default="auto", choices=_ON_OFF, help=f"{what} (default: auto, as in the config)")
     group.add_argument("--rope-theta", type=float, metavar="X", help="base of the rotation")
     group.add_argument("--mask-token", type=int, metavar="ID", help="mask token of a P-EAGLE head")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and say what was made of the checkpoint."""
+    """Convert, and describe the result."""
     try:
         from ..convert import convert, inspect
         from ..convert.probe import format_table

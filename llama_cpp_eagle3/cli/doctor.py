@@ -1,4 +1,4 @@
-"""Say what is well on this machine, what is not, and what to do about it; with -m and -md also about that pair.
+"""Check this machine: what is right, what is not, and what to do about it; with -m and -md also about that pair.
 
 Exit status: 0, 1 if something costs speed, 2 if something fails. Without -m, --measure takes the bundled pair.
 """

@@ -1,4 +1,4 @@
-"""What the flags of the Hugging Face hub name, fetched."""
+"""Fetch the files that the flags of the Hugging Face hub name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fetch_files(args: argparse.Namespace) -> None:
         HubError: see `fetch_pair`.
         Eagle3Error: something of the extra `hub` is missing.
     """
-    token, args.hf_token = args.hf_token, None  # nobody else shall see it: arguments are written to reports
+    token, args.hf_token = args.hf_token, None  # arguments are written to reports
     if args.hf_file is not None and args.hf_repo is None:
         raise ValueError("-hff names a file of a repository: give that with -hf")
     if args.hf_repo is None and args.hf_repo_draft is None:

@@ -1,4 +1,4 @@
-"""Say what an EAGLE-3 head is: family, boundaries, norms, vocabulary, sizes, who can run it, whether it fits."""
+"""Describe an EAGLE-3 head: family, boundaries, norms, vocabulary, sizes, who can run it, whether it fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--log-file: what is told goes to a file too."""
+"""--log-file: log messages go to a file too."""
 
 from __future__ import annotations
 

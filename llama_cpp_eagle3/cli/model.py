@@ -1,4 +1,4 @@
-"""Load a model as the flags say, with a progress bar on a terminal."""
+"""Load a model by the flags, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def resolve_pair(args: argparse.Namespace, *, chats: bool = False) -> bool:
 
 
 def _chat_pair() -> tuple[Path, Path | None]:
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        return smollm2(say)
+        return smollm2(log)
     except (HubError, OSError) as e:
-        say(f"{e}\nthe bundled pair is used instead: it writes Python, and does not chat")
+        log(f"{e}\nthe bundled pair is used instead: it writes Python, and does not chat")
         return bundled_pair()
 
 
@@ -130,7 +130,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
 
 
 def calibrate(llm: Eagle3Llama) -> None:
-    """Measure what passes cost if drafts are planned by that, and say so beforehand: it takes a while."""
+    """Measure what passes cost, if drafts are planned by that; a message comes first, since it takes a while."""
     if llm.draft == "auto":
         llm.calibrate(log=lambda text: print(text, file=sys.stderr, flush=True))
 

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     """Takes whole flags only, each with the value behind it whatever that looks like.
 
     argparse alone takes `-cnv` for `-c nv`, and refuses a value that begins with a dash. So flags are looked up before
-    argparse sees them, and get their value with `=`. What LLAMA_ARG_* variables say goes in front of them.
+    argparse sees them, and get their value with `=`. LLAMA_ARG_* variables are put in front of them, as flags.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args([*self._from_environment(given), *given], namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where to read on; the flags are too many to repeat here."""
+        """Print the error and where to read on; the flags are too many to repeat here."""
         self.exit(2, f"{self.prog}: error: {message} (see `{self.prog} --help`)\n")
 
     def shorten_usage(self) -> None:
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _from_environment(self, given: Sequence[str]) -> list[str]:
-        """What the environment says, as arguments."""
+        """The environment's variables as arguments."""
         found: list[str] = []
         names = {arg.partition("=")[0] for arg in given}
         for flag in self._flags:
@@ -137,7 +137,7 @@ def _variable(flag: Flag) -> tuple[str, str]:
 
 
 def _as_argument(flag: Flag, value: str) -> list[str]:
-    """Checks a variable's value, and says it as a flag."""
+    """Checks a variable's value, and makes a flag of it."""
     if flag.metavar:
         if not flag.why_not:
             flag.read(value)
@@ -149,7 +149,7 @@ def _as_argument(flag: Flag, value: str) -> list[str]:
 
 
 def _add(group: Any, flag: Flag) -> argparse.Action | None:
-    """Add a flag to a group; returns what the help tells of it, if anything."""
+    """Add a flag to a group; returns its line of the help, if any."""
     if flag.why_not:
         names, nargs = [*flag.names, *flag.no], None if flag.metavar else 0
         group.add_argument(
@@ -221,7 +221,7 @@ class _Switch(argparse.Action):
 
 
 class _Refused(argparse.Action):
-    """A flag that cannot be: says why."""
+    """A refused flag: an error with the reason."""
 
     def __init__(self, *args: Any, flag: Flag, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Run the requests of a file: what is not done yet is answered here or by Ray, and counted."""
+"""Run the requests of a file that have no result yet, here or by Ray."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace, requests: Sequence[BatchRequest], keep: Keep)
 
 
 def report(totals: dict[str, Total]) -> Iterator[str]:
-    """What came out, by category."""
+    """Print the results by category."""
     for category, total in sorted(totals.items()):
         errors = f", {total.n_errors} errors" if total.n_errors else ""
         yield (

@@ -17,7 +17,7 @@ from .server_options import add_server_flags, serve_options
 def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     with extra("serve"):
-        import starlette  # noqa: F401  what is missing is told before any flag is
+        import starlette  # noqa: F401  a missing package is an error before any flag is
     add_server_flags(parser)
 
 

@@ -1,4 +1,4 @@
-"""A pair as the flags of `serve` and `batch` say, loaded into a server that is not started."""
+"""A pair, by the flags of `serve` and `batch`, loaded into a server that is not started."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
 
 
 def _host_bytes(n_mib: int) -> int:
-    """Of --cache-ram, where -1 is no limit."""
+    """Bytes of --cache-ram, where -1 is no limit."""
     return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 
 def why_no_draft(args: argparse.Namespace) -> str:
-    """Why the flags say that nothing is drafted; empty if they do not."""
+    """Which flag switches drafting off; empty: none."""
     if args.spec_type == ():
         return "--spec-type none"
     if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):

@@ -19,7 +19,7 @@ FLAGS = {
         LOAD["context"], "keep", metavar="N", read=int, default=0, help="tokens that --context-shift keeps (default: 0)"
     ),
     "server": SERVER,
-    "sampling, if a request does not say it": SAMPLING,
+    "sampling: defaults of requests": SAMPLING,
     "log": LOG,
 }
 """Title -> flags."""

@@ -33,13 +33,13 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What --spec-type asks for, as arguments of `Eagle3Llama`; none where it says nothing of texts."""
+    """What --spec-type asks for, as arguments of `Eagle3Llama`; none if it names no drafter."""
     types = args.spec_type
     if types is None:
         return {}
     text = [name for name in types if name in TEXT_TYPES]
     names = dict(_MODELS)
-    if args.model_draft is not None:  # the file says which of those that llama.cpp calls the same
+    if args.model_draft is not None:  # the file decides between kinds with one name in llama.cpp
         kind = kind_of(args.model_draft)
         names |= dict.fromkeys(kind.spec_types, kind.source)
     models = dict.fromkeys(source for name, source in names.items() if name in types)

@@ -1,4 +1,4 @@
-"""Generate from one prompt with a target and an EAGLE-3 head, and say what it took.
+"""Generate from one prompt with a target and an EAGLE-3 head, and print figures.
 
 The flags are llama.cpp's. Text goes to stdout, figures to stderr. Without -m the bundled pair is used: a small model of
 Python code with a head that was trained for it.
@@ -98,7 +98,7 @@ def read_prompt(args: argparse.Namespace) -> str:
 
 
 def unescape(text: str) -> str:
-    """Process the escapes that llama.cpp knows; others stay as they are."""
+    """Process llama.cpp's escapes; others stay as they are."""
     known = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
     result, chars = [], iter(text)
     for char in chars:
@@ -160,7 +160,7 @@ def prompt_tokens(llm: Eagle3Llama, prompt: str, files: list[str]) -> Prompt:
 
 
 def _describe_draft(llm: Eagle3Llama) -> str:
-    """What was drafted: a length, a tree's shape, or auto."""
+    """How it drafts: a length, a tree's shape, or auto."""
     if llm.drafter is None:
         return "0"
     tree = f"tree {llm.draft_tree_depth}x{llm.draft_tree_topk}:{llm.draft_tree_tokens}"

@@ -101,9 +101,7 @@ def run(args: argparse.Namespace) -> int:
         from ..train.session import run as train
         from ..train.trainer import Settings, check_device
     if args.init is not None and (args.layers or args.eagle31):
-        raise ValueError(
-            "--init: the head says itself which boundaries and norms it has; leave --layers and --eagle31 out"
-        )
+        raise ValueError("--init: the head's file has its boundaries and norms; leave --layers and --eagle31 out")
     if args.device is not None:
         check_device(args.device)
     settings = Settings(

@@ -1,4 +1,4 @@
-"""Text as it comes: whole characters, accepted draft tokens in colour."""
+"""Write text to the terminal: whole characters, accepted draft tokens in colour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CYAN, _PLAIN = "\x1b[36m", "\x1b[0m"
 
 
 def is_coloured(out: Any, color: str) -> bool:
-    """Whether text to `out` is coloured: "on", "off", or "auto", a terminal that knows colours (no-color.org)."""
+    """Whether text to `out` is coloured: "on", "off", or "auto", a terminal with colours (no-color.org)."""
     if color == "auto":
         return bool(out.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR"))
     return color == "on"
@@ -37,7 +37,7 @@ class Writer:
         self.write(self._decode(piece), drafted)
 
     def finish(self) -> None:
-        """Write what waits, and end the line."""
+        """Write the rest, and end the line."""
         self.write(self._decode(b"", True))
         if self.out is not None:
             self.out.write("\n")

@@ -1,4 +1,4 @@
-"""Turn Hugging Face EAGLE-3 heads into GGUF files, and say what a head is. Needs the extra `convert`."""
+"""Turn Hugging Face EAGLE-3 heads into GGUF files, and describe heads. Needs the extra `convert`."""
 
 try:
     import gguf  # noqa: F401

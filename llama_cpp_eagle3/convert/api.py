@@ -49,10 +49,10 @@ def convert(
         output: the file to write; without it, `<folder's name>-<outtype>.gguf` in the current folder.
         outtype: f32, f16, bf16, q8_0, q6_k, q4_k or q4_0 for the matrices; auto keeps 16-bit types and makes f32 f16.
         boundaries: hidden states that the head reads, instead of what the rules make of its layer ids.
-        norm_output: whether the normed state is fed back, instead of what the config says.
-        norm_before_residual: whether the residual starts at the normed hidden state, instead of what the config says.
-        rope_theta: base of the rotation, instead of what the config says.
-        mask_token: of a P-EAGLE head, instead of what the config says: the token of what is not drafted yet.
+        norm_output: whether the normed state is fed back, in place of the config's value.
+        norm_before_residual: whether the residual starts at the normed hidden state, in place of the config's value.
+        rope_theta: base of the rotation, in place of the config's value.
+        mask_token: of a P-EAGLE head, in place of the config's: the token of positions that are not drafted yet.
         probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
         probe_target: the target's GGUF for that, if `target` is a folder.
         progress: show a bar.

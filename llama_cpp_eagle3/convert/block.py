@@ -73,7 +73,7 @@ _MASK_KEY = "tokenizer.ggml.mask_token_id"
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """What a checkpoint's block drafter is, and how it fits its target."""
+    """The description of a checkpoint's block drafter for its target."""
 
     path: Path
     kind: str
@@ -145,15 +145,15 @@ class _Reader:
         return self.config.get_bool("sample_from_anchor", self.kind == "dspark" and not is_specforge)
 
     def n_layer(self) -> int:
-        """Of the drafter."""
+        """Sizes of the drafter."""
         found = self.checkpoint.layer_indices()
-        said = self.config.get_int("num_hidden_layers", len(found))
-        if found != list(range(said)):
-            raise ModelFileError(f"'{self.path}': expected {said} layers as config.json has it, found {found}")
-        return said
+        n_layer = self.config.get_int("num_hidden_layers", len(found))
+        if found != list(range(n_layer)):
+            raise ModelFileError(f"'{self.path}': expected {n_layer} layers as config.json has it, found {found}")
+        return n_layer
 
     def boundaries(self) -> list[int]:
-        """Of the target, whose width and number of layers are checked too."""
+        """Boundaries of the target, whose width and number of layers are checked too."""
         config, target = self.config, self.target
         n_embd, n_layer = config.get_int("hidden_size"), config.get_int("num_target_layers", target.n_layer)
         if (n_embd, n_layer) != (target.n_embd, target.n_layer):
@@ -197,7 +197,7 @@ class _Reader:
         return token
 
     def window_keys(self, n_layer: int) -> dict[str, Any]:
-        """Of layers that see only what is near."""
+        """Keys of sliding-window layers."""
         config = self.config
         all_layers, window = config.get_bool("use_swa"), config.values.get("swa_window_size")
         window = window or config.values.get("sliding_window")
@@ -215,7 +215,7 @@ class _Reader:
         return {"attention.sliding_window": size, "attention.sliding_window_pattern": has_window}
 
     def number_keys(self) -> dict[str, float]:
-        """Of factors that a few drafters have."""
+        """Keys of factors that a few drafters have."""
         names = {
             "output_multiplier": "logit_scale",
             "final_logit_softcapping": "final_logit_softcapping",
@@ -294,7 +294,7 @@ class _Reader:
 
 
 def describe_block(checkpoint: Checkpoint, target: TargetModel) -> BlockSpec:
-    """Say what a checkpoint's block drafter is.
+    """Describe a checkpoint's block drafter.
 
     Raises:
         ModelFileError: something in it is missing, broken or not supported.

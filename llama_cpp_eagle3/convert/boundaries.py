@@ -16,7 +16,7 @@ IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True)
 class Ids:
-    """What a checkpoint says about its layer ids, and what is known of where it came from."""
+    """A checkpoint's layer ids, and which trainer wrote it, if that is known."""
 
     values: tuple[int, ...] | None
     nested: bool  # inside eagle_config, as SpecForge, TorchSpec and ModelOpt write them

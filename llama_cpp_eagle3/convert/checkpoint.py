@@ -30,7 +30,7 @@ _IGNORED = re.compile(r"^verifier_|rotary_emb\.")
 
 @dataclass
 class Checkpoint:
-    """A draft folder. `tensors` have canonical names; `original` says what each was called in the file."""
+    """A draft folder. `tensors` have canonical names; `original` has their names in the file."""
 
     path: Path
     config: dict[str, Any]
@@ -56,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Open a draft folder and check that every tensor is where its file says; nothing is loaded yet."""
+    """Open a draft folder and check that every tensor lies within its file; nothing is loaded yet."""
     if not path.is_dir():
         kind = "not a folder" if path.exists() else "no such folder"
         raise ModelFileError(f"'{path}': {kind}; expected a folder with config.json and the head's tensors")
@@ -132,6 +132,6 @@ def _read_shards(path: Path, index: Path, reader: Callable[[Path], dict[str, Laz
     tensors = {}
     for name, shard in _weight_map(index).items():
         if name not in shards[shard]:
-            raise ModelFileError(f"'{path / shard}': tensor '{name}' is missing, which '{index.name}' says is here")
+            raise ModelFileError(f"'{path / shard}': tensor '{name}' is missing, which '{index.name}' lists there")
         tensors[name] = shards[shard][name]
     return tensors

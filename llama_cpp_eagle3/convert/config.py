@@ -35,7 +35,7 @@ _QWEN3 = _LLAMA | {
     "num_key_value_heads": 32,
     "head_dim": 128,
     "max_position_embeddings": 32768,
-    "use_sliding_window": False,  # Qwen's configs carry a window that is off unless they say so
+    "use_sliding_window": False,  # Qwen's configs carry a window that is off by default
 }
 CLASS_DEFAULTS = {"llama": _LLAMA, "qwen3": _QWEN3}
 
@@ -71,7 +71,7 @@ class Config:
         return default if value is None else value
 
     def has(self, key: str) -> bool:
-        """Whether the file itself says it."""
+        """Whether the file itself has it."""
         return self.values.get(key) is not None
 
     def get_int(self, key: str, default: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""What the GGUF of a drafter says, as (name, value) for people."""
+"""The facts of a drafter's GGUF, as (name, value) for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OUTPUTS = ("output.weight", "token_embd.weight")  # the second is both, where t
 
 
 def head_facts(head: _core.Head) -> list[tuple[str, str]]:
-    """What the GGUF of a head says."""
+    """The facts of a head's GGUF."""
     path = Path(head.path)
     reader = open_gguf(path)
     keys = {entry.key: entry.value for entry in key_values(path, reader, "eagle3.")}
@@ -27,7 +27,7 @@ def head_facts(head: _core.Head) -> list[tuple[str, str]]:
         ("dialect", head.dialect),
         ("family", provenance.get("family", "unknown: not written by llama-cpp-eagle3")),
         ("boundaries", str(list(head.boundaries)) if head.use_aux_hidden_state else "- (no fc)"),
-        ("  why", provenance.get("boundaries", "as the file says")),
+        ("  why", provenance.get("boundaries", "as in the file")),
         ("norm_before_fc", ON_OFF[head.norm_before_fc]),
         ("fc_norm", ON_OFF[head.fc_norm]),
     ]
@@ -69,11 +69,11 @@ def _gguf_upstream(head: _core.Head) -> str:
         return f"loads it but ignores {', '.join(unknown)}" if unknown else "can run it"
     if head.dialect == "fork":
         return "cannot run it: written for another llama.cpp (SpecDrift's)"
-    return "cannot run it and says so: its architecture is eagle3-ext"
+    return "refuses it: its architecture is eagle3-ext"
 
 
 def block_drafter_facts(drafter: _core.DflashFile) -> list[tuple[str, str]]:
-    """What the GGUF of a block drafter says."""
+    """The facts of a block drafter's GGUF."""
     names = {tensor.name for tensor in open_gguf(Path(drafter.path)).tensors}
     order = "one after another" if drafter.is_causal else "all of each other"
     window = f", sliding window {drafter.sliding_window}" if drafter.sliding_window else ""

@@ -1,4 +1,4 @@
-"""What kind of head a checkpoint holds: told by its tensors and shapes. What we cannot run is refused by name."""
+"""What kind of head a checkpoint holds, by its tensors and shapes. What we cannot run is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyPI gguf's reader, with our errors for files that it trips over."""
+"""PyPI gguf's reader, with our errors for damaged files."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user knows better than the checkpoint; None leaves it to the rules."""
+    """What the user sets in place of the checkpoint's values; None leaves it to the rules."""
 
     boundaries: tuple[int, ...] | None = None
     norm_output: bool | None = None
@@ -40,7 +40,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Flag:
-    """A switch of the head with the reason for its value. `doubtful`: only measuring can tell."""
+    """A switch of the head with the reason for its value. `doubtful`: only measuring can decide."""
 
     value: bool
     provenance: str
@@ -49,7 +49,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """All that a GGUF says about a head, except the tensors' values."""
+    """All of a head's GGUF but the tensors' values."""
 
     path: Path
     family: str
@@ -175,15 +175,15 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
 
 def _target_width(config: Config, checkpoint: Checkpoint, target: TargetModel | None) -> int:
     own = checkpoint.tensors["layers.0.post_attention_layernorm.weight"].shape[0]
-    said = config.get_int("target_hidden_size", own)
+    width_tgt = config.get_int("target_hidden_size", own)
     if target is None:
-        return said
+        return width_tgt
     fc = checkpoint.tensors.get("fc.weight")
-    # a head of another width than its target says so, or has an embedding of its own
+    # a head of another width than its target has that key, or an embedding of its own
     is_sure = config.has("target_hidden_size") or "embed_tokens.weight" not in checkpoint.tensors
-    is_other = is_sure and said != target.n_embd
+    is_other = is_sure and width_tgt != target.n_embd
     if is_other or (fc and fc.shape[-1] % target.n_embd):
-        width = str(said) if is_other or not fc else f"{fc.shape[-1]} / n"
+        width = str(width_tgt) if is_other or not fc else f"{fc.shape[-1]} / n"
         raise IncompatibleDraftError(
             f"'{checkpoint.path}': the head reads hidden states of width {width}, those of '{target.path}' are "
             f"{target.n_embd} wide: it was trained for another model"
@@ -192,7 +192,7 @@ def _target_width(config: Config, checkpoint: Checkpoint, target: TargetModel | 
 
 
 def _vocabulary(checkpoint: Checkpoint, config: Config) -> int:
-    """Size of the target's vocabulary as the checkpoint knows it, 0 if it does not."""
+    """Size of the target's vocabulary by the checkpoint; 0 if it has no such key."""
     if config.has("vocab_size"):
         return config.get_int("vocab_size")
     for name in ("t2d", "embed_tokens.weight", *(() if "d2t" in checkpoint.tensors else ("lm_head.weight",))):

@@ -34,7 +34,7 @@ class Mla:
         return self.n_nope + self.n_rot
 
     def keys(self) -> dict[str, int]:
-        """What the GGUF says, under llama.cpp's names. Lengths without `mla` are those of what is cached."""
+        """The GGUF's keys, under llama.cpp's names. Lengths without `mla` are those of what is cached."""
         keys = {
             "attention.head_count_kv": 1,
             "attention.key_length": self.kv_lora_rank + self.n_rot,
@@ -93,7 +93,7 @@ def is_kv_b(name: str) -> bool:
 
 
 def read_mla(checkpoint: Checkpoint, config: Config) -> Mla | None:
-    """Sizes from the first layer's shapes, held against what the config says; None for other attention."""
+    """Sizes from the first layer's shapes, checked against the config; None for other attention."""
     tensors = checkpoint.tensors
 
     def shape(name: str, n_dims: int) -> tuple[int, ...]:
@@ -121,17 +121,17 @@ def read_mla(checkpoint: Checkpoint, config: Config) -> Mla | None:
             f"'{checkpoint.path}': an MLA head: q has {n_q} rows, kv_b_proj {n_kv} and kv_a_proj_with_mqa "
             f"{n_lora + n_rot}, which are not {n_head} heads with an even rotated part"
         )
-    said = {
+    by_tensors = {
         "kv_lora_rank": n_lora,
         "q_lora_rank": q_lora,
         "qk_nope_head_dim": mla.n_nope,
         "qk_rope_head_dim": n_rot,
         "v_head_dim": mla.n_value,
     }
-    for key, found in said.items():
+    for key, found in by_tensors.items():
         if config.has(key) and config.get_int(key) != found:
             raise ModelFileError(
-                f"'{checkpoint.path}': config.json says {key} {config.get_int(key)}, by the tensors it is {found}"
+                f"'{checkpoint.path}': config.json has {key} {config.get_int(key)}, by the tensors it is {found}"
             )
     return mla
 

@@ -1,4 +1,4 @@
-"""Settle by measuring what a checkpoint leaves open: draft with each candidate on the target's own answers."""
+"""Measure what a checkpoint leaves open: draft with each candidate on the target's own answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Answer:
 
 
 def candidates_of(spec: HeadSpec) -> list[Candidate]:
-    """Every reading that is worth measuring, the one that the rules chose first."""
+    """Every reading to measure, the one that the rules chose first."""
     boundaries = [spec.boundaries.values]
     if spec.boundaries.other:
         boundaries.append(spec.boundaries.other)

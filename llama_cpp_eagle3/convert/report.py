@@ -1,4 +1,4 @@
-"""What a head is, for people: from its GGUF or its checkpoint folder."""
+"""Describe a head for people, from its GGUF or its checkpoint folder."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Report:
 
 
 def inspect(path: str | Path, target: str | Path | None = None) -> Report:
-    """Say what a head, or a small model that drafts by itself, is.
+    """Describe a head, or a small model that drafts.
 
     Args:
         path: a GGUF head, block drafter or small model, or a checkpoint folder.
-        target: the target's GGUF or Hugging Face folder, to say whether they fit.
+        target: the target's GGUF or Hugging Face folder, to check whether they fit.
 
     Raises:
         ModelFileError: the file is broken, or no head or block drafter that we can run.
@@ -72,7 +72,7 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
 
 def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetModel | None) -> Report:
     if target is None:
-        raise ModelFileError(f"'{path}': a block drafter's checkpoint is described for a target: say which (--target)")
+        raise ModelFileError(f"'{path}': a block drafter's checkpoint is described for a target: give it with --target")
     spec = describe_block(checkpoint, target)
     keys = spec.keys
     facts = [

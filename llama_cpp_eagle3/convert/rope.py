@@ -80,7 +80,7 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
 
 
 def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int, ...]:
-    """mrope_section: it says which position rotates a pair of channels, and leaves its frequency as it is."""
+    """mrope_section: which position rotates a pair of channels, and leaves its frequency as it is."""
     sections = scaling.get("mrope_section")
     if sections is None:
         return ()

@@ -39,11 +39,11 @@ _BUFFERS = ("d2t", "t2d")
 def read_sizes(
     checkpoint: Checkpoint, config: Config, n_embd_tgt: int, n_vocab: int, n_d2t: int | None, notes: list[str]
 ) -> Sizes:
-    """Take sizes from the config where it says them, from the shapes where it need not."""
+    """Take sizes from the config where it has them, else from the shapes."""
     n_embd = _shape(checkpoint, "layers.0.post_attention_layernorm.weight", 1)[0]
     if config.has("hidden_size") and config.get_int("hidden_size") != n_embd:
         raise ModelFileError(
-            f"'{checkpoint.path}': config.json says hidden_size {config.get_int('hidden_size')}, "
+            f"'{checkpoint.path}': config.json has hidden_size {config.get_int('hidden_size')}, "
             f"the tensors are {n_embd} wide"
         )
     layers = checkpoint.layer_indices()
@@ -142,7 +142,7 @@ def _draft_vocab(
 
 
 def check_shapes(checkpoint: Checkpoint, config: Config, sizes: Sizes) -> None:
-    """Raise `ModelFileError` for a missing tensor, one of another shape, or one that we know nothing of."""
+    """Raise `ModelFileError` for a missing tensor, one of another shape, or an unknown one."""
     expected, required = _expected(checkpoint, config, sizes)
     for name in required:
         if name not in checkpoint.tensors:

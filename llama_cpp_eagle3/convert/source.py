@@ -17,7 +17,7 @@ from .writer import write_head
 
 @dataclass(frozen=True)
 class Source:
-    """What a head or block drafter is made of."""
+    """A checkpoint and its target."""
 
     checkpoint: Checkpoint
     target: TargetModel
@@ -37,12 +37,12 @@ class Source:
         outtype: str = "auto",
         name: str | None = None,
     ) -> Source:
-        """Read both and say what the head is.
+        """Read both and describe the head.
 
         Args:
             draft: folder with the head's config.json and weights.
             target: the target's GGUF or its Hugging Face folder.
-            overrides: what is said instead of what the rules make of the checkpoint.
+            overrides: values in place of those that the rules find.
             outtype: type of the matrices; auto keeps 16-bit types and makes f32 f16.
             name: what the head is called in the file; without it, as the folder is.
 
@@ -57,7 +57,7 @@ class Source:
         spec: HeadSpec | BlockSpec
         if is_block(checkpoint.config):
             if overrides not in (None, Overrides()):
-                raise ModelFileError(f"'{draft}' is a block drafter: it leaves nothing open that could be said instead")
+                raise ModelFileError(f"'{draft}' is a block drafter: none of its values can be overridden")
             spec = describe_block(checkpoint, model)
         else:
             spec = describe(checkpoint, model, overrides)

@@ -1,4 +1,4 @@
-"""What a conversion needs to know about the target, from its GGUF or its Hugging Face folder."""
+"""The facts of a target that a conversion needs, from its GGUF or its Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def _read_folder(path: Path) -> TargetModel:
 def _read_tokenizer(path: Path, n_vocab: int) -> list[KeyValue]:
     """The vocabulary of a byte-level BPE tokenizer.json, so that llama.cpp can show drafted tokens; else none.
 
-    Nobody tokenizes with a head: the text goes through the target's own tokenizer. So the pre-tokenizer is not looked
-    for, and a file without a vocabulary only has to say how many tokens there are.
+    No text is tokenized with a head: it goes through the target's own tokenizer. So the pre-tokenizer is not looked
+    for, and a file without a vocabulary only has to have the number of tokens.
     """
     string, array = GGUFValueType.STRING, GGUFValueType.ARRAY
     none = [KeyValue("tokenizer.ggml.model", "none", string)]

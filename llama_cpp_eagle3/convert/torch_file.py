@@ -1,4 +1,4 @@
-"""Read the tensors of a `pytorch_model.bin` without PyTorch and without running what the file says.
+"""Read the tensors of a `pytorch_model.bin` without PyTorch and without running code of the file.
 
 A checkpoint saved by torch >= 1.6 is a zip archive: a pickle that describes the tensors, and one uncompressed entry per
 storage. The pickle may name the few things below; everything else, code above all, is refused.

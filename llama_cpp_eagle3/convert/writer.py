@@ -192,7 +192,7 @@ def flag_values(spec: HeadSpec) -> tuple[bool, ...]:
 
 
 def provenance(spec: HeadSpec) -> dict[str, str]:
-    """Why the file says what it says, kept in it for `inspect` and for the log."""
+    """The reasons for its values, kept in the file for `inspect` and for the log."""
     return {
         "family": spec.family,
         "boundaries": spec.boundaries.provenance,

@@ -1,4 +1,4 @@
-"""What is well here, what is not, and what to do about it: the machine, what is installed, a pair, its costs."""
+"""Check the machine, the installation, a pair and its costs: what is right, what is not, what to do."""
 
 from .finding import Finding
 from .machine import devices, software

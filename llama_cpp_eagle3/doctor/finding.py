@@ -1,4 +1,4 @@
-"""What was found."""
+"""Findings of `doctor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "note", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is as it should be (ok), may be of interest (note), costs speed (warning) or fails (error)."""
+    """One finding: ok, note, warning (costs speed) or error."""
 
     level: Level
     text: str

@@ -1,4 +1,4 @@
-"""What is installed, how llama.cpp was built, and what this machine has for it."""
+"""Check the installation, llama.cpp's build and this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def software() -> list[Finding]:
     found = [Finding("ok", f"llama-cpp-eagle3 {__version__}, llama-cpp-python {llama_cpp.__version__}, {system}")]
     if sys.platform != "linux":
         found.append(
-            Finding("note", f"built and tested on Linux only: {platform.system()} should work, and nobody has tried")
+            Finding("note", f"built and tested on Linux only: {platform.system()} should work, but is untested")
         )
     missing = [name for name, modules in _EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
     if missing:
@@ -88,10 +88,10 @@ def compiler() -> list[Finding]:
 def judge_build(
     features: set[str], flags: set[str], compilers: set[str], buffer_types: Collection[str]
 ) -> list[Finding]:
-    """What a build with these features, by these compilers, is worth on a processor with these flags.
+    """Compare a build's features and compilers with a processor's flags.
 
     features: as ggml names them. flags: as Linux does, empty if they are not known. compilers: "GCC 12.2.0", ...
-    buffer_types: the CPU's extra ones; they say whether there is AMX, where the feature may be wrong.
+    buffer_types: the CPU's extra ones; they show whether there is AMX, where the feature may be wrong.
     """
     by = f", compiled by {', '.join(sorted(compilers))}" if compilers else ""
     features = features - {"AMX_INT8"} | ({"AMX_INT8"} if "AMX" in buffer_types else set())
@@ -122,7 +122,7 @@ def judge_build(
 
 
 def processor_flags() -> set[str]:
-    """What Linux says that the processor can do; empty elsewhere."""
+    """The processor's flags by Linux; empty elsewhere."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -131,7 +131,7 @@ def processor_flags() -> set[str]:
 
 
 def cache_folder(folder: Path) -> list[Finding]:
-    """Whether what was measured and converted can be kept."""
+    """Whether the cache folder can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -148,7 +148,7 @@ def cache_folder(folder: Path) -> list[Finding]:
 
 
 def devices() -> list[Finding]:
-    """Processors, memory and accelerators, and whether they are made use of."""
+    """Processors, memory and accelerators, and whether they are used."""
     n_threads = default_threads()
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -174,13 +174,13 @@ def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
             "warning",
             f"{n_threads} threads would share the {quota:g} processors that this container may use, and wait for each "
             "other",
-            f"say -t {n}, in Python n_threads={n}",
+            f"use -t {n}, in Python n_threads={n}",
         )
     ]
 
 
 def judge_accelerators(accelerators: list[str], unused: str) -> list[Finding]:
-    """What there is beside the CPU.
+    """Accelerators of this machine.
 
     accelerators: those that llama.cpp sees. unused: a maker's name and its backend's flag, if the system has a GPU.
     """
@@ -219,7 +219,7 @@ def cpu_quota() -> float | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that programs can have; None where the system does not say."""
+    """Bytes that programs can have; None where the system does not report it."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:

@@ -65,7 +65,7 @@ def check_files(target: str, head: str | None) -> list[Finding]:
 
 
 def _describe(pair: Pair) -> str:
-    """What is given to draft."""
+    """The drafter's file."""
     assert pair.draft is not None
     reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
     note = f" ({pair.draft.note})" if pair.draft.note else ""
@@ -82,7 +82,7 @@ def size_of(path: str) -> int:
 
 
 def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -> list[Finding]:
-    """Whether weights have room.
+    """Whether the weights fit into memory.
 
     n_free: of the host's memory, None if that is not known. n_free_on_gpus: of all of them, None if there are none.
     """
@@ -100,7 +100,7 @@ def judge_memory(n_bytes: int, n_free: int | None, n_free_on_gpus: int | None) -
 
 
 def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
-    """What a loaded pair says about itself, and whether its head is worth asking.
+    """Describe a loaded pair, and whether its head pays.
 
     costs: as measured here; None if they were not.
     """
@@ -168,7 +168,7 @@ def try_text(llm: Eagle3Llama, prompt: str, n_tokens: int, n_times: int = 2) -> 
         drafted.append(_generate(llm, prompt, n_tokens))
         llm.draft, llm.draft_n_max = "chain", 0
         try:
-            with _quiet():  # it would be told that nothing is drafted
+            with _quiet():  # it would log that nothing is drafted
                 plain.append(_generate(llm, prompt, n_tokens))
         finally:
             llm.draft, llm.draft_n_max = settings
@@ -216,5 +216,5 @@ def judge_trial(trial: Trial) -> list[Finding]:
     if trial.why_not:
         return [Finding("note", f"{text} (nothing was drafted: {trial.why_not})")]
     if speedup < 1.0:
-        return [Finding("note", text, "one text says little: `llama-cpp-eagle3 bench` takes several, interleaved")]
+        return [Finding("note", text, "one text is a small sample: `bench` takes several, interleaved")]
     return [Finding("ok", text)]

@@ -44,7 +44,7 @@ class GemmaAssistant(DrafterFile):
         return f"{self.title} '{self.path}': {self.file.n_layer} layers of width {self.file.n_embd}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What its header says."""
+        """The facts of its header."""
         return [
             ("family", f"a {self.title}: it drafts on the target's own K/V"),
             ("layers", f"{self.file.n_layer} of width {self.file.n_embd}"),

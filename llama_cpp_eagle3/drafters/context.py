@@ -1,4 +1,4 @@
-"""Models that draft on contexts of llama.cpp: how they are loaded, and what their contexts are like."""
+"""Drafters on contexts of llama.cpp: how models and contexts are made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALL_LAYERS = 999
 
 
 def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> int:
-    """Load a model that is to draft; returns its address. It runs where the target does, unless that is said.
+    """Load a model that is to draft; returns its address. It runs on the target's device, unless another is given.
 
     load_mtp: with its block for multi-token prediction.
 
@@ -73,7 +73,7 @@ def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, ow
 
 
 def make_contexts(model: int, params: Any, target: LoadedTarget, what: str, n: int, *, owns_model: bool) -> list[int]:
-    """Make several; see there."""
+    """Make several contexts, as `make_context` does."""
     made: list[int] = []
     try:
         while len(made) < n:
@@ -88,7 +88,7 @@ def make_contexts(model: int, params: Any, target: LoadedTarget, what: str, n: i
 
 
 def n_branches(*, is_pooled: bool, has_trees: bool) -> int:
-    """Sequence ids for branches of trees, which only shared cells can have. has_trees: they can be verified."""
+    """Number of sequence ids for branches of trees, which need shared cells. has_trees: the target can verify trees."""
     return (N_SCRATCH if has_trees else _N_MEASURED) if is_pooled else 0
 
 

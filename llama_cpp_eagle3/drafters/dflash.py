@@ -46,7 +46,7 @@ class BlockDrafter(DrafterFile):
         return f"{self.title} '{self.path}': {self.file.kind}, {self.n_draft_max} tokens in one pass"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What its header says."""
+        """The facts of its header."""
         from ..convert.facts import block_drafter_facts  # gguf, of an extra
 
         return block_drafter_facts(self.file)
@@ -60,7 +60,7 @@ class BlockDrafter(DrafterFile):
         return DflashDrafter(self.file, model, ctx, model_tgt, n_ctx=target.n_ctx, n_seq_max=target.n_seq)
 
     def _context_params(self, target: LoadedTarget) -> Any:
-        """Rotation is the file's own: nothing that the target's context was told of it holds."""
+        """RoPE's parameters are the file's own: those of the target's context are reset."""
         own = lib.llama_context_default_params()
         for name in ("flash_attn_type", "offload_kqv", "op_offload", "no_perf"):
             setattr(own, name, getattr(target.context_params, name))

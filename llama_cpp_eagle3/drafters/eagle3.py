@@ -52,7 +52,7 @@ class Eagle3Head(DrafterFile):
         return f"head '{self.path}': {self.head.dialect} dialect"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What its keys and tensors say."""
+        """The facts of its keys and tensors."""
         from ..convert.facts import head_facts  # gguf, of an extra
 
         return head_facts(self.head)

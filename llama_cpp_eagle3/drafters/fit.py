@@ -1,4 +1,4 @@
-"""Whether what drafts was made for a target: its width, its tokens, its layers."""
+"""Checks that a drafter was made for a target: width, tokens, layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_generates(model_path: str, target: TargetInfo, why_not: str) -> None:
 def check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: int, n_vocab: int) -> None:
     """Raise IncompatibleDraftError if a draft was made for another width or vocabulary.
 
-    n_vocab: 0 if the draft's file does not say.
+    n_vocab: 0 if the draft's file does not have it.
     """
     if n_embd_tgt != target.n_embd:
         raise IncompatibleDraftError(
@@ -43,12 +43,12 @@ def check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: i
 
 
 def check_boundaries(model_path: str, target: TargetInfo, reader: str, boundaries: Sequence[int]) -> None:
-    """Raise IncompatibleDraftError if a target does not offer what is read of it. reader: who reads it."""
+    """Raise IncompatibleDraftError for boundaries that a target cannot give. reader: the drafter, for the message."""
     for i, b in enumerate(boundaries):
         if b not in target.boundaries:
             raise IncompatibleDraftError(
                 f"{reader} reads the hidden state after {b} layers, which the target '{model_path}' ({target.arch}) "
-                f"does not offer. {offer(target)} Use the head that was trained for this target, or say "
+                f"does not offer. {offer(target)} Use the head that was trained for this target, or give "
                 "draft_target_layers."
             )
         if b in boundaries[:i]:

@@ -1,4 +1,4 @@
-"""What a kind of drafter says and does: one class for each."""
+"""Kinds of drafters: one class for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._core import Device, Drafter, TargetInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTarget:
-    """A loaded target, and what a drafter is to have beside it."""
+    """A loaded target, and the options of its drafter."""
 
     model: Any
     """The llama_model, which outlives the drafter."""
@@ -34,14 +34,14 @@ class LoadedTarget:
     n_gpu_layers: int = -1
     """Of the drafter; < 0: where the target is."""
     device: Device | None = None
-    """Where the drafter runs; None: as n_gpu_layers says."""
+    """Where the drafter runs; None: by n_gpu_layers."""
     type_k: int | None = None
     """ggml type of the drafter's cache; None: F16."""
     type_v: int | None = None
 
 
 class DrafterFile(ABC):
-    """A file with weights that draft, by its header. The class says what all files of its kind have in common."""
+    """A file with weights that draft, by its header. The class has what all files of its kind have in common."""
 
     source: ClassVar[str]
     """Its name in `draft_sources`, figures and metrics."""
@@ -52,7 +52,7 @@ class DrafterFile(ABC):
     why_no_target: ClassVar[str] = ""
     """What the file is, if it cannot be a target; empty: it can."""
     n_max_auto: ClassVar[int] = 8
-    """Tokens that "auto" drafts at most, if nothing is said."""
+    """Tokens that "auto" drafts at most, by default."""
     takes_head_options: ClassVar[bool] = False
     """Whether draft_type and draft_target_layers hold for it."""
     needs_file: ClassVar[bool] = True
@@ -64,9 +64,9 @@ class DrafterFile(ABC):
 
     path: str
     n_embd_tgt: int = 0
-    """Width of the target that it was made for; 0: any, or the header does not say."""
+    """Width of the target that it was made for; 0: any, or the header does not have it."""
     boundaries: tuple[int, ...] = ()
-    """What it reads of the target, as its header says."""
+    """What it reads of the target, by its header."""
     n_draft_max: int | None = None
     """Tokens of a draft, if the file limits them."""
     note: str = ""
@@ -77,7 +77,7 @@ class DrafterFile(ABC):
 
     @classmethod
     def matches(cls, info: TargetInfo) -> bool:
-        """Whether a file of a target's architecture is of this kind, if it is of none before it in the table."""
+        """Whether a file is of this kind, if it is of none before it in the table."""
         return False
 
     @abstractmethod
@@ -108,7 +108,7 @@ class DrafterFile(ABC):
 
     @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
-        """What `inspect` tells of it, as (name, value)."""
+        """What `inspect` prints, as (name, value)."""
 
     @abstractmethod
     def make(self, target: LoadedTarget, draft_type: int | None) -> Drafter:

@@ -70,7 +70,7 @@ class MtpBlock(DrafterFile):
         return f"{self.title} '{self.path}': {self.info.arch}" if self._is_apart else f"target's own {self.title}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What its header says."""
+        """The facts of its header."""
         return [
             ("family", f"a {self.title} ({self.info.arch}) in a file of its own"),
             ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),

@@ -21,7 +21,7 @@ class SmallModel(DrafterFile):
     title = "small model"
     is_model = True
     of_media = (
-        "the small model that drafts sees placeholder tokens in place of images and sounds: it knows nothing of what "
+        "the small model that drafts sees placeholder tokens in place of images and sounds: it has no input from what "
         "they show"
     )
 
@@ -50,7 +50,7 @@ class SmallModel(DrafterFile):
         return f"small model '{self.path}': {self.info.arch}, {self.info.n_layer} layers of width {self.info.n_embd}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What its header says."""
+        """The facts of its header."""
         return [
             ("family", f"a small model ({self.info.arch}) of the target's vocabulary: it drafts by itself"),
             ("layers", f"{self.info.n_layer} of width {self.info.n_embd}"),

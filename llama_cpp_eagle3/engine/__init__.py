@@ -9,10 +9,10 @@ from .engine import Engine
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
-from .proposers import AutoProposer, DraftModelProposer, FixedProposer, NoProposer, Proposer
+from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
-from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed, samplers_of
+from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
 from .slots import Slot, Slots
 from .verifier import N_ROWS_ARGMAX
@@ -33,7 +33,6 @@ __all__ = [
     "LogitsProcessor",
     "Media",
     "Memory",
-    "NoProposer",
     "Output",
     "Proposer",
     "Reasoning",
@@ -56,5 +55,4 @@ __all__ = [
     "check_rng",
     "check_seed",
     "media_tokens",
-    "samplers_of",
 ]

@@ -6,21 +6,22 @@ page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Planner, Target
+from .._core import Drafter, FeatureTap, Guard, NgramDrafter, Target
 from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
 from .memory import Memory
 from .outputs import Output
-from .proposers import Proposer, Proposers
+from .proposers import Proposers
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
 from .scheduler import lost_error
-from .sequence import Saved, ScheduledSequence, Sequence, State, Step
+from .sequence import Saved, Sequence, State, Step
 from .slots import Slots
 from .step import Stepper
 from .vocab import Vocab
@@ -81,9 +82,18 @@ class Engine:
         self.before_step = before_step
         self._n_rs_seq = n_rs_seq
         self._guard = Guard(type(self).__name__)
-        self._proposers = Proposers(self.slots, ngram, draft_model)
-        self._stepper = Stepper(self.slots, vocab, self._proposers, n_batch, n_rs_seq, prefill_budget)
-        self._scheduler = self._stepper.scheduler
+        self.proposers = Proposers(self.slots, ngram, draft_model)
+        """Who drafts: the planner, the n-gram drafter, or a proposer in place of both."""
+        self.stepper = Stepper(self.slots, vocab, self.proposers, n_batch, n_rs_seq, prefill_budget)
+        self.scheduler = self.stepper.scheduler
+        """The open step, and the sequences that run and wait."""
+
+    @contextmanager
+    def _recovered(self) -> Iterator[None]:
+        """Hold the guard, and finish what an error or interrupt has left behind."""
+        with self._guard:
+            self.stepper.recover()
+            yield
 
     # what it is made of
 
@@ -99,66 +109,23 @@ class Engine:
 
     def set_drafter(self, drafter: Drafter | None) -> None:
         """Draft with another head from now on; it has evaluated nothing yet, and the planner of the old one goes."""
-        with self._guard:
-            self._stepper.recover()
-            self._proposers.set_drafter(drafter)
-
-    @property
-    def planner(self) -> Planner | None:
-        """What decides in mode "auto"; None: chains of a few tokens are drafted."""
-        return self._proposers.planner
-
-    @planner.setter
-    def planner(self, planner: Planner | None) -> None:
-        self._proposers.planner = planner
-
-    @property
-    def ngram(self) -> NgramDrafter | None:
-        """The n-gram drafter; None without it."""
-        return self._proposers.ngram
-
-    @property
-    def proposer(self) -> Proposer | None:
-        """A proposer in place of those that the sequences' settings name; None: those."""
-        return self._proposers.override
-
-    @proposer.setter
-    def proposer(self, proposer: Proposer | None) -> None:
-        self._proposers.override = proposer
-
-    @property
-    def on_sample(self) -> Callable[[ScheduledSequence, int], int] | None:
-        """Hook for experiments: (scheduled sequence, sampled token) -> the token to go on with, if not that one."""
-        return self._stepper.on_sample
-
-    @on_sample.setter
-    def on_sample(self, hook: Callable[[ScheduledSequence, int], int] | None) -> None:
-        self._stepper.on_sample = hook
-
-    @property
-    def argmax_on_device(self) -> bool:
-        """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
-        return self._stepper.verifier.argmax_on_device
-
-    @property
-    def opened(self) -> Step | None:
-        """The step that is open."""
-        return self._stepper.opened
+        with self._recovered():
+            self.proposers.set_drafter(drafter)
 
     @property
     def n_running(self) -> int:
         """Sequences that have a slot."""
-        return len(self._scheduler.running)
+        return len(self.scheduler.running)
 
     @property
     def n_waiting(self) -> int:
         """Sequences that wait for one."""
-        return len(self._scheduler.waiting)
+        return len(self.scheduler.waiting)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has sequences to run, or outputs of a failed step to return."""
-        return bool(self._scheduler.running or self._scheduler.waiting or len(self._stepper.outputs))
+        return bool(self.scheduler.running or self.scheduler.waiting or len(self.stepper.outputs))
 
     # sequences
 
@@ -204,16 +171,16 @@ class Engine:
 
     def submit(self, sequence: Sequence) -> None:
         """The second half of `add`: have a prepared sequence wait for a slot. From any thread."""
-        self._scheduler.submit(sequence)
+        self.scheduler.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
-        self._scheduler.cancel(sequence)
+        self.scheduler.cancel(sequence)
 
     def check_draft(self, draft: DraftSettings) -> None:
         """Raise ValueError for a draft that the target cannot take back."""
         n_rs_seq = self._n_rs_seq
-        drafts = self.drafter is not None or (self.ngram is not None and draft.mode == "auto")
+        drafts = self.drafter is not None or (self.proposers.ngram is not None and draft.mode == "auto")
         if drafts and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
             raise ValueError(
                 f"a draft of {draft.depth} tokens is longer than the target's snapshots allow: it keeps "
@@ -230,32 +197,30 @@ class Engine:
             Eagle3Error: the step failed; the next one continues the sequences from where they are, and also returns
                 what this one had given.
         """
-        with self._guard:
-            self._stepper.recover()
-            self._scheduler.end_cancelled()
+        with self._recovered():
+            self.scheduler.end_cancelled()
             self.before_step()
-            self._stepper.step()
-            return self._stepper.outputs.take()
+            self.stepper.step()
+            return self.stepper.outputs.take()
 
     def open(self, only: Sequence | None = None) -> Step | None:
         """The first half of a step: schedule, propose and verify; None if there is nothing to do.
 
         only: for this sequence, that of `Llama`'s own context; else for all that run.
         """
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             self.before_step()
-            return self._stepper.open(only)
+            return self.stepper.open(only)
 
     def sample(self, sequence: Sequence) -> Output | None:
         """One token of a sequence from the open step; None if it has no more for it."""
         with self._guard:
-            return self._stepper.sample(sequence)
+            return self.stepper.sample(sequence)
 
     def commit(self) -> None:
         """End the open step: target and draft hold what was accepted. Does nothing without one."""
         with self._guard:
-            self._stepper.commit()
+            self.stepper.commit()
 
     def n_save(self, n_prompt: int) -> int:
         """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
@@ -265,22 +230,20 @@ class Engine:
 
     def attach(self, sequence: Sequence, seq_id: int) -> None:
         """Give a slot to a sequence that `open(sequence)` will run; others may take it between two steps."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             if sequence.seq_id < 0:
                 self._attach(sequence, seq_id)
 
     def _attach(self, sequence: Sequence, seq_id: int) -> None:
         user = self.slots[seq_id].user
         if user is not None and user.state is State.RUNNING:
-            self._scheduler.preempt(user)
+            self.scheduler.preempt(user)
         sequence.state = State.IDLE
         self.slots.assign(sequence, seq_id)
 
     def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
         """Continue an attached sequence with other tokens, as far as they begin alike; the rest of them is pending."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             if sequence.seq_id < 0:
                 sequence.tokens = tokens
                 self._attach(sequence, seq_id)
@@ -290,12 +253,11 @@ class Engine:
             sequence.media = [m for m in sequence.media if m.is_in(tokens)]
             sequence.n_prompt = len(tokens)
             sequence.n_save = self.n_save(len(tokens))
-            self._proposers.begin(sequence)
+            self.proposers.begin(sequence)
 
     def settle(self, sequence: Sequence) -> None:
         """Have target and draft hold the first n_past tokens of an attached sequence, whatever happened meanwhile."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             if sequence.seq_id >= 0 and not self.memory.settle(sequence):
                 raise lost_error()
 
@@ -311,8 +273,7 @@ class Engine:
         Raises:
             Eagle3Error: another sequence runs there.
         """
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             if sequence.seq_id < 0:
                 user = self.slots[seq_id].user
                 if user is not None and user.state is State.RUNNING:
@@ -324,12 +285,11 @@ class Engine:
                 sequence.state = State.IDLE
                 self.slots.take_over(sequence, seq_id)
             self.memory.decoded_elsewhere(sequence, n_past)
-            self._stepper.verifier.decoded_elsewhere(sequence)
+            self.stepper.verifier.decoded_elsewhere(sequence)
 
     def go_back(self, sequence: Sequence, n_past: int) -> None:
         """Keep exactly the first tokens of an attached sequence; what cannot be kept of them is pending again."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             if not self.memory.settle(sequence):
                 raise lost_error()
             self.memory.go_back(sequence, n_past)
@@ -338,27 +298,23 @@ class Engine:
 
     def clear(self) -> None:
         """Clear the prefix cache."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             self.slots.clear()
 
     def preempt_all(self) -> None:
         """Preempt all running sequences and clear the prefix cache: the context is about to be filled anew."""
-        with self._guard:
-            self._stepper.recover()
-            self._scheduler.preempt_all()
+        with self._recovered():
+            self.scheduler.preempt_all()
             self.slots.clear()
 
     def flush(self) -> None:
         """Have the target's memory hold exactly what the sequences have evaluated: it is about to be copied."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             self.slots.flush()
 
     def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
         """Tokens of the cached prefix of a free slot, and the state of target and draft, to be stored."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             self.slots.flush()
             return self.slots.store_prefix(seq_id)
 
@@ -369,19 +325,17 @@ class Engine:
             ContextFullError: no room.
             Eagle3Error: the states are not what they should be. The slot is empty then.
         """
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             try:
                 self.slots.restore_prefix(seq_id, tokens, target, draft)
             except BaseException:  # whatever it was, some of the state may be in the cells
-                self._stepper.has_bad_cells = True
-                self._stepper.clear_cells()
+                self.stepper.has_bad_cells = True
+                self.stepper.clear_cells()
                 raise
 
     def evict_prefix(self, seq_id: int) -> int:
         """Clear a free slot; returns the length of its cached prefix."""
-        with self._guard:
-            self._stepper.recover()
+        with self._recovered():
             return self.slots.evict_prefix(seq_id)
 
     def drop(self, sequences: SequenceOf[Sequence]) -> None:
@@ -389,14 +343,14 @@ class Engine:
         with self._guard:
             for sequence in sequences:
                 self.cancel(sequence)
-            self._stepper.recover()
-            self._scheduler.end_cancelled()
-            self._stepper.outputs.forget(sequences)
+            self.stepper.recover()
+            self.scheduler.end_cancelled()
+            self.stepper.outputs.drop(sequences)
 
     def close(self) -> None:
         """The context is about to be freed: every later call raises."""
         with self._guard:
             self._guard.closed = True
-            self._proposers.set_drafter(None)
+            self.proposers.set_drafter(None)
             self.target.close()
             self.vocab.close()

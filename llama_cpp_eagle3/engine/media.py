@@ -77,7 +77,7 @@ class Media:
         if self._rows is None:
             self._rows = np.ascontiguousarray(self._encode(), dtype=np.single).reshape(len(self.tokens), -1)
 
-    def forget_rows(self) -> None:
+    def drop_rows(self) -> None:
         """Drop the rows, which were evaluated; `encode` computes them again if they are needed."""
         self._rows = None
 
@@ -109,7 +109,7 @@ class Media:
 
 
 def check_media(tokens: Sequence[int], media: Sequence[Media], n_batch: int, n_ubatch: int) -> None:
-    """Raise ValueError for a prompt whose images are not where its tokens say, or cannot be decoded.
+    """Raise ValueError for a prompt whose images are not at their tokens, or cannot be decoded.
 
     n_batch, n_ubatch: rows of a pass, and of what is computed together.
     """

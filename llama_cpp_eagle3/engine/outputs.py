@@ -34,7 +34,7 @@ class Outputs(list[Output]):
         self.clear()
         return outputs
 
-    def forget(self, sequences: Collection[Sequence]) -> None:
+    def drop(self, sequences: Collection[Sequence]) -> None:
         """Drop the outputs of these sequences."""
         self[:] = [output for output in self if output.sequence not in sequences]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from itertools import chain, takewhile
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,10 @@ N_REPLAY_MAX = 8
 _N_MAX_UNMEASURED = 3
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Drafts for sequences that share a step."""
 
+    @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """Draft for each sequence.
 
@@ -33,7 +35,6 @@ class Proposer(Protocol):
             n_rooms: tokens that fit behind that token, for each.
             n_rows_extra: rows of the batch besides the last tokens and the drafts.
         """
-        ...
 
     def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
         """Learn from a step that has ended.
@@ -43,22 +44,11 @@ class Proposer(Protocol):
             scheduled: of it, the sequences whose drafts this proposer was asked for.
             other_ns: time of the step that is neither the drafter's nor the target's.
         """
-        ...
+        return
 
 
-class NoProposer:
-    """Drafts nothing."""
-
-    def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
-        """No drafts."""
-        return [NO_DRAFT] * len(sequences)
-
-    def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """Learn nothing."""
-
-
-class FixedProposer(NoProposer):
-    """Chains and trees as each sequence's settings say."""
+class FixedProposer(Proposer):
+    """Chains and trees, by each sequence's settings."""
 
     def __init__(self, drafter: Drafter, n_leaves_max: int):
         """n_leaves_max: of all trees of a step, but for the first leaf of each further sequence; 1 = chains only."""
@@ -108,7 +98,7 @@ class FixedProposer(NoProposer):
         return min(n_max, _N_MAX_UNMEASURED) if settings.mode == "auto" else n_max
 
 
-class AutoProposer:
+class AutoProposer(Proposer):
     """What the planner expects to pay best, step by step."""
 
     def __init__(self, planner: Planner, drafter: Drafter | None, ngram: NgramDrafter | None):
@@ -141,13 +131,13 @@ class AutoProposer:
         return s.draft.n_max_ngram
 
     def observe(self, step: Step, scheduled: SequenceOf[ScheduledSequence], other_ns: int) -> None:
-        """Tell the planner what was sampled and what the step cost; costs of a step with prompts are not compared."""
+        """Give the planner the sampled tokens and the step's time; not the time of steps with prefill."""
         seq_ids, sampled = [x.sequence.seq_id for x in scheduled], [x.sampled for x in scheduled]
         verify_us = 0.0 if step.n_prefill_rows else 1e-3 * step.verify_ns
         self.planner.observe_batch(seq_ids, sampled, step.n_rows, verify_us, 1e-3 * other_ns)
 
 
-class DraftModelProposer(NoProposer):
+class DraftModelProposer(Proposer):
     """Adapter: chains that a `llama_cpp.LlamaDraftModel` gives."""
 
     def __init__(self, draft_model: Callable[..., Any]):
@@ -158,8 +148,8 @@ class DraftModelProposer(NoProposer):
         drafts = []
         for s, n_room in zip(sequences, n_rooms, strict=True):
             n_max = min(s.draft.n_max, n_room)
-            guess = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
-            tokens = self._allowed(s, [int(t) for t in guess[:n_max]])
+            found = self.draft_model(np.asarray(s.tokens, dtype=np.intc)) if n_max > 0 else ()
+            tokens = self._allowed(s, [int(t) for t in found[:n_max]])
             drafts.append(Draft(tokens, list(range(-1, len(tokens) - 1)), sources=[0] * len(tokens)))
         return drafts
 
@@ -181,9 +171,8 @@ class Proposers:
         self.memory: Memory = slots.memory
         self.override: Proposer | None = None
         """A proposer in place of those that the sequences' settings name."""
-        self._none = NoProposer()
         self._draft_model = None if draft_model is None else DraftModelProposer(draft_model)
-        self._fixed: Proposer = self._none
+        self._fixed: FixedProposer | None = None
         self._auto: AutoProposer | None = None
         self._n_ctx = self.memory.target.n_ctx
         self.set_drafter(self.memory.drafter)
@@ -192,7 +181,7 @@ class Proposers:
         """Draft with another head, which has evaluated nothing yet; the planner of the old one goes."""
         if drafter is not self.memory.drafter:
             self.slots.set_drafter(drafter)
-        self._fixed = self._none if drafter is None else FixedProposer(drafter, self.memory.target.n_leaves_max)
+        self._fixed = None if drafter is None else FixedProposer(drafter, self.memory.target.n_leaves_max)
         self._auto = None
 
     @property
@@ -222,12 +211,8 @@ class Proposers:
             if scheduled.is_prefill or s.draft.mode == "off" or self.memory.n_replay(s) > N_REPLAY_MAX:
                 continue
             proposer = self.override or self._proposer_of(s)
-            if proposer is self._none or (proposer is self._fixed and self._head_is_behind(s)):
-                continue
-            if proposer in groups:
-                groups[proposer].append(scheduled)
-            else:
-                groups[proposer] = [scheduled]
+            if proposer is not None:
+                groups.setdefault(proposer, []).append(scheduled)
         if not groups:
             return False
         n_max = n_drafts_max(step, sum(map(len, groups.values())))
@@ -244,7 +229,7 @@ class Proposers:
         return True
 
     def observe(self, step: Step, commit_ns: int) -> None:
-        """Tell the proposer how a step went."""
+        """Give the proposer the sampled tokens and times of a step."""
         proposer = self.override or self._auto
         if proposer is None:
             return
@@ -260,9 +245,9 @@ class Proposers:
 
     @contextmanager
     def _foresight(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:
-        """Let drafters know, while they draft, what the next tokens will be sampled with: the noise, the grammar."""
+        """Give drafters, while they draft, the noise and the grammar that the next tokens will be sampled with."""
         drafter = self.memory.drafter
-        knowing = [d for d in (drafter, self.ngram) if d is not None]
+        drafters = [d for d in (drafter, self.ngram) if d is not None]
         shown: list[int] = []
         try:
             for scheduled in chain.from_iterable(groups.values()):
@@ -275,23 +260,21 @@ class Proposers:
                 shown.append(s.seq_id)
                 if drafter is not None:
                     drafter.set_noise(noise, s.seq_id)
-                for d in knowing if rules is not None else ():
+                for d in drafters if rules is not None else ():
                     d.set_rules(rules, s.seq_id)
             yield
         finally:
             for seq_id in shown:
                 if drafter is not None:
                     drafter.set_noise(None, seq_id)
-                for d in knowing:
+                for d in drafters:
                     d.set_rules(None, seq_id)
 
-    def _proposer_of(self, s: Sequence) -> Proposer:
-        if self._draft_model is not None and self.memory.drafter is None:
+    def _proposer_of(self, s: Sequence) -> Proposer | None:
+        """Who drafts for a sequence by its settings; None: no one."""
+        drafter = self.memory.drafter
+        if drafter is None and self._draft_model is not None:
             return self._draft_model
         if s.draft.mode == "auto" and self._auto is not None:
-            return self._auto if s.draft.sources else self._none
-        return self._fixed
-
-    def _head_is_behind(self, s: Sequence) -> bool:
-        drafter = self.memory.drafter
-        return drafter is not None and drafter.n_past(s.seq_id) != s.n_past
+            return self._auto if s.draft.sources else None
+        return self._fixed if drafter is not None and drafter.n_past(s.seq_id) == s.n_past else None

@@ -74,7 +74,7 @@ class Request:
     stop: SequenceOf[str] = ()
     """Strings that end the text; they are cut off."""
     draft: DraftSettings | None = None
-    """How to draft; None = as the engine's settings say."""
+    """How to draft; None = by the engine's settings."""
     logprobs: int | None = None
     """Keep the log-probability of each token, and those of so many of the most probable ones."""
     seq_id: int | None = None

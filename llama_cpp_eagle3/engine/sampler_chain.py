@@ -44,7 +44,7 @@ class SamplerChain:
         """
         sampling = sampling.within(n_ctx, vocab.n_tokens)
         for option, sampler in sampling.ignored.items():
-            _tell_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
+            _warn_ignored(option, "mirostat is on" if sampling.mirostat_mode else f"samplers lacks {sampler!r}")
         self._sampling, self._vocab = sampling, vocab
         self._processors = list(sampling.logits_processors)
         self.noise: GumbelNoise | None = None
@@ -302,13 +302,13 @@ class SamplerChain:
         lengths = {"penalties": s.penalty_last_n, "dry": s.dry_penalty_last_n}
         n = max((n for name, n in lengths.items() if name in s.samplers and self._is_active(name)), default=0)
         for token in prompt[max(0, len(prompt) - n) :] if n > 0 else ():
-            if token >= 0:  # an image says nothing twice
+            if token >= 0:  # negative ones are an image's
                 lib.llama_sampler_accept(self._chain, token)
         if self.noise is not None:
             self.noise.position = 0
 
     def draw(self, target: Target, row: int, tokens: Sequence[int]) -> int:
-        """Draw the token that follows `tokens` from a row of the target's last decode (-1: of somebody else's)."""
+        """Draw the token that follows `tokens` from a row of the target's last decode (-1: not the engine's)."""
         if self.is_argmax:
             return target.argmax(row)
         if not self._processors and not self._sampling.keeps_probs:
@@ -330,7 +330,7 @@ class SamplerChain:
 
 
 @cache  # once
-def _tell_ignored(option: str, why: str) -> None:
+def _warn_ignored(option: str, why: str) -> None:
     _log.warning("%s has no effect: %s", option, why)
 
 

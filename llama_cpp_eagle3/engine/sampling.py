@@ -26,27 +26,6 @@ Rng = Literal["gumbel", "llama"]
 RNGS: tuple[Rng, ...] = ("gumbel", "llama")
 """What the last draw is made with, see `Sampling.rng`."""
 
-_SAMPLER_CHARS = {
-    "d": "dry",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "s": "top_n_sigma",
-    "m": "min_p",
-    "t": "temperature",
-    "x": "xtc",
-    "i": "infill",
-    "e": "penalties",
-    "a": "adaptive_p",
-}
-_SAMPLER_NAMES = {
-    **{name.replace("_", ""): name for name in _SAMPLER_CHARS.values()},
-    "typicalp": "typ_p",
-    "typical": "typ_p",
-    "typ": "typ_p",
-    "nucleus": "top_p",
-    "temp": "temperature",
-}
 _LARGEST, _SMALLEST = 1e9, 1e-9
 _ORDERED_ONLY = ("top_n_sigma", "xtc_probability", "dynatemp_range", "dry_multiplier", "min_keep")
 """Options that llama_cpp's order has no sampler for."""
@@ -56,14 +35,6 @@ _F32_MAX = float(np.finfo(np.float32).max)
 
 def _finite(x: float) -> float:
     return min(max(x, -_LARGEST), _LARGEST)
-
-
-def samplers_of(value: list[str] | str) -> list[str]:
-    """llama.cpp's names of samplers that are given by llama-server's names or letters; unknown ones are left out."""
-    if isinstance(value, str):
-        return [_SAMPLER_CHARS[char] for char in value if char in _SAMPLER_CHARS]
-    names = (_SAMPLER_NAMES.get(name.lower().replace("_", "").replace("-", "")) for name in value)
-    return [name for name in names if name is not None]
 
 
 def check_rng(rng: str) -> None:

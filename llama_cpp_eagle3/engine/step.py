@@ -106,7 +106,7 @@ class Stepper:
             scheduled.is_done = s.n_past < len(s.tokens) or s.chain is None
             s.scheduled = scheduled
             if media is not None and s.n_past == media.end:
-                media.forget_rows()
+                media.drop_rows()
             if s.result.prompt_logprobs is not None and scheduled.is_prefill:
                 self.verifier.score(scheduled, s.result.prompt_logprobs)
         if step.n_own_rows and step.scheduled[0].media is None:

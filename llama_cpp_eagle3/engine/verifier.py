@@ -27,7 +27,8 @@ class Verifier:
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
         self._has_snapshots = target.rollback_kind == "snapshots"
         self._n_drafts_max = n_rs_seq if self._has_snapshots else n_batch
-        self._owners: list[Sequence] = []  # sequences whose `rows` are those of the last batch
+        self.owners: list[Sequence] = []
+        """Sequences whose `rows` are those of the last batch."""
         self._n_batches = target.n_batches  # of the target, that one included
 
     @property
@@ -45,32 +46,28 @@ class Verifier:
         if self._has_snapshots and not target.can_take_back(batch):
             batch = self._shorten(step)
         if batch:
-            self._forget_rows()
+            self._drop_rows()
             target.decode_parts(batch)
             self._n_batches = target.n_batches
-        self._owners = [scheduled.sequence for scheduled in step.scheduled]
+        self.owners = [scheduled.sequence for scheduled in step.scheduled]
 
     def has_rows(self) -> bool:
         """Whether the target still holds the rows of the last step; else the sequences' `rows` are cleared."""
         if self.memory.target.n_batches == self._n_batches:
             return True
-        self._forget_rows()
+        self._drop_rows()
         return False
-
-    def is_owner(self, sequence: Sequence) -> bool:
-        """Whether a sequence may have rows of the last batch."""
-        return sequence in self._owners
 
     def decoded_elsewhere(self, sequence: Sequence) -> None:
         """Code outside of the engine has decoded a batch; its last row belongs to this sequence."""
-        self._forget_rows()
+        self._drop_rows()
         sequence.rows = [-1]
-        self._owners = [sequence]
+        self.owners = [sequence]
 
-    def _forget_rows(self) -> None:
-        for s in self._owners:
+    def _drop_rows(self) -> None:
+        for s in self.owners:
             s.rows = []
-        self._owners = []
+        self.owners = []
         self._n_batches = self.memory.target.n_batches
 
     def choose_argmax(self, sequences: SequenceOf[Sequence]) -> None:
@@ -87,7 +84,7 @@ class Verifier:
             return
         self.argmax_on_device = wanted
         if not wanted:
-            self._forget_rows()  # the last logits stayed there
+            self._drop_rows()  # the last logits stayed there
 
     def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
         """Add the log-probabilities of a prompt's own tokens that the rows of a chunk predict."""

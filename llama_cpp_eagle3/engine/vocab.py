@@ -57,7 +57,7 @@ class Vocab:
 
     @cached_property
     def suppressed(self) -> frozenset[int]:
-        """Tokens that the model's header says are never to be drawn."""
+        """Tokens that are never sampled, by the model's header."""
         n = ctypes.c_int32(0)
         tokens = lib.llama_vocab_get_suppress_tokens(self.pointer, ctypes.byref(n))
         return frozenset(tokens[i] for i in range(n.value))

@@ -1,4 +1,4 @@
-"""Which files of a repository are meant: names, types and shards, as llama.cpp reads them."""
+"""Choose files of a repository: names, types and shards, as llama.cpp reads them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def choose_sidecar(files: Sequence[str]) -> str | None:
 
 
 def match_one(repo_id: str, files: Sequence[str], pattern: str) -> str:
-    """The one file that is called so, or that a glob pattern matches, as in `Llama.from_pretrained`.
+    """The one file of this name, or that a glob pattern matches, as in `Llama.from_pretrained`.
 
     Raises:
         HubError: there is none, or there are several.

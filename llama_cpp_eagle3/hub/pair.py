@@ -31,7 +31,7 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Paths of what was fetched; None for what was not asked for."""
+    """Paths of the fetched files; None for a file that was not requested."""
 
     target: str | None
     head: str | None
@@ -60,7 +60,7 @@ def fetch_pair(
         more_files: patterns of further files of the target's repository, one each.
         head_file: the head's file, or a pattern; without `head` it is in the target's repository.
         use_sidecar: without `head`, take the eagle3-*.gguf of the target's repository, if there is one.
-        log: told what is taken.
+        log: called with a line for each file that is chosen.
 
     Raises:
         HubError: the hub has no such thing, does not answer, or does not give it.
@@ -129,7 +129,7 @@ def _fetch_head(
         hint = "; leave the type away to have its checkpoint converted" if checkpoint is not None else ""
         raise HubError(f"{repository.where} has no {wanted} head: it has {kinds}{hint}")
     if target_path is None:
-        raise HubError(f"'{repository.repo_id}' is a checkpoint, and is converted for a target: say which")
+        raise HubError(f"'{repository.repo_id}' is a checkpoint, which is converted for a target: give the target too")
     return _convert(repository, *checkpoint, target_path, log)
 
 
@@ -170,7 +170,7 @@ def _weights(files: tuple[str, ...]) -> str | None:
 
 
 def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:
-    """Where what was made of a checkpoint is kept; of all that are there if `commit` is a pattern."""
+    """The folder of a converted checkpoint; of all of them if `commit` is a pattern."""
     folder = cache_dir() / "heads" / re.sub(r"[^\w.-]", "--", repository.repo_id)
     # it depends on the target too: its tokenizer, its layers, its embedding
     name = f"{commit[:12]}-{fingerprint(target_path)[:12]}-{__version__}.gguf"

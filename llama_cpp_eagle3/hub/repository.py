@@ -1,4 +1,4 @@
-"""A repository of the hub: what it holds, and its files, downloaded or from the hub's cache."""
+"""A repository of the hub: its list of files, and the files, downloaded or from the hub's cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the hub is asked, and where its files go."""
+    """Access to the hub: token, cache and folder."""
 
     cache_dir: str | os.PathLike[str] | None = None
     """The hub's cache; None: where huggingface_hub has it."""
@@ -43,12 +43,12 @@ class Access:
     token: str | None = None
     """None: HF_TOKEN, or what `hf auth login` left."""
     offline: bool = False
-    """Take what is there, and ask nobody. HF_HUB_OFFLINE=1 says so too."""
+    """Use files of this machine only. HF_HUB_OFFLINE=1 does the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a repository held at one commit; of what lies on this machine, what does."""
+    """The files of a repository at one commit, or those of them that are on this machine."""
 
     commit: str
     files: tuple[str, ...]
@@ -58,10 +58,10 @@ class Repository:
     """A repository by its name, USER/REPO."""
 
     def __init__(self, repo_id: str, access: Access):
-        """Ask the hub what it holds, or look at the cache if that is not wanted or not possible.
+        """List the files by the hub, or by the cache if the hub is not wanted or does not answer.
 
         Raises:
-            HubError: there is no such repository, or nobody may read it so.
+            HubError: there is no such repository, or it may not be read with this token.
         """
         self.repo_id, self.access = repo_id, access
         self._unanswered: HubError | None = None
@@ -89,12 +89,12 @@ class Repository:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files that it has, or that are here of it."""
+        """All files of the repository, or those of them that are on this machine."""
         return tuple(dict.fromkeys(file for snapshot in self.snapshots for file in snapshot.files))
 
     @property
     def where(self) -> str:
-        """What was looked at, for messages."""
+        """The place that was searched, for messages."""
         return f"the cached part of '{self.repo_id}' (offline)" if self._is_local else f"'{self.repo_id}'"
 
     def fetch(self, snapshot: Snapshot, names: Sequence[str], local_dir: Any = None) -> list[Path]:
@@ -122,7 +122,7 @@ class Repository:
         return Path(path)
 
     def _complete_blob(self, snapshot: Snapshot, name: str) -> None:
-        """Download into the cache what is not there yet.
+        """Download the files that are not in the cache.
 
         huggingface_hub does this too, but since its version 2 begins anew after each interrupted run.
         """
@@ -132,7 +132,7 @@ class Repository:
             return
         url = hf_hub_url(self.repo_id, name, revision=snapshot.commit)
         about = get_hf_file_metadata(url, token=access.token)
-        if about.etag is None or about.size is None:  # hf_hub_download has something to say about such a server
+        if about.etag is None or about.size is None:  # hf_hub_download has the error for such a server
             return
         blob = folder / "blobs" / about.etag
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class Repository:
         Path(f"{part}.lock").unlink(missing_ok=True)
 
     def _listed(self) -> list[Snapshot]:
-        """What the hub says that the repository holds; if nobody answers, what is in the cache."""
+        """The repository's files by the hub; without an answer, those in the cache."""
         api = huggingface_hub.HfApi(token=self.access.token)
         try:
             with self._errors():
@@ -174,8 +174,8 @@ class Repository:
         return [Snapshot(str(info.sha), tuple(sorted(file.rfilename for file in info.siblings or ())))]
 
     def _cached(self) -> list[Snapshot]:
-        """What lies on this machine, the newest first."""
-        if self.access.local_dir is not None:  # which files are of this repository nobody wrote down there
+        """The snapshots on this machine, the newest first."""
+        if self.access.local_dir is not None:  # there is no list of this repository's files there
             raise HubError(f"offline, give the paths of files in '{self.access.local_dir}' instead of repositories")
         found: list[Snapshot] = []
         if self._cache_dir().is_dir():
@@ -191,7 +191,7 @@ class Repository:
 
     @contextmanager
     def _errors(self, name: str = "") -> Iterator[None]:
-        """Say what went wrong and what to do about it."""
+        """The error as what went wrong and what to do about it."""
         what = f"'{name}' of '{self.repo_id}'" if name else f"'{self.repo_id}'"
         token = "with your token" if self.access.token or get_token() else "without a token"
         page = f"{constants.ENDPOINT}/{self.repo_id}"
@@ -200,12 +200,12 @@ class Repository:
         except GatedRepoError as e:
             raise HubError(
                 f"{what} is gated, and was refused {token}: accept its terms at {page}, then run `hf auth login`, set "
-                "HF_TOKEN or say -hft TOKEN"
+                "HF_TOKEN or use -hft TOKEN"
             ) from e
         except RepositoryNotFoundError as e:
             raise HubError(
                 f"the hub has no model '{self.repo_id}', or it is private and was refused {token}: check the name at "
-                f"{page}; for a private one run `hf auth login`, set HF_TOKEN or say -hft TOKEN"
+                f"{page}; for a private one run `hf auth login`, set HF_TOKEN or use -hft TOKEN"
             ) from e
         except EntryNotFoundError as e:
             raise HubError(f"{what} is not there: {_line(e)}") from e

@@ -70,8 +70,8 @@ def check_family(path: str, types: Iterable[str], model: int) -> None:
 
     Types that take any text model (`mlp`, `pixtral`, `internvl`, `idefics3`, `ultravox` and the like) pass beside every
     architecture that is converted for text alone too, types that the table does not know beside all but those.
-    A projector of another model of the same type, architecture and width is not noticed: nothing in the files that one
-    could rely on says so.
+    A projector of another model of the same type, architecture and width is not noticed: no entry
+    of the files tells them apart.
 
     Args:
         path: file of the projector.

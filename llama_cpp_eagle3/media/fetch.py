@@ -1,4 +1,4 @@
-"""Files behind http addresses that strangers may name: where they may lie, and how long they may take."""
+"""Fetch files from http addresses in requests: allowed hosts, and deadlines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def fetch(url: str, n_bytes_max: int, *, allow_private: bool, deadline: float) -> bytes:
-    """What an http address gives, without redirects and without the environment's proxies.
+    """The bytes of an http address, without redirects and without the environment's proxies.
 
     Args:
         url: of http or https.
@@ -82,7 +82,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _connect(host: str, port: int, url: str, allow_private: bool, deadline: float) -> socket.socket:
-    """A connection to an address that was looked at: a name is asked for once, so that it cannot change meanwhile."""
+    """A connection to a checked address: a name is resolved once, so that it cannot change meanwhile."""
     error: Exception | None = None
     for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         left = deadline - time.monotonic()
@@ -106,7 +106,7 @@ def _connect(host: str, port: int, url: str, allow_private: bool, deadline: floa
 
 
 class _Deadline:
-    """Ends what a socket does when the time has come: its own timeout begins again with every byte."""
+    """Ends a socket's call at a deadline; the socket's own timeout restarts with every byte."""
 
     def __init__(self, sock: socket.socket, deadline: float):
         self.sock, self.is_over = sock, False

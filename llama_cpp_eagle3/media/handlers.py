@@ -24,25 +24,25 @@ from .sizes import is_sound
 
 
 class Owner(Protocol):
-    """Who decodes for a context."""
+    """The owner of a context, which decodes into it."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that it holds."""
+        """Number of tokens in the context."""
 
     @property
     def model_address(self) -> int:
-        """Of the llama_model."""
+        """Address of the llama_model."""
 
     def eval_media(self, media: Media) -> None:
-        """Decode an image behind them."""
+        """Decode an image behind these tokens."""
 
 
 _owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
 
 
 class _Module(ModuleType):
-    """llama_cpp.mtmd_cpp, with a decoder that knows whose context it gets."""
+    """llama_cpp.mtmd_cpp, with a decoder for our context."""
 
     def __init__(self, path: str):
         super().__init__(mtmd.__name__)

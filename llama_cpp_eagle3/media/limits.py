@@ -1,4 +1,4 @@
-"""What images and sounds may be at most, and how errors about them speak."""
+"""Limits of images and sounds, and their errors."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def short_url(url: str) -> str:
 
 
 def too_large(name: str, n_bytes_max: int = N_BYTES_MAX) -> MediaError:
-    """The error for what has too many bytes."""
+    """The error for a file with too many bytes."""
     return MediaError(f"{name} is larger than {n_bytes_max >> 20} MiB")

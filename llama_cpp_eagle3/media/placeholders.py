@@ -41,7 +41,7 @@ _SOUNDS = ("<|audio_pad|>", "<audio_soft_token>", "<|audio|>", "<|AUDIO|>", "[AU
 
 
 def find_placeholder(projector: str, is_audio: bool, tokenize: Callable[[str], list[int]]) -> tuple[int, str]:
-    """The token, and why that one.
+    """The token, and the reason for it.
 
     Args:
         projector: type, as the mmproj file calls it.
@@ -57,4 +57,4 @@ def find_placeholder(projector: str, is_audio: bool, tokenize: Callable[[str], l
         tokens = tokenize(text)
         if len(tokens) == 1:
             return tokens[0], f"{text!r}, the vocabulary's token for {kind}"
-    return 0, f"token 0, for neither the projector '{projector}' nor the vocabulary says what stands for {kind}"
+    return 0, f"token 0, for neither the projector '{projector}' nor the vocabulary has a placeholder for {kind}"

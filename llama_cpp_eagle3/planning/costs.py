@@ -35,11 +35,11 @@ class Costs:
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
-    """Whether they say enough to plan with: the time was over before that, else."""
+    """Whether they are enough to plan with; if not, the time was over before."""
 
     @property
     def doubt(self) -> str:
-        """What cannot be: a pass that takes longer than its rows in several, or much less than one row. Else empty."""
+        """Why they are implausible, or empty: a pass takes longer than its rows in several, or less than one row."""
         for name, curve in (("target", self.target), ("head", self.draft_begin), ("head", self.draft_step)):
             for n in implausible(curve):
                 return (
@@ -49,7 +49,7 @@ class Costs:
         return ""
 
     def bounded(self) -> Costs:
-        """What can be believed of them: a pass takes as long as its rows in several, at most."""
+        """The same with each pass at most as long as its rows in several."""
         target, begin, step = (
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
@@ -57,14 +57,14 @@ class Costs:
         return replace(self, target=target, draft_begin=begin, draft_step=step)
 
     def part(self) -> Costs:
-        """What needs no measuring again, if they are not whole or there is a doubt: that makes no sense alone."""
+        """The curves that need not be measured again, if some are missing or in doubt."""
         target = {n: t for n, t in self.target.items() if n not in implausible(self.target)}
         is_good = not implausible(self.draft_begin) and not implausible(self.draft_step)
         begin, step = (self.draft_begin, self.draft_step) if is_good else ({}, {})
         return Costs(target, begin, step, self.draft_type, is_whole=False)
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
-        """What drafting a chain of n tokens takes. is_parallel: of the head."""
+        """Microseconds of drafting a chain of n tokens. is_parallel: of the head."""
         begin, step = CostCurve(self.draft_begin), CostCurve(self.draft_step)
         if not is_parallel:
             return begin.at(n_waiting) + (n - 1) * step.at(1)
@@ -77,14 +77,14 @@ class Costs:
 
 
 def implausible(curve: Mapping[int, float]) -> list[int]:
-    """Numbers of rows whose times say that the machine was busy then."""
+    """Numbers of rows whose times show that the machine was busy then."""
     one = curve.get(1, 0.0)
     limits = in_parts(curve)
     return [n for n, t in curve.items() if one and not _FAST * one < t < _SLOW * limits[n]]
 
 
 def in_parts(curve: Mapping[int, float]) -> dict[int, float]:
-    """What the rows of each pass would take in several passes, at best: one by one, or by other numbers known."""
+    """The least time of each pass's rows in several passes: one by one, or in other measured numbers."""
     if 1 not in curve:
         return dict(curve)
     limits, best = [0.0, curve[1]], [0.0, curve[1]]

@@ -27,7 +27,7 @@ _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
 _N_TOLD = 4
 _LIMIT_SECONDS = 20.0
-"""What measuring may take where nobody asked for it, behind the first pass, which reads the weights."""
+"""Seconds for measuring that was not asked for, after the first pass, which reads the weights."""
 
 
 def have_planner(
@@ -46,13 +46,13 @@ def have_planner(
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
-    if engine.planner is not None:
+    if engine.proposers.planner is not None:
         return
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
     if costs is None or not costs.is_whole or (head is not None and costs.draft_type != head.type):
         return
     n_leaves = engine.target.n_leaves_max
-    engine.planner = make_planner(
+    engine.proposers.planner = make_planner(
         engine,
         costs,
         n_max=_N_NODES,
@@ -70,7 +70,7 @@ def costs_of(
     """The costs of a loaded pair: from the cache folder, else measured within `seconds` and kept there.
 
     Where passes take so long that more time is needed, it ends at a limit, and goes on from there at the next call.
-    Leaves the head loaded in the type that they are of. key: what they depend on. log: told what was found.
+    Leaves the head loaded in the type that they are of. key: what they depend on. log: called with the results.
 
     Raises:
         Eagle3Error: they must be measured, and the context is not empty.
@@ -95,8 +95,8 @@ def costs_of(
 
 
 def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[str, Any]]) -> None:
-    """Keep what the planner has found out about costs, if passes were much faster than they were believed to be."""
-    planner = engine.planner
+    """Store the planner's corrected costs, if passes were much faster than measured before."""
+    planner = engine.proposers.planner
     if planner is None or sys.is_finalizing():  # at the very end files cannot be opened any more
         return
     curves = [curve.corrected for curve in planner.costs]
@@ -132,7 +132,7 @@ def why_not(planner: Planner | None, settings: DraftSettings) -> str:
         )
     if not planner.stats()["is_open"]:
         return "what the head drafts was accepted too rarely lately: it is only probed now and then"
-    return "no draft was expected to be worth its time"
+    return "no draft was expected to pay"
 
 
 def measure_types(
@@ -184,7 +184,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
     options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
-    options.setdefault("ngram", engine.ngram)
+    options.setdefault("ngram", engine.proposers.ngram)
     return Planner(
         drafter,
         CostCurve(costs.target),

@@ -35,16 +35,16 @@ class Limit:
         self._n_done = 0
 
     def start(self) -> None:
-        """The first pass is done."""
+        """Start the clock, after the first pass."""
         if self._end == math.inf:
             self._end = perf_counter() + self._seconds
 
     def allows(self, seconds: float) -> bool:
-        """Whether something that takes so long may begin: if it ends in time, or nothing was found out before it."""
+        """Whether a run that takes so long may start: if it ends in time, or nothing was measured yet."""
         return self._n_done == 0 or perf_counter() + seconds <= self._end
 
     def done(self) -> None:
-        """Something was found out that was not known."""
+        """Note that a size was measured."""
         self._n_done += 1
 
 
@@ -166,7 +166,7 @@ def measure_draft(
 
 
 def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) -> list[float]:
-    """A few times of something that a pass of t_row seconds goes before."""
+    """A few timings of a function, each after a pass of t_row seconds."""
     times = [run()]
     limit.done()
     while len(times) < _N_CHAINS and limit.allows(t_row) and (len(times) < _N_CHAINS_MIN or perf_counter() < end):
@@ -225,7 +225,7 @@ def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:
 
 
 def _again_if_calmer(run: Callable[[int], float], times: dict[int, float], limit: Limit) -> dict[int, float]:
-    """Time all sizes once more if the machine became faster meanwhile: slow passes are timed but once."""
+    """Time all sizes once more if the machine became faster meanwhile, since slow passes are timed only once."""
     if not limit.allows(1e-6 * times.get(1, math.inf)) or 1e6 * run(1) >= _CALM * times[1]:
         return times
     if not limit.allows(1e-6 * sum(times.values())):

@@ -38,7 +38,7 @@ STREAMS = Absent(
 )
 TOOLS = Absent(
     "built-in tools, MCP servers",
-    "the server runs nothing for those who send requests: calls go to the client, which knows what may run",
+    "the server runs nothing for those who send requests: calls go to the client, which decides what may run",
     ("GET /tools", "POST /tools"),
 )
 PROXY = Absent(
@@ -54,7 +54,7 @@ TRANSCRIPTIONS = Absent(
 VIDEO = Absent("video", "llama.cpp has ffmpeg cut videos into images: messages take images")
 CONTROL = Absent(
     "thoughts that are ended from outside",
-    "a request says beforehand how long its thoughts may be: reasoning_budget_tokens",
+    "set it in a request, before it starts: reasoning_budget_tokens",
     ("POST /v1/chat/completions/control",),
 )
 ADAPTERS = Absent(

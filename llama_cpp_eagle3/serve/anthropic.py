@@ -30,7 +30,7 @@ from .schema import MESSAGE_ALONE, parse_object
 from .server import Admission, Server, random_id
 from .sse import named_event
 
-_N_MAX_TOKENS = 4096  # where a request does not say it, as in llama-server
+_N_MAX_TOKENS = 4096  # the default, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
 _BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", re.DOTALL)
 
@@ -264,7 +264,7 @@ class MessagesFormat(ResponseFormat):
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """A call's arguments; those that were cut off, or are no object, cannot be told."""
+    """A call's arguments; none if they were cut off, or are no object."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a request to /v1/messages may say of a conversation: Anthropic's fields, as far as llama-server knows them."""
+"""The conversation in a request to /v1/messages: Anthropic's fields, as far as llama-server has them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Thinking(_Object):
 
 
 class RedactedThinking(_Object):
-    """What a model of Anthropic's thought, encrypted: nobody else can read it."""
+    """The reasoning of Anthropic's models, encrypted: only they can read it."""
 
     type: Literal["redacted_thinking"]
 

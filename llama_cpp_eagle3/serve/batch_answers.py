@@ -36,7 +36,7 @@ async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
     line: dict[str, Any] = {"id": f"batch_req_{random_id()}", "custom_id": request.custom_id}
     try:
         bodies = await _answers(server, request)
-    except Exception as error:  # one that nobody expected is the answer too: the others go on
+    except Exception as error:  # an unexpected one is an answer too: the others go on
         if isinstance(error, ApiError):
             e = error
         else:
@@ -51,7 +51,7 @@ async def _run_one(server: Server, request: BatchRequest) -> dict[str, Any]:
 
 async def _answers(server: Server, request: BatchRequest) -> list[dict[str, Any]]:
     if request.body.get("stream"):
-        raise invalid("Field 'stream': there is nobody to stream to")
+        raise invalid("Field 'stream': a batch has no stream")
     if not request.turns:
         return [await _answer(server, request.url, request.body)]
     messages: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Files of requests and of their results: what a file asks for, what is done already, what came out."""
+"""Files of requests and of their results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class BatchRequest:
     body: dict[str, Any]
     category: str = ""
     turns: list[str] = field(default_factory=list)
-    """What the user says one after the other; empty: the body says all."""
+    """The user's messages of a conversation, in turn; empty: the body has all."""
 
 
 @dataclass(slots=True)
 class Total:
-    """What came of requests."""
+    """Counts the results of requests."""
 
     n: int = 0
     n_errors: int = 0
@@ -47,7 +47,7 @@ class Total:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Over all steps."""
+        """Mean acceptance length over all steps."""
         return 1.0 + self.n_accepted / self.n_steps if self.n_steps else 1.0
 
 

@@ -51,7 +51,7 @@ def parse_json(text: bytes) -> Any:
     """A request's body. An empty one is an empty object.
 
     Raises:
-        ApiError: it is not JSON, or says more than a request may.
+        ApiError: it is not JSON, or exceeds a limit of requests.
     """
     check_text(text)
     with _PARSING:

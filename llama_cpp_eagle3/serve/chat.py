@@ -171,10 +171,10 @@ class Conversation:
         """The message once the model has written what the format does not allow."""
 
     def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
-        """More text event; returns OpenAI's deltas.
+        """Add text to the answer; returns OpenAI's deltas.
 
-        A text that does not have the format of the chat template is content as it is, from where it was told to be
-        anything: a model can write what it likes, and may be cut off anywhere.
+        A text that does not have the format of the chat template is sent as it is, behind what was sent before: a model
+        can write anything, and may be cut off anywhere.
         """
         self.text += text
         if self._unparsed is None:
@@ -183,15 +183,15 @@ class Conversation:
             except ValueError as e:
                 _log.warning("an answer does not have the format of its chat template: %s", str(e)[:200])
                 self._unparsed = dict(self.parser.message)
-        told = self._unparsed.get("content") or ""
-        if self._unparsed.get("tool_calls") or not self.text.startswith(told):
+        sent = self._unparsed.get("content") or ""
+        if self._unparsed.get("tool_calls") or not self.text.startswith(sent):
             return []  # it cannot be taken back
         self._unparsed["content"] = self.text
-        return [{"content": self.text[len(told) :]}] if len(self.text) > len(told) else []
+        return [{"content": self.text[len(sent) :]}] if len(self.text) > len(sent) else []
 
     @property
     def message(self) -> dict[str, Any]:
-        """All of it."""
+        """The whole answer."""
         message = dict(self.parser.message if self._unparsed is None else self._unparsed)
         if not message.get("content") and not message.get("tool_calls") and not message.get("reasoning_content"):
             message["content"] = message.get("content") or ""
@@ -199,11 +199,11 @@ class Conversation:
 
 
 class ChatFormat(ResponseFormat):
-    """OpenAI's, with llama-server's metrics."""
+    """OpenAI's format of a chat, with llama-server's metrics."""
 
     def __init__(self, server: Server, generation: Generation, params: ChatParams, n_top: int | None):
-        """n_top: alternatives of each token, if the request says how many; 0 leaves the token's own probability."""
-        self._server, self.generation, self._params, self._n_top = server, generation, params, n_top
+        """n_top: alternatives of each token, if the request asks for them; 0 leaves the token's own probability."""
+        self._server, self.generation, self._n_top = server, generation, n_top
         self._conversations = [Conversation(params) for _ in generation.answers]
         self._head = {
             "id": generation.id,
@@ -288,7 +288,7 @@ class ChatFormat(ResponseFormat):
         return sse({**head, "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
-        """All choices."""
+        """The choices of the whole answer."""
         answers = self.generation.answers
         choices = []
         for answer, conversation in zip(answers, self._conversations, strict=True):

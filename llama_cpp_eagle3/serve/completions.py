@@ -28,7 +28,7 @@ from .tokenizer import n_prompts
 
 
 class LlamaFormat(ResponseFormat):
-    """llama-server's own."""
+    """llama-server's format."""
 
     def __init__(self, server: Server, generation: Generation):
         self._server, self.generation = server, generation
@@ -96,7 +96,7 @@ class LlamaFormat(ResponseFormat):
 
 
 class OpenAIFormat(ResponseFormat):
-    """OpenAI's, with llama-server's metrics."""
+    """OpenAI's format, with llama-server's metrics."""
 
     def __init__(self, server: Server, generation: Generation, n_top: int | None = None):
         """n_top: alternatives of each token, if not all that were asked for; see `begin_openai`."""
@@ -154,7 +154,7 @@ class OpenAIFormat(ResponseFormat):
         return sse({**self._head, "choices": [], "usage": self._usage(), **metrics_of(answers[0])}) + DONE
 
     def response(self) -> Any:
-        """All choices."""
+        """The choices of the whole answer."""
         answers = self.generation.answers
         choices = [
             {
@@ -189,7 +189,7 @@ class OpenAIFormat(ResponseFormat):
     ) -> dict[str, Any] | None:
         """llama-server's list, and OpenAI's older ones, in which an echoed prompt comes first.
 
-        n_before: characters of the text that were told already.
+        n_before: characters of the text that were sent already.
         """
         if not probs and not echoes:
             return None
@@ -204,8 +204,8 @@ class OpenAIFormat(ResponseFormat):
         if echoes and answer.prompt_logprobs is not None:
             pieces = [self._piece(token) for token in answer.prompt]
             # what comes first follows nothing
-            told = [probs_of(self._server, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
-            items = [{"token": pieces[0], key: None, top: None}, *told, *content]
+            prompt = [probs_of(self._server, logprob, post, self._n_top) for logprob in answer.prompt_logprobs]
+            items = [{"token": pieces[0], key: None, top: None}, *prompt, *content]
             starts = prompt_starts[: len(pieces)] + starts
         if not items:
             return None

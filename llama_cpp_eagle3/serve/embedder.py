@@ -27,7 +27,7 @@ class Embedder:
         Args:
             model: address of the loaded llama_model.
             path: of its file.
-            pooling: see `POOLING`; None = what the model says.
+            pooling: see `POOLING`; None = the model's.
             n_ubatch: tokens of a text at most: it is evaluated in one go.
             n_threads: of the CPU.
 

@@ -31,7 +31,7 @@ async def embeddings(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Prompts:
-    """What a request asks for."""
+    """A checked request for embeddings."""
 
     tokens: list[list[int]]
     normalize: int
@@ -66,7 +66,7 @@ async def _embed(request: Request, openai: bool) -> Response:
 
 
 def _prepare(server: Server, embedder: Embedder, body: Any, openai: bool, admission: Admission) -> _Prompts:
-    """Look at a request and tokenize its texts."""
+    """Check a request and tokenize its texts."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     if openai and embedder.pooling == NO_POOLING:

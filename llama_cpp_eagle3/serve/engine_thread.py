@@ -112,7 +112,7 @@ class Observer(Protocol):
 
 
 class EngineThread:
-    """Steps an engine for as long as there is something to do."""
+    """Steps an engine while it has work."""
 
     def __init__(self, engine: Engine, observer: Observer):
         self.engine = engine
@@ -127,18 +127,18 @@ class EngineThread:
         self._deferred: list[_Call] = []
         self._stopping = False
         self._has_ended = False
-        """Nobody reads the inbox any more."""
+        """The engine's thread does not read the inbox any more."""
         self._lock = threading.Lock()
         self._n_failures = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin. Listeners receive their events in this loop."""
+        """Start the thread. Listeners receive their events in this loop."""
         self._loop = loop
         self._thread.start()
 
     def stop(self, seconds: float = _STOP_SECONDS) -> bool:
-        """End all that runs, and wait for the thread; False if it does not end, and may still use the model."""
+        """End all jobs, and wait for the thread; False if it does not end and may still use the model."""
         self._stopping = True
         self._inbox.put(None)
         if self._thread.ident is not None:
@@ -310,7 +310,7 @@ class EngineThread:
         return Token(output.token, output.text, n, output.drafted, output.logprob, timings)
 
     def _on_first_token(self, job: Job, now: float) -> None:
-        """The prompt is evaluated, or never will be: the jobs that wait for it are admitted."""
+        """The prompt is evaluated, or the job has ended: submit the jobs that wait for it."""
         metrics = job.metrics
         metrics.t_start = metrics.t_start or now
         metrics.t_first = metrics.t_first or now
@@ -371,5 +371,5 @@ def _shut_down() -> RuntimeError:
 
 
 def _deliver(events: list[tuple[Job, list[Event]]]) -> None:
-    for job, told in events:
-        job.listener.on_events(job, told)
+    for job, job_events in events:
+        job.listener.on_events(job, job_events)

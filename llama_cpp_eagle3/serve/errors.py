@@ -1,4 +1,4 @@
-"""Errors as llama-server tells them: `{"error": {"code", "message", "type"}}`."""
+"""Errors in llama-server's form: `{"error": {"code", "message", "type"}}`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer."""
+        """The response of this error."""
         return {"error": {"code": self.code, "message": self.message, "type": self.kind, **self.fields}}
 
 
@@ -34,7 +34,7 @@ _ANTHROPIC_KINDS = {
 
 
 def anthropic_error(e: ApiError) -> dict[str, Any]:
-    """The answer as Anthropic's clients know it: `{"type": "error", "error": {"type", "message"}}`."""
+    """The response in Anthropic's form: `{"type": "error", "error": {"type", "message"}}`."""
     kind = _ANTHROPIC_KINDS.get(e.code, "invalid_request_error" if e.code < 500 else "api_error")
     return {"type": "error", "error": {**e.body["error"], "type": kind}}
 
@@ -58,12 +58,12 @@ def unsupported(message: str) -> ApiError:
 
 
 def not_found(message: str = "File Not Found") -> ApiError:
-    """There is nothing at this address."""
+    """No such address: 404."""
     return ApiError(404, "not_found_error", message)
 
 
 def too_busy(n_queued: int, retry_after: int) -> ApiError:
-    """The queue is full."""
+    """The queue is full: 429."""
     message = f"{n_queued} requests are waiting already, try again in {retry_after} s"
     return ApiError(429, "rate_limit_error", message, headers={"Retry-After": str(retry_after)})
 
@@ -82,5 +82,5 @@ def out_of_memory() -> ApiError:
 
 
 def failed(message: str) -> ApiError:
-    """Something went wrong here."""
+    """An error of the server itself: 500."""
     return ApiError(500, "server_error", message)

@@ -1,4 +1,4 @@
-"""Runs what takes long in threads: a few at a time, each call with a deadline."""
+"""Runs long functions in threads: a few at a time, each call with a deadline."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Executor:
                 timer.cancel()
 
     def detach(self) -> None:
-        """From such a thread: it only waits from now on, and another one may compute."""
+        """Called in such a thread: it only waits from now on, so another one may compute."""
         task = getattr(self._current, "task", None)
         if task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._release, task)
 
     def stop(self, seconds: float) -> bool:
-        """Wait for what runs, and end the threads; False if something goes on, and may still use the model."""
+        """Wait for running calls, and end the threads; False if one goes on and may still use the model."""
         self._waiting.clear()
         for _ in self._threads:
             self._handed.put(None)

@@ -38,7 +38,7 @@ class Answer:
     end: End | None = None
 
     def add(self, event: Event) -> None:
-        """Take an event in."""
+        """Add an event."""
         if isinstance(event, Token):
             self.text += event.text
             self.tokens.append(event.token)
@@ -70,7 +70,7 @@ class Answer:
 
 
 class Generation:
-    """The sequences of one request. They are cancelled when nobody waits for their events any more."""
+    """The sequences of one request. They are cancelled when the client has gone."""
 
     def __init__(self, engine_thread: EngineThread, id: str, model: str):
         self.engine_thread = engine_thread
@@ -130,7 +130,7 @@ class Generation:
                 self.cancel()
 
     async def run(self) -> list[Answer]:
-        """Wait for all."""
+        """Wait until all sequences have ended."""
         async for _ in self.batches():
             pass
         return self.answers
@@ -143,12 +143,12 @@ class Generation:
 
     @property
     def prompt_metrics(self) -> list[RequestMetrics]:
-        """One of each prompt."""
+        """The figures of one sequence of each prompt."""
         return [answer.metrics for answer in self.answers[:: self.n_per_prompt]]
 
     @property
     def metrics(self) -> list[RequestMetrics]:
-        """Of all."""
+        """Figures of all sequences together."""
         return [answer.metrics for answer in self.answers]
 
     def log_fields(self) -> dict[str, Any]:

@@ -49,12 +49,12 @@ class Json(Response):
     media_type = "application/json; charset=utf-8"
 
     def render(self, content: Any) -> bytes:
-        """As bytes."""
+        """The response as bytes."""
         return dumps(content)
 
 
 def error_response(e: ApiError, path: str) -> Json:
-    """An error as an answer, in the form that the clients of this path know."""
+    """An error as a response, in the form of the path's API."""
     body = anthropic_error(e) if path.startswith(ANTHROPIC) else e.body
     return Json(body, status_code=e.code, headers=e.headers)
 
@@ -92,7 +92,7 @@ class EventStream(Response):
         self._format, self._batches, self._first = format, batches, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         with suppress(ClientDisconnect):
             await until_gone(receive, self._send(send))
 

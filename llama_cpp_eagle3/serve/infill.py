@@ -1,4 +1,4 @@
-"""Filling in between two texts: `suffix` of /v1/completions, and llama-server's /infill."""
+"""Fill-in-the-middle: `suffix` of /v1/completions, and llama-server's /infill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROJECT, _FILE = "myproject\n", "filename\n"  # llama-server's
 
 
 class Infill:
-    """Prompts that ask for what stands between two texts, as a model was taught them."""
+    """Prompts for fill-in-the-middle, with the model's special tokens."""
 
     def __init__(self, tokenizer: Tokenizer, spm_infill: bool):
         """spm_infill: the suffix comes before the prefix."""
@@ -27,7 +27,7 @@ class Infill:
 
     @property
     def is_there(self) -> bool:
-        """Whether the model knows such prompts."""
+        """Whether the model supports such prompts."""
         return not self.missing
 
     @property

@@ -18,9 +18,9 @@ except ImportError:
 
 
 def dumps(value: Any) -> bytes:
-    """A value as JSON; numbers that JSON does not know become null."""
+    """A value as JSON; numbers that JSON does not have become null."""
     if orjson is not None:
-        with suppress(TypeError):  # it knows no lone surrogates and no large integers
+        with suppress(TypeError):  # it has no lone surrogates and no large integers
             return bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

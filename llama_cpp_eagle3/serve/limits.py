@@ -1,4 +1,4 @@
-"""How much a request may say: one table for the fields of all endpoints, looked at before anything else is."""
+"""Limits of requests: one table for the fields of all endpoints, checked first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEDIA = ("image_url", "input_audio", "input_image", "source")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a field may hold; None: that does not concern it."""
+    """The limits of a field; None: not limited."""
 
     n_entries: int | None = None
     """Of a list or an object."""
@@ -81,7 +81,7 @@ LIMITS: dict[str, Limit] = {
 
 
 def check_body(body: Any) -> None:
-    """Look at all fields of a request.
+    """Check all fields of a request.
 
     Raises:
         ApiError: one is beyond its limit.
@@ -93,7 +93,7 @@ def check_body(body: Any) -> None:
 
 
 def check_field(field: str, value: Any, limit: Limit) -> None:
-    """Look at one field.
+    """Check one field.
 
     Raises:
         ApiError: it is beyond its limit.

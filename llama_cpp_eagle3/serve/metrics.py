@@ -39,7 +39,7 @@ _RATE = 0.1
 
 @dataclass(slots=True)
 class _Histogram:
-    """How often a value was at most so much."""
+    """A histogram: how often a value was at most each bound."""
 
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
@@ -49,14 +49,14 @@ class _Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, n: int = 1) -> None:
-        """n times this value."""
+        """Count a value n times."""
         self.counts[bisect_left(self.bounds, value)] += n
         self.total += value * n
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What has happened since the last scrape."""
+    """Counts since the last scrape."""
 
     n_read: int = 0
     read_seconds: float = 0.0
@@ -88,7 +88,7 @@ class Metrics:
         self._whole = _Histogram(_SECONDS_LONG)
 
     def on_step(self, engine: Engine) -> None:
-        """A step is over."""
+        """Count a step."""
         with self._lock:
             n = engine.target.n_batches
             n_decode = n - self._n_batches if self._n_batches >= 0 else 1
@@ -122,7 +122,7 @@ class Metrics:
                 self._gap.observe(0.0, n - 1)
 
     def on_end(self, job: Job, reason: str) -> None:
-        """A job is done."""
+        """Count a finished job."""
         stats, request = job.metrics.stats, job.metrics
         seconds = time.perf_counter() - request.t_submit
         with self._lock:

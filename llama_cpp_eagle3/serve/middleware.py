@@ -1,4 +1,4 @@
-"""What every request passes through: keys, other sites' pages, limits of size and time, the access log."""
+"""The middleware of all requests: keys, CORS, limits of size and time, the access log."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class Middleware:
     def _knows(self, headers: Headers) -> bool:
         given = headers.get("authorization") or headers.get("x-api-key") or ""
         key = given.removeprefix("Bearer ").encode()
-        return sum(hmac.compare_digest(key, known) for known in self._keys) > 0  # time must not tell which
+        return sum(hmac.compare_digest(key, known) for known in self._keys) > 0  # the time must not depend on which
 
     def _allowed_origin(self, origin: str | None) -> str:
-        """What Access-Control-Allow-Origin says; empty if the header is not sent."""
+        """The value of Access-Control-Allow-Origin; empty if the header is not sent."""
         asked = self.options.cors_origins
         if not asked or origin is None:
             return ""

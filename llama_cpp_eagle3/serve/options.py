@@ -1,4 +1,4 @@
-"""What the endpoints must know of how the server was started."""
+"""Options of the server, as its flags set them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _N_BODY_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the endpoints must know of how the server was started."""
+    """Options of the server, as its flags set them."""
 
     model_name: str
     aliases: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ class ServeOptions:
     """Sequences that may wait beside those that run."""
     n_body_max: int = _N_BODY_MAX
     timeout_seconds: float = 600.0
-    """How long a client may take to send a body, or to take in a part of an answer."""
+    """How long a client may take to send a body, or to read a part of an answer."""
     ping_seconds: float = 30.0
     prepare_seconds: float = PREPARE_SECONDS
     why_no_draft: str = ""
@@ -52,7 +52,7 @@ class ServeOptions:
     context_shift: bool = False
     embeddings: bool = False
     pooling: int | None = None
-    """llama.cpp's number; None: what the model says."""
+    """llama.cpp's number; None: the model's."""
     spm_infill: bool = False
     prefill_assistant: bool = True
     record: Path | None = None
@@ -64,7 +64,7 @@ class ServeOptions:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's own, whatever name servers say."""
+    """Whether a name or an address is this machine's own, without a name server."""
     host = host.lower().removesuffix(".")
     try:
         return ip_address(host.strip("[]")).is_loopback

@@ -1,4 +1,4 @@
-"""The page at /: one file, which asks nobody else for anything; and its answers as Markdown."""
+"""The page at /: one file, which loads nothing from elsewhere; and its answers as Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .server import Server
 
 _PAGE = Path(__file__).with_name("page.html")
 
-# raw HTML is shown as the text that it is, links lead to nothing that runs, and images, which would tell other
+# raw HTML is shown as the text that it is, links lead to nothing that runs, and images, which would show other
 # servers that the answer is read, are links; the nesting of this preset bounds what a text without sense costs
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
 

@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with limits of what comes beside a body, and for clients that only listen."""
+"""uvicorn's HTTP protocol, with limits for headers, and for clients that have closed their sending half."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which nobody wants."""
+        """A header, or a trailer, which is dropped."""
         if not self._is_in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A body may follow."""
+        """The headers are complete; a body may follow."""
         self._is_in_body, self._n_waste = True, 0
         self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body."""
+        """Receive a part of a body."""
         self._n_waste = 0
         super().on_body(body)
 

@@ -24,14 +24,14 @@ LEFT_OUT = "requests with images, errors, and answers that were cancelled or are
 
 
 class RecordFile:
-    """Lines that are there as a whole or not at all. Several processes may append to one file.
+    """A file of whole lines. Several processes may append to it.
 
     A line is one write, under a lock that also covers the limit; what a crash has cut off is taken away by the next
     who opens the file.
     """
 
     def __init__(self, path: Path, n_bytes_max: int):
-        """Open it, or make it: for its owner alone, since it holds what people said.
+        """Open it, or make it: readable by its owner alone, since it holds conversations.
 
         Raises:
             OSError: it cannot be written, or is no regular file.
@@ -47,14 +47,14 @@ class RecordFile:
 
     @property
     def n_bytes(self) -> int:
-        """Of all lines."""
+        """Bytes of all lines."""
         return os.fstat(self._fd).st_size
 
     def append(self, line: bytes) -> bool:
         """Write a line; False if it would not fit below the limit any more.
 
         Raises:
-            OSError: as the system says; what was written of the line is taken back.
+            OSError: the system's; what was written of the line is taken back.
         """
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
@@ -89,10 +89,10 @@ class RecordFile:
 
 
 class Recorder:
-    """Writes what was generated in a thread of its own, until the limit or an error ends it; serving goes on."""
+    """Records generations in a thread of its own, until the limit or an error ends it; serving goes on."""
 
     def __init__(self, path: Path, n_bytes_max: int, tokenizer: Tokenizer):
-        """Open the file, and say what is recorded.
+        """Open the file, and log what is recorded.
 
         Raises:
             OSError: see `RecordFile`.
@@ -121,7 +121,7 @@ class Recorder:
                 _log.warning("'%s': the disk is too slow to record all answers, some are left out", self._file.path)
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the queue, and end."""
         self._waiting.put(None)
         self._thread.join()
         self._file.close()
@@ -148,7 +148,7 @@ class Recorder:
 
 
 def _is_whole(answer: Answer) -> bool:
-    """Whether an answer is one that the model gave to a text."""
+    """Whether an answer is recorded: complete, and to a text."""
     has_ended = answer.end is not None and answer.end.reason in ("stop", "length")
     return has_ended and bool(answer.text) and min(answer.prompt) >= 0  # images are tokens below 0
 

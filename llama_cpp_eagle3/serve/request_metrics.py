@@ -1,4 +1,4 @@
-"""What a request took: llama-server's `timings`, OpenAI's `usage`, vLLM's `metrics.speculative_decoding`."""
+"""The figures of a request: llama-server's `timings`, OpenAI's `usage`, vLLM's `metrics.speculative_decoding`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..stats import Stats
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Of one sequence. Times are those of `time.perf_counter`, 0.0 as long as they are not known."""
+    """The times of one sequence, in seconds of `time.perf_counter`, 0.0 as long as they are not known."""
 
     n_prompt: int
     t_submit: float
@@ -28,12 +28,12 @@ class RequestMetrics:
 
     @property
     def prompt_seconds(self) -> float:
-        """From the first pass to the first token."""
+        """Seconds from the first pass to the first token."""
         return self.t_first - self.t_start if self.t_first else 0.0
 
     @property
     def predicted_seconds(self) -> float:
-        """From the first token to the last one."""
+        """Seconds from the first token to the last one."""
         return self.t_last - self.t_first if self.t_first else 0.0
 
     def timings(self) -> dict[str, Any]:

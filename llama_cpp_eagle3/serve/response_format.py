@@ -47,11 +47,11 @@ class ResponseFormat(ABC):
 
     @abstractmethod
     def response(self) -> Any:
-        """All of it, without a stream."""
+        """The whole response, without a stream."""
 
 
 def metrics_of(answer: Answer) -> dict[str, Any]:
-    """What both dialects say of an answer."""
+    """The fields of an answer that both dialects have."""
     metrics = answer.metrics
     return {
         "timings": metrics.timings(),
@@ -79,7 +79,7 @@ def settings_of(server: Server, answer: Answer) -> dict[str, Any]:
 
 
 def probs_of(server: Server, logprob: TokenLogprob, post: bool, n_top: int | None = None) -> dict[str, Any]:
-    """llama-server's object of one token and those that might have been; n_top: so many of them (None: all)."""
+    """llama-server's object of one token and its alternatives; n_top: how many (None: all)."""
     return {
         **_prob_of(server, logprob.token, logprob.logprob, post),
         "top_probs" if post else "top_logprobs": [
@@ -89,7 +89,7 @@ def probs_of(server: Server, logprob: TokenLogprob, post: bool, n_top: int | Non
 
 
 def all_probs_of(server: Server, answer: Answer) -> list[dict[str, Any]]:
-    """Those of a whole answer."""
+    """The log-probabilities of a whole answer."""
     return [probs_of(server, logprob, answer.completion.post_sampling_probs) for _, logprob in answer.probs]
 
 

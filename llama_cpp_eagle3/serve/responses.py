@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer form of a conversation, by way of the older one."""
+"""/v1/responses: OpenAI's newer form of a conversation, translated to the older one."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ class ResponsesFormat(ResponseFormat):
         return data
 
     def response(self) -> Any:
-        """All of it."""
+        """The whole response."""
         answer = self.generation.answers[0]
         self._conversation.add(answer.text, is_partial=False)
         status = "completed" if answer.finish_reason == "stop" else "incomplete"

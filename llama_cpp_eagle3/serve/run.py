@@ -1,4 +1,4 @@
-"""Sockets and uvicorn around a loaded server."""
+"""Run a loaded server: sockets and uvicorn."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(
 
 
 def bind(hosts: str, port: int) -> list[socket.socket]:
-    """Sockets that are bound, so that nobody else can take the port, and do not listen yet.
+    """Sockets that are bound, so that no other process can take the port, and do not listen yet.
 
     Raises:
         OSError: a port is in use, or an address is not this machine's.
@@ -84,7 +84,7 @@ def address_of(opened: socket.socket, is_tls: bool) -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, for which a signal is a usual end."""
+    """uvicorn's server, for which a signal is a usual end."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

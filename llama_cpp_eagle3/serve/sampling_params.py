@@ -8,7 +8,8 @@ from typing import Any
 
 from ..chat import json_schema_to_grammar
 from ..drafters import KINDS
-from ..engine import NGRAM, DraftSettings, Sampling, samplers_of
+from ..engine import NGRAM, DraftSettings, Sampling
+from ..sampler_names import samplers_of
 from .errors import invalid
 from .schema import Completion, Speculative
 from .tokenizer import Tokenizer
@@ -17,7 +18,7 @@ SEED_RANDOM = 0xFFFFFFFF
 
 
 def sampling_of(c: Completion, tokenizer: Tokenizer, **more: Any) -> Sampling:
-    """How tokens are drawn; more: options of `Sampling` that a chat template has set.
+    """The engine's `Sampling` of a request; more: options that a chat template has set.
 
     Raises:
         ApiError: a schema or grammar cannot be used.
@@ -92,7 +93,7 @@ def _logit_bias(value: list[Any] | dict[str, Any], tokenizer: Tokenizer) -> dict
 
 
 def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSettings:
-    """What is drafted: as the server was started, but for what the request says.
+    """How to draft: the server's settings, with those of the request.
 
     Raises:
         ApiError: it asks for what cannot be.
@@ -111,7 +112,7 @@ def draft_of(speculative: bool | Speculative, base: DraftSettings) -> DraftSetti
 
 
 def _types(draft: DraftSettings) -> str:
-    """What drafts, by llama.cpp's names."""
+    """The drafters, by llama.cpp's names."""
     names = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-simple"}
     if draft.mode != "auto":
         models = [names[source] for source in draft.sources if source != NGRAM]

@@ -1,4 +1,4 @@
-"""What requests may say: the fields of llama-server and OpenAI, with their limits."""
+"""The schema of requests: the fields of llama-server and OpenAI, with their limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamOptions(_Request):
 
 
 class Speculative(_Request):
-    """What is drafted for one request; what is not said is as the server was started."""
+    """How to draft for one request; fields that are left out are the server's."""
 
     n_max: Annotated[int, Field(ge=0, le=64)] | None = None
     n_min: Annotated[int, Field(ge=0, le=64)] | None = None
@@ -116,7 +116,7 @@ class Completion(_Request):
 
 
 def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -> M:
-    """A request's options as what they should be, by any of their names, with the server's defaults.
+    """Parse a request's options, by any of their names, with the server's defaults.
 
     Raises:
         ApiError: what is wrong with which field.
@@ -135,7 +135,7 @@ def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -
 
 
 def parse_object(kind: type[M], body: Any) -> M:
-    """A request's body as what it should be. Fields that are null are as if they were not there.
+    """Parse a request's body. Fields that are null count as missing.
 
     Raises:
         ApiError: what is wrong with which field.

@@ -121,12 +121,12 @@ class Server:
         return len(self.engine_thread.jobs) + self._n_preparing
 
     def drafting(self) -> dict[str, Any]:
-        """What is drafted by default, and why nothing is, if so. For the engine's thread."""
+        """The default drafting, or the reason for none. For the engine's thread."""
         engine = self.engine
         settings: DraftSettings = engine.draft
-        planner = engine.planner if settings.mode == "auto" else None
+        planner = engine.proposers.planner if settings.mode == "auto" else None
         reason = ""
-        can_draft = engine.drafter is not None or (engine.ngram is not None and bool(settings.sources))
+        can_draft = engine.drafter is not None or (engine.proposers.ngram is not None and bool(settings.sources))
         if not can_draft:
             reason = self.options.why_no_draft
         elif settings.mode == "off":
@@ -169,7 +169,7 @@ class Server:
             self._n_preparing += n_new
 
     def release(self, n: int, generation: Generation | None = None) -> None:
-        """Release reserved places; generation: is started in their stead."""
+        """Release reserved places; generation: it starts in their place."""
         with self._admission_lock:
             self._n_preparing -= n
             if generation is not None:
@@ -302,7 +302,7 @@ class Server:
 
 
 class Admission:
-    """Places in the queue that one request holds while it is prepared: requests that find none cost nothing more."""
+    """Places in the queue that one request holds while it is prepared; without one it is refused at once."""
 
     def __init__(self, server: Server):
         self._server = server
@@ -314,7 +314,7 @@ class Admission:
         """Reserve places in the queue. From any thread.
 
         Raises:
-            ApiError: there are too many for the queue, now or ever; or nobody waits for the request any more.
+            ApiError: there are too many for the queue, now or ever; or the client has gone.
         """
         with self._lock:
             if self._is_over:

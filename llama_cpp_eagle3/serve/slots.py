@@ -1,7 +1,8 @@
-"""/slots: what runs where, and saved slots.
+"""/slots: the state of the slots, and saved slots.
 
-A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it says which
-pair made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN too.
+A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it names the
+pair that made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN
+too.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ async def act(request: Request) -> Response:
 
 
 def _path(server: Server, body: Any) -> Path:
-    """The file that a request names: in the folder, and nowhere else."""
+    """The file that a request names, in the folder alone."""
     folder, name = server.options.slot_save_path, body.get("filename") if isinstance(body, dict) else None
     assert folder is not None
     if (

@@ -13,7 +13,7 @@ from ..chat import ChatParams, ChatTemplates, json_schema_to_grammar
 
 
 def builtin_names() -> list[str]:
-    """Names that llama.cpp knows."""
+    """Names that llama.cpp has."""
     n = int(lib.llama_chat_builtin_templates(None, 0))
     names = (ctypes.c_char_p * n)()
     lib.llama_chat_builtin_templates(names, n)
@@ -21,7 +21,7 @@ def builtin_names() -> list[str]:
 
 
 class Templates(ChatTemplates):
-    """`ChatTemplates` that also know llama.cpp's built-in ones, which are code of its own and not Jinja."""
+    """`ChatTemplates` with llama.cpp's built-in ones, which are C++ code and not Jinja."""
 
     def __init__(self, model: int, template: str, jinja: bool = True):
         """Parse the template.
@@ -41,11 +41,6 @@ class Templates(ChatTemplates):
             self._builtin = self.source() if self.is_explicit else "chatml"
             if self._render([{"role": "user", "content": ""}], False) is None:
                 raise ValueError("--no-jinja: llama.cpp has no built-in template like this one")
-
-    @property
-    def is_builtin(self) -> bool:
-        """Whether it is not Jinja: then it knows neither tools nor reasoning."""
-        return bool(self._builtin)
 
     def apply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatParams:
         """Render a conversation.

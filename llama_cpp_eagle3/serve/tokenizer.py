@@ -1,4 +1,4 @@
-"""Between text and tokens, as requests give them."""
+"""Tokenize the prompts of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import invalid, too_long
 
 
 def n_prompts(value: Any) -> int:
-    """How many prompts a request's `prompt` stands for, without looking into them."""
+    """Number of prompts in a request's `prompt`, without tokenizing."""
     return len(value) if _is_list_of_prompts(value) else 1
 
 
@@ -90,7 +90,7 @@ class Tokenizer:
         return token
 
     def prompts(self, value: Any) -> list[list[int]]:
-        """What a request's `prompt` stands for: one prompt, or a list of them."""
+        """The prompts of a request: one, or a list."""
         if value is None:
             raise invalid('"prompt" is required')
         found = [self._prompt(item) for item in (value if _is_list_of_prompts(value) else [value])]

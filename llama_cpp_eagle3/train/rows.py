@@ -149,7 +149,7 @@ class AnswerGenerator:
 
         left = (prompt for prompt in prompts if len(prompt.tokens) <= self.n_prompt_max)
         following: Prompt | None = None
-        engine.on_sample = on_sample
+        engine.stepper.on_sample = on_sample
         try:
             while True:
                 n_fresh = 0  # what does not fit into the next pass would be cut, and the tap not asked for its rows
@@ -175,7 +175,7 @@ class AnswerGenerator:
                             raise sequence.result.error
                         yield self._sample(prompt, sequence.tokens, capture)
         finally:
-            engine.on_sample = None
+            engine.stepper.on_sample = None
             engine.drop([sequence for _, sequence, _ in running.values() if not sequence.is_done])
 
     def _sample(self, prompt: Prompt, tokens: list[int], capture: _Capture) -> Sample:

@@ -53,7 +53,7 @@ def test_random_pair_is_made_once(tmp_path):
 
 
 def test_parse_peer():
-    run = runs.parse_peer(LOG, {"t_rounds_us": 4000})
+    run = runs.parse_peer(LOG, {"t_steps_us": 4000})
     assert (run.tokens, run.steps, run.drafted, run.accepted) == (25, 10, 38, 15)
     assert run.per_position == [6, 5, 3, 1]
     assert run.acceptance_length == 2.5
@@ -63,7 +63,7 @@ def test_parse_peer():
 
 def test_parse_peer_without_figures():
     with pytest.raises(Eagle3Error, match="printed no"):
-        runs.parse_peer("nothing", {"t_rounds_us": 0})
+        runs.parse_peer("nothing", {"t_steps_us": 0})
 
 
 def test_runs_add_up():

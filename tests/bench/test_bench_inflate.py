@@ -12,7 +12,7 @@ from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench.inflate import inflate, layer_places, quantize_target
 from llama_cpp_eagle3.bench.random_model import Shape
 from llama_cpp_eagle3.convert import quantize
-from llama_cpp_eagle3.engine import FixedProposer, NoProposer
+from llama_cpp_eagle3.engine import FixedProposer, Proposer
 from llama_cpp_eagle3.errors import Eagle3Error, IncompatibleDraftError
 from loading import bundled_pair, is_tie, load, load_plain, take
 from tiny import write_head, write_target
@@ -37,13 +37,13 @@ def watch(llm: Eagle3Llama) -> list[list[int]]:
     assert llm.drafter is not None
     fixed = FixedProposer(llm.drafter, llm.target.n_leaves_max)
 
-    class Watched(NoProposer):
+    class Watched(Proposer):
         def propose(self, *args: Any) -> Any:
             drafts = fixed.propose(*args)
             found.extend(list(draft.tokens) for draft in drafts)
             return drafts
 
-    llm.engine.proposer = Watched()
+    llm.engine.proposers.override = Watched()
     return found
 
 

@@ -99,7 +99,7 @@ def test_json_and_baseline(flags: list[str], tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("command", [[COMMAND, "-p", "a"], ["bench", "-n", "2", "-r", "1"]], ids=lambda c: c[0])
 def test_reports_are_no_input(command: list[str], flags: list[str], tmp_path: Path, capsys: Any) -> None:
-    """It is said before anything is run."""
+    """The error comes before anything is run."""
     pair = flags[:4]
     model = tmp_path / "model.gguf"
     model.write_bytes(Path(pair[1]).read_bytes())
@@ -284,15 +284,15 @@ def test_bundled_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure(err, "mean acceptance length") > 1.5
 
 
-def test_measuring_is_told_beforehand(
+def test_measuring_is_logged_beforehand(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where nothing is known yet; a run that generates nothing measures nothing."""
     monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
-    told = "measuring what passes cost on this machine"
+    line = "measuring what passes cost on this machine"
     assert run(*flags, "-p", "the self", "-n", 0) == 0
     err = capsys.readouterr().err
-    assert told not in err
+    assert line not in err
     assert "measured for" not in err
     assert not list(tmp_path.rglob("*.*"))
     with monkeypatch.context() as patch:
@@ -301,7 +301,7 @@ def test_measuring_is_told_beforehand(
     err = capsys.readouterr().err
     assert "measured for" in err
     assert "once" not in err  # it may happen again
-    monkeypatch.setattr(Eagle3Llama, "generate", lambda *_, **__: pytest.fail("it generates before it is told"))
-    with pytest.raises(pytest.fail.Exception, match="before it is told"):
+    monkeypatch.setattr(Eagle3Llama, "generate", lambda *_, **__: pytest.fail("it generates before it is logged"))
+    with pytest.raises(pytest.fail.Exception, match="before it is logged"):
         run(*flags, "-p", "the self", "-n", 1)
-    assert told in capsys.readouterr().err
+    assert line in capsys.readouterr().err

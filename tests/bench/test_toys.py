@@ -49,7 +49,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def text_of(path: Path, **options: object) -> list[list[int]]:
-    """What a target says."""
+    """What a target generates."""
     with Eagle3Llama(str(path), n_ctx=256, n_threads=1, verbose=False, **options) as llm:
         found = []
         for text in models.heldout_prompts()[:3]:

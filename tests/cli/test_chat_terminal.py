@@ -126,7 +126,7 @@ def terminal(pair: Any) -> Iterator[Terminal]:
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_on_a_terminal(terminal: Terminal) -> None:
-    """Ctrl-C stops the answer alone; what it said is in the history; commands work; Ctrl-D ends."""
+    """Ctrl-C stops the answer alone; its text is in the history; commands work; Ctrl-D ends."""
     terminal.wait_for("> $")
     terminal.stop("the self\n")
     terminal.send("/stats\n")
@@ -204,7 +204,7 @@ def test_without_a_terminal(pair: Any) -> None:
     ("flags", "message"),
     [
         (["-no-cnv"], "a chat is a conversation"),
-        (["-st"], "--single-turn: say what"),
+        (["-st"], "--single-turn needs a message"),
         (["-sys", "a", "-sysf", "b"], "-sys and -sysf exclude"),
         (["-p", "a", "-f", "b"], "-p and -f exclude"),
         (["--chat-template", "{% bad"], "error"),
@@ -234,19 +234,19 @@ def test_conversation(pair: Any) -> None:
     with closing(load(pair[0], pair[1], n_ctx=128)) as llm:
         templates = Templates(llm.model_address, TEMPLATE)
         talk = Conversation(llm, templates, sampling(), system="sys", n_predict=6)
-        text = "".join(piece.text for piece in talk.say("the self"))
+        text = "".join(piece.text for piece in talk.send("the self"))
         assert [m["role"] for m in talk.messages] == ["system", "user", "assistant"]
         assert talk.messages[-1]["content"] == text
         assert talk.finish_reason == "length"
         before = list(talk.messages)
         with pytest.raises(ValueError, match="begin anew with /clear"):
-            list(talk.say("self " * 200))
+            list(talk.send("self " * 200))
         assert talk.messages == before
         stopped = Conversation(llm, templates, sampling(), system="sys", n_predict=6, stop=[text[2:4]])
-        assert "".join(piece.text for piece in stopped.say("the self")) == text[: text.index(text[2:4])]
+        assert "".join(piece.text for piece in stopped.send("the self")) == text[: text.index(text[2:4])]
         assert stopped.finish_reason == "stop"
         schema = Conversation(llm, templates, sampling(), template_options={"grammar": 'root ::= "ab" "c"'})
-        assert "".join(piece.text for piece in schema.say("the self")) == "abc"
+        assert "".join(piece.text for piece in schema.send("the self")) == "abc"
         schema.clear()
         with pytest.raises(ValueError, match="no answer to drop"):
             list(schema.say_again())
@@ -257,12 +257,12 @@ def test_an_answer_that_is_left_stays(pair: Any) -> None:
 
     with closing(load(pair[0], pair[1], n_ctx=256)) as llm:
         talk = Conversation(llm, Templates(llm.model_address, TEMPLATE), sampling("--ignore-eos"))
-        answer = talk.say("the self")
+        answer = talk.send("the self")
         text = "".join(next(answer).text for _ in range(5))
         answer.close()
         assert talk.finish_reason == "interrupted"
         assert talk.messages[-1]["content"].startswith(text)
-        assert list(talk.say("more"))
+        assert list(talk.send("more"))
 
 
 def test_readme_names_it() -> None:

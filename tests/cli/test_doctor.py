@@ -104,14 +104,14 @@ def test_files(files: list[str], tmp_path: Path) -> None:
     assert levels(check_files(*files)) == ["ok", "ok", "ok"]
     assert levels(check_files(files[0], None)) == ["ok", "note"]
     other = path_of(write_target(tmp_path / "other.gguf", n_embd=96))
-    for target, head, said in (
+    for target, head, expected in (
         (files[1], None, "is an EAGLE-3 head"),
         (other, files[1], "96"),
         (str(tmp_path / "none.gguf"), files[1], "none.gguf"),
     ):
         (finding,) = check_files(target, head)
         assert finding.level == "error"
-        assert said in finding.text
+        assert expected in finding.text
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_trial_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [(["-m", "none.gguf"], "none.gguf"), (["-md", "head.gguf"], "needs a target"), (["-m", "a", "-hf", "b/c"], "once")],
 )
-def test_errors(capsys: pytest.CaptureFixture[str], flags: list[str], said: str) -> None:
+def test_errors(capsys: pytest.CaptureFixture[str], flags: list[str], expected: str) -> None:
     status, out = run(capsys, *flags)
     assert status == 2
-    assert said in out
+    assert expected in out
 
 
 def test_what_cannot_be_loaded(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

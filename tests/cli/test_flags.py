@@ -34,7 +34,7 @@ def parse(*args: Any, server: bool = False) -> Any:
 
 
 def fails(capsys: Any, *args: Any, server: bool = False) -> str:
-    """What is said about arguments that cannot be parsed."""
+    """Errors about arguments that cannot be parsed."""
     with pytest.raises(SystemExit) as info:
         parse(*args, server=server)
     assert info.value.code == 2

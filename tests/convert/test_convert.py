@@ -32,7 +32,7 @@ def write(folder, family: Family, target) -> Head:
 def drafts_like(head: Head, path, model_tgt) -> bool:
     """Whether the file drafts as the reference does with the head's weights and semantics."""
     made = Head(str(path), head.arch, head.variant, head.target, head.weights, head.d2t)
-    return compare(make_drafter(made, model_tgt), ReferenceHead(made), rounds=(3, 0, 6)).agrees(TOLERANCE)
+    return compare(make_drafter(made, model_tgt), ReferenceHead(made), accepted=(3, 0, 6)).agrees(TOLERANCE)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -66,7 +66,7 @@ def test_a_wrong_reading_would_be_seen(name, tmp_path, target, model_address):
         {"norm_before_residual": not head.variant.norm_before_residual},
         {"rope_theta": head.variant.rope_theta * 10.0},
     ):
-        worst = compare(make_drafter(made, model_address(target.path)), ReferenceHead(made, **change), rounds=(3,))
+        worst = compare(make_drafter(made, model_address(target.path)), ReferenceHead(made, **change), accepted=(3,))
         assert not worst.agrees(10 * TOLERANCE), change
 
 

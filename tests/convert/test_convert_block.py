@@ -124,9 +124,9 @@ def test_types_and_commands(target: Target, tmp_path: Path, capsys: pytest.Captu
     with Eagle3Llama(target.path, out, verbose=False, n_ctx=256, n_threads=1) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
     assert main(["convert", str(folder), "--target", str(target.path), "-o", str(out), "--norm-output", "on"]) != 0
-    assert "leaves nothing open" in capsys.readouterr().err
+    assert "none of its values can be overridden" in capsys.readouterr().err
     assert main(["inspect", str(folder)]) != 0
-    assert "say which" in capsys.readouterr().err
+    assert "give it with --target" in capsys.readouterr().err
 
 
 def change(config: dict[str, Any], **values: Any) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def test_llama_cpp_shares_the_targets_embedding(tmp_path, target, monkeypatch):
 def test_llama_cpp_refuses_what_it_cannot_express(name, tmp_path, target, capfd):
     head = make(tmp_path, name, target)
     assert head.arch == "eagle3-ext"
-    said = []
-    callback = llama_cpp.llama_log_callback(lambda level, text, data: said.append(text.decode()))
+    lines = []
+    callback = llama_cpp.llama_log_callback(lambda level, text, data: lines.append(text.decode()))
     llama_cpp.llama_log_set(callback, None)
     try:
         model = llama_cpp.llama_model_load_from_file(head.path.encode(), llama_cpp.llama_model_default_params())
@@ -106,7 +106,7 @@ def test_llama_cpp_refuses_what_it_cannot_express(name, tmp_path, target, capfd)
 
         llama_cpp.llama_log_set(_logger.llama_log_callback, None)
     assert not model
-    assert "unknown model architecture: 'eagle3-ext'" in "".join(said)
+    assert "unknown model architecture: 'eagle3-ext'" in "".join(lines)
 
 
 def test_without_a_tokenizer(tmp_path, target):

@@ -60,7 +60,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0) -> None:
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted behind a text is what the assistant says by hand, step by step."""
+    """What is drafted behind a text is what the assistant gives by hand, step by step."""
     apart = float(np.abs(pair.last_rows[seq_id] - hand.row(text)).max())
     assert apart < 1e-2
     want, logits = hand.chain(text, id_last, n)
@@ -84,7 +84,7 @@ def test_sequences_of_other_lengths(pair: Pair, hand: ByHand) -> None:
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
-    """Every path gives what the assistant says by hand of that path alone; sequences with streams draft trees too."""
+    """Every path gives what the assistant gives by hand of that path alone; sequences with streams draft trees too."""
     both = texts(2, 40, seed=3)
     for i, text in enumerate(both):
         feed(pair, text, i)

@@ -1,4 +1,4 @@
-"""A clone's package folder shadows the installed copy: it borrows its compiled module, or says what is wrong."""
+"""A clone's package folder shadows the installed copy: it borrows its compiled module, or the error has the reason."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def context(folder: Path, arch: str, **params) -> LowLevel:
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "gpt-oss", "qwen35", "mamba2"])
 def test_chains(tmp_path: Path, arch: str) -> None:
-    """Rounds with rejections, replays included."""
+    """Steps with rejections, replays included."""
     rng = np.random.default_rng(0)
     with context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as here, context(tmp_path, arch, n_rs_seq=N_OUTPUTS) as there:
         text = rng.integers(0, N_VOCAB, 20).tolist()
@@ -140,12 +140,12 @@ def test_generations_switch_it_on_and_off(perfect_pair) -> None:
         expected = take(plain, prompt, 40)
         for _ in range(2):
             assert not is_tie(plain, prompt, expected, take(llm, prompt, 40))
-            assert llm.engine.argmax_on_device == remote
+            assert llm.engine.stepper.verifier.argmax_on_device == remote
             # logits are needed again: by a sampler, a processor, stopping criteria, sample() and eval()
             plain.set_seed(1)
             llm.set_seed(1)
             assert take(llm, prompt, 20, temp=0.8) == take(plain, prompt, 20, temp=0.8)
-            assert not llm.engine.argmax_on_device
+            assert not llm.engine.stepper.verifier.argmax_on_device
             take(llm, prompt, 10)
             assert llm.sample(temp=0.0) == expected[9]
             stop = llama_cpp.StoppingCriteriaList([lambda _, logits: int(np.argmax(logits)) == expected[5]])

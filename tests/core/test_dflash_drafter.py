@@ -61,7 +61,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, rows: np.ndarray, id_last: int, seq_id: int = 0, pos_first: int = 0) -> None:
-    """What is drafted behind these rows is what llama.cpp says by hand, in blocks of any length."""
+    """What is drafted behind these rows is what llama.cpp gives by hand, in blocks of any length."""
     for n in (1, 4, 7):
         want = hand.block(rows, id_last, hand.shape.n_first + n, pos_first)
         assert pair.drafter.propose(id_last, n, seq_id=seq_id) == want[hand.shape.n_first :].argmax(-1).tolist()
@@ -104,7 +104,7 @@ def test_logits_are_those_of_float64(folder: Path, tiny_target: Target, name: st
 
 
 def check_confidence(pair: Pair, block: Block, logits: np.ndarray, n: int) -> None:
-    """The best node's p is what the file says of it; the others share the rest."""
+    """The best node's p is the one of the file; the others share the rest."""
     for depth, (row, sure) in enumerate(zip(logits[-n:], block.confidence[-n:], strict=True), 1):
         nodes = [node for node in pair.drafter.nodes if node[3] == depth][:3]
         p = np.sort(softmax(row))[::-1][:3]
@@ -129,7 +129,7 @@ def check_lattice(pair: Pair, block: Block, id_last: int, n: int) -> None:
         np.testing.assert_allclose([node[2] for node in children], p[order], rtol=2e-3, atol=1e-6)
 
 
-def test_rounds(pair: Pair, hand: ByHand) -> None:
+def test_drafts(pair: Pair, hand: ByHand) -> None:
     """As in speculative decoding: what waits, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     rows = pair.evaluate(text)
@@ -186,7 +186,7 @@ def test_more_blocks_than_a_pass_has_room_for(folder: Path, tiny_target: Target)
 
 
 def test_nodes_of_a_tree(pair: Pair, hand: ByHand) -> None:
-    """Level after level: what a row says is behind every node of the level before, with probabilities of all tokens."""
+    """Level after level: a row's tokens are behind every node of the level before, with probabilities of all tokens."""
     both = texts(2, 20, seed=3)
     rows = [feed(pair, t[:-1], i) for i, t in enumerate(both)]
     pair.drafter.begin([0, 1], [t[-1] for t in both], 3, 4)

@@ -210,8 +210,8 @@ def test_bad_arguments_change_nothing(sides):
 def test_rows_pile_up_until_they_are_wanted(tiny_target, tiny_head, model_address):
     side = SideBySide(make_drafter(tiny_head, model_address(tiny_target.path), 1024), ReferenceHead(tiny_head))
     side.process(30)
-    for n_rounds in (5, 20, 150, 260):  # fewer than a catch-up takes, more, more than wait at most
-        for _ in range(n_rounds):
+    for n_steps in (5, 20, 150, 260):  # fewer than a catch-up takes, more, more than wait at most
+        for _ in range(n_steps):
             side.process(1 + (side.n_past % 7 == 0))
         side.propose(side.token(), 3)
     assert side.worst.agrees(1e-4)

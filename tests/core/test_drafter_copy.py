@@ -160,5 +160,5 @@ def test_bad_arguments_change_nothing(tiny_target, tiny_head, model_address):
     ):
         with pytest.raises(ValueError, match=match):
             drafter.copy(src, dst, n_past)
-        assert len(drafter.nodes) == 2  # the round goes on
+        assert len(drafter.nodes) == 2  # the draft goes on
     assert [drafter.state_get(i) for i in range(2)] == states

@@ -21,7 +21,7 @@ HEADS = {
 
 
 class Speculation:
-    """The loop by hand: greedy, four drafts a round."""
+    """The loop by hand: greedy, four drafts a step."""
 
     def __init__(self, low: LowLevel, drafter: _core.Eagle3Drafter, prompt: list[int]):
         self.low, self.drafter = low, drafter

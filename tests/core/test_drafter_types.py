@@ -18,11 +18,11 @@ TOLERANCE_KV = {"f16": 4e-3, "bf16": 2e-2, "q8_0": 4e-2, "q4_0": 5e-1}
 
 
 def check(drafter, reference, tolerance):
-    """The first step of each round within the tolerance, its choice the best one within the tolerance."""
+    """The first level of each draft within the tolerance, its choice the best one within the tolerance."""
     side, n_same = SideBySide(drafter, reference), 0
     side.process(45)
-    rounds = (3, 0, 6, 20, 2, 1, 0, 4)
-    for n_accepted in rounds:
+    accepted = (3, 0, 6, 20, 2, 1, 0, 4)
+    for n_accepted in accepted:
         id_last = side.token()
         want = reference.propose(id_last, 1)
         ids = drafter.propose(id_last, 1)
@@ -34,7 +34,7 @@ def check(drafter, reference, tolerance):
         n_same += ids == want.ids
         assert len(drafter.propose(id_last, N_STEPS)) == N_STEPS
         side.process(n_accepted + 1, first=id_last)
-    assert n_same > len(rounds) / 2
+    assert n_same > len(accepted) / 2
 
 
 @pytest.mark.parametrize("ftype", TOLERANCE_WEIGHTS)

@@ -28,7 +28,7 @@ def test_variant_agrees_with_the_reference(name, tiny_target, model_address, tmp
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_guesses_about_a_text(name, tiny_target, model_address, tmp_path, rng):
-    """What the head says of a text at once is what it drafts there token by token."""
+    """What the head gives for a text at once is what it drafts there token by token."""
     head = write_head(tmp_path / "head.gguf", tiny_target, **VARIANTS[name])
     slow, fast = (make_drafter(head, model_address(tiny_target.path), n_seq_max=2) for _ in range(2))
     rows = rng.normal(0.0, 2.0, (40, head.n_embd_inp)).astype(np.float32)
@@ -36,7 +36,7 @@ def test_guesses_about_a_text(name, tiny_target, model_address, tmp_path, rng):
     assert len(known) in (slow.n_vocab_dft, tiny_target.n_vocab)
     foreign = min(set(range(tiny_target.n_vocab)) - known, default=None)
     tokens, want = [3, 5], []
-    for i in range(38):  # every other token is what the head says, so that both kinds occur
+    for i in range(38):  # every other token is what the head gives, so that both kinds occur
         slow.process_rows(rows[i : i + 1], tokens[i : i + 1], i)
         slow.begin([0], [tokens[i + 1]], 1)
         ((_, best, p, _, _),) = slow.nodes

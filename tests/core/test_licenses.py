@@ -1,4 +1,4 @@
-"""What is installed says under which licences its parts are, and brings their texts."""
+"""What is installed names the licences of its parts, and has their texts."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_vocabularies_that_lack_something(tmp_path: Path) -> None:
     with closing(load(spoil(good, lambda f: f.set("tokenizer.ggml.model", STR, b"no_vocab")))) as llm:
         with pytest.raises(ModelFileError, match="Tokenizer not initialized"):
             llm.tokenize(b"abc")
-        with pytest.raises(ModelFileError, match="say what token 3 stands for"):
+        with pytest.raises(ModelFileError, match="turn token 3 into text"):
             llm.detokenize([3])
         with pytest.raises(ValueError, match="token 309: expected an id in 0 to 308"):
             llm.detokenize([309])

@@ -52,7 +52,7 @@ def feed(pair: Pair, text: list[int], seq_id: int = 0, sizes: tuple[int, ...] = 
 
 
 def check_next(pair: Pair, hand: ByHand, text: list[int], rows: np.ndarray, seq_id: int = 0, n: int = 3) -> None:
-    """What is drafted behind a text is what the block says by hand, step by step."""
+    """What is drafted behind a text is what the block gives by hand, step by step."""
     want, logits = hand.chain(text[:-1], rows[: len(text) - 1], text[-1], n)
     for i in range(1, n + 1):
         assert pair.drafter.propose(text[-1], i, seq_id=seq_id) == want[:i]
@@ -85,7 +85,7 @@ def block_path(folder: Path, row: str) -> Path:
 
 @pytest.mark.parametrize("row", sorted(MTP))
 def test_every_architecture(folder: Path, row: str) -> None:
-    """Rounds as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
+    """Steps as in speculative decoding: what waits, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     with Pair(write_random_arch(folder, row)) as pair:
         hand = by_hand(pair.model)
@@ -131,7 +131,7 @@ def test_sequences_draft_together(path_of_blocks: Path, is_pooled: bool, n_ubatc
 
 
 def test_nodes_of_a_tree(pair_of_blocks: Pair) -> None:
-    """Every path gives what the block says by hand of that path alone, with probabilities over the whole vocabulary."""
+    """Every path is the block's by hand for that path alone, with probabilities over the whole vocabulary."""
     pair = pair_of_blocks
     hand = by_hand(pair.model)
     both = texts(2, 20, seed=3)

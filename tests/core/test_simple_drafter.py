@@ -72,8 +72,8 @@ def check_next(drafter: SimpleDrafter, hand: ByHand, text: list[int], seq_id: in
         np.testing.assert_allclose(drafter.draft_logits, logits[i - 1], atol=TOLERANCE)
 
 
-def test_rounds(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Rounds as in speculative decoding: from the first token on, what was drafted and rejected, a long piece."""
+def test_drafts(drafter: SimpleDrafter, hand: ByHand) -> None:
+    """Steps as in speculative decoding: from the first token on, what was drafted and rejected, a long piece."""
     (text,) = texts(1, 60)
     n = 1
     for n_accepted in (0, 2, 1, 25, 3):
@@ -117,7 +117,7 @@ def test_sequences_draft_together(path: Path, hand: ByHand, is_pooled: bool, n_u
 
 
 def test_nodes_of_a_tree(drafter: SimpleDrafter, hand: ByHand, kind: str) -> None:
-    """Every path gives what the model says of that path alone; behind a state there is one path."""
+    """Every path gives what the model gives for that path alone; behind a state there is one path."""
     both = texts(2, 20, seed=3)
     for i, t in enumerate(both):
         feed(drafter, t[:-1], i)

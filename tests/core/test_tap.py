@@ -250,7 +250,7 @@ def test_tap_of_another_model(path, n_layer, n_embd, arch, message):
 
 
 def test_missing_callback_is_noticed(path):
-    """A callback tap whose callback is not in the context sees nothing, and says so."""
+    """A callback tap whose callback is not in the context sees nothing, and raises."""
     with LowLevel(path) as low:
         target = _core.Target(low.ctx, low.model, _core.FeatureTap([1], 4, 64, "llama", "callback"))
         with pytest.raises(Eagle3Error, match="0 of 3 rows"):

@@ -183,10 +183,10 @@ def test_lossless(case: Case) -> None:
         n_drafted, n_accepted = llm.stats.drafted, llm.stats.accepted
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.drafted > n_drafted
-        llm.engine.proposer = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.6))
+        llm.engine.proposers.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.6))
         assert not is_tie(case.plain, prompt, expected[:N_TOKENS], take(llm, prompt, N_TOKENS))
         assert llm.stats.accepted > n_accepted
-        llm.engine.proposer = None
+        llm.engine.proposers.override = None
     found(case).lossless = True
 
 
@@ -212,13 +212,13 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def check_no_trace(case: Case, llm: Eagle3Llama, draft: Callable[..., Any]) -> None:
-    """After rounds with rejections, the logits of 64 tokens are those of a context that has seen nothing else."""
+    """After steps with rejections, the logits of 64 tokens are those of a context that has seen nothing else."""
     prompt = case.tokens(30)
     expected = take(case.plain, prompt, N_TOKENS + N_MAX + 1)
-    llm.engine.proposer = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
+    llm.engine.proposers.override = Drafts(draft(llm, [*prompt, *expected], rate=0.5))
     n_rejected = llm.stats.drafted - llm.stats.accepted
     text = take(llm, prompt, N_TOKENS)
-    llm.engine.proposer = None
+    llm.engine.proposers.override = None
     assert not is_tie(case.plain, prompt, expected[:N_TOKENS], text)
     assert llm.stats.drafted - llm.stats.accepted >= n_rejected + 3
 
@@ -274,14 +274,14 @@ def test_trees_do_not_fill_a_window_s_cache(tmp_path: Path, arch: str) -> None:
 
 
 def test_llama4_from_one_chunk_into_the_next(tmp_path: Path) -> None:
-    """Llama 4 attends within chunks of 8192 tokens in three of four layers: rounds begin in one and end in the next."""
+    """Llama 4 attends within chunks of 8192 tokens in three of four layers: steps begin in one and end in the next."""
     case = Case(tmp_path, "llama4")
     n_prompt = 8192 - 10
     prompt = case.tokens(n_prompt)
     options = {"n_ctx": 8448, "n_batch": 512}
     with closing(load_plain(case.path, **options)) as plain, closing(case.load(draft_n_max=N_MAX, **options)) as llm:
         expected = take(plain, prompt, N_TOKENS + N_MAX + 1)
-        llm.engine.proposer = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.7))
+        llm.engine.proposers.override = Drafts(case.now_and_then(llm, [*prompt, *expected], rate=0.7))
         text = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], text)
         assert 0 < llm.stats.accepted < llm.stats.drafted
@@ -293,7 +293,7 @@ def test_the_list_is_complete() -> None:
 
 
 def test_the_document() -> None:
-    """docs/targets.md says what was found. It needs all of the tests above."""
+    """docs/targets.md has what was found. It needs all of the tests above."""
     if set(FOUND) != set(ROWS):
         pytest.skip("only some architectures were tested")
     check_document({arch: FOUND[arch] for arch in TARGETS}, OTHERS)

@@ -1,4 +1,4 @@
-"""Models that cannot be targets, and boundaries that a target does not have: said when loading, before any decode."""
+"""Models that cannot be targets, and boundaries that a target does not have: errors when loading, before any decode."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_embedding_models_of_common_architectures(
 
 @pytest.mark.parametrize("pooling", [0, 0xFFFFFFFF])
 def test_no_pooling_is_no_embedding_model(tmp_path: Path, tiny_target: Target, pooling: int) -> None:
-    """llama.cpp's own writer stores -1 where nothing is said."""
+    """llama.cpp's own writer stores -1 for a missing value."""
     path = write_header(tmp_path / "x.gguf", "qwen3", tiny_target, pooling_type=pooling, attention__causal=True)
     assert read_target(str(path)).why_no_target == ""
 

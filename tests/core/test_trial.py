@@ -59,7 +59,7 @@ def test_what_llama_cpp_does_not_survive(tmp_path: Path, trials: list[str | None
         assert trials == ["SIGSEGV"] * n
 
 
-def test_what_it_refuses_is_told_by_itself(tmp_path: Path, trials: list[str | None]) -> None:
+def test_what_it_refuses_is_an_error(tmp_path: Path, trials: list[str | None]) -> None:
     path = spoil(write_random_arch(tmp_path, "llama"), set_key("attention.head_count", 3))
     with pytest.raises(ModelFileError, match=r"llama\.cpp cannot load it: "):
         load(path)

@@ -78,9 +78,9 @@ def test_streams_keep_what_others_left_there(path: Path) -> None:
 
 def test_windows_that_are_not_guarded_are_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Guards take as many sequence ids again, of which llama.cpp has as many as rows in an ubatch."""
-    for n_ubatch, is_told in ((8, False), (7, True)):
+    for n_ubatch, is_logged in ((8, False), (7, True)):
         caplog.clear()
         with caplog.at_level("DEBUG", "llama_cpp_eagle3"):
             load(path, n_parallel=4, kv_unified=True, n_ubatch=n_ubatch).close()
-        told = [text for text in caplog.messages if "n_ubatch of at least 8 prevents that" in text]
-        assert len(told) == is_told
+        lines = [text for text in caplog.messages if "n_ubatch of at least 8 prevents that" in text]
+        assert len(lines) == is_logged

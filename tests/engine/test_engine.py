@@ -130,7 +130,7 @@ def test_budget(tiny_target: Any) -> None:
 
 
 def test_who_comes_together_begins_together(tiny_target: Any) -> None:
-    """Nobody has said more than a first token: the rest is read as fast as a batch holds."""
+    """No sequence has more than a first token: prefill uses as much as a batch holds."""
     with closing(load(tiny_target, n_parallel=3, prefill_budget=7, n_batch=64)) as llm:
         engine = llm.engine
         sequences = [engine.add([i] * 50, GREEDY, max_tokens=100) for i in (1, 2, 3)]
@@ -311,7 +311,7 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
 
 
 def test_own_settings(perfect_pair: Any) -> None:
-    """Every sequence drafts as it says, beside others."""
+    """Every sequence drafts by its settings, beside others."""
     with closing(load(*perfect_pair, n_parallel=4, kv_unified=True, draft="chain")) as llm:
         engine = llm.engine
         modes = [
@@ -375,7 +375,7 @@ def test_room_is_not_reserved(tiny_target: Any) -> None:
 
 
 def test_from_another_thread(llm: Eagle3Llama, reference: Reference) -> None:
-    """`add` and `cancel` at any time; a second thread that steps is told."""
+    """`add` and `cancel` at any time; a second thread that steps gets an error."""
     engine = llm.engine
     added: list[Sequence] = []
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Drafts under a grammar: no token that it forbids is proposed, whoever drafts, and the text is that without drafts."""
+"""Drafts under a grammar: no drafter proposes a token that it forbids, and the text is that without drafts."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def draw(low: LowLevel, sampling: Sampling) -> tuple[int, list[tuple[int, float]
 
 
 def law_of(low: LowLevel, n_vocab: int, names: Sequence[str], **more: Any) -> npt.NDArray[Any]:
-    """What llama.cpp's own chain says of the candidates that it leaves."""
+    """What llama.cpp's own chain gives for the candidates that it leaves."""
     _, probs = draw(low, sampling_of(names, rng="llama", keeps_probs=True, seed=1, **more))
     p = np.zeros(n_vocab)
     for token, share in probs:

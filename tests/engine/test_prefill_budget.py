@@ -85,7 +85,7 @@ def test_unknown_and_fixed() -> None:
     assert pace.n_rows == 32
     pace.observe(512, 512, 5120 * MS)
     assert pace.n_rows == 10
-    pace.observe(10, 3, 90 * MS)  # the end of a prompt says nothing
+    pace.observe(10, 3, 90 * MS)  # the end of a prompt is no measurement
     assert pace.n_rows == 10
     pace.observe(17, 10, 400 * MS)
     assert pace.n_rows == 5

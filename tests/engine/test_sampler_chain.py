@@ -231,13 +231,13 @@ def test_options_that_llama_cpp_lacks_need_no_samplers(low: LowLevel, name: str)
 
 def test_options_without_their_sampler_are_told(low: LowLevel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    sampler_chain_module._tell_ignored.cache_clear()  # other tests of this process may have been told
+    sampler_chain_module._warn_ignored.cache_clear()  # other tests of this process may have been warned
     options: dict[str, Any] = {"adaptive_target": 0.3, "xtc_probability": 0.5, "samplers": ("top_k",)}
     for _ in range(2):
         SamplerChain(Sampling(**options), Vocab(low.model), N_CTX)
-    told = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
     for name, sampler in (("adaptive_target", "adaptive_p"), ("xtc_probability", "xtc")):
-        assert told.count(f"{name} has no effect: samplers lacks {sampler!r}") == 1
+        assert lines.count(f"{name} has no effect: samplers lacks {sampler!r}") == 1
     assert set(Sampling(adaptive_target=0.3).ignored) == {"adaptive_target"}
     assert set(Sampling(mirostat_mode=2, dry_multiplier=1.0).ignored) == {"dry_multiplier"}
     assert not Sampling(samplers=("penalties",), repeat_penalty=1.1).ignored

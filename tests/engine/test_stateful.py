@@ -8,214 +8,58 @@ EAGLE3_STATEFUL_STEPS=20000 runs about so many steps per kind of target, other o
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import llama_cpp
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-import dflash
-from faults import Fault, Full, Interrupt, Lost, armed
+from faults import Fault, Interrupt, armed
 from invariants import check_draft_cache, check_empty, check_engine
-from llama_cpp_eagle3 import ContextFullError, Eagle3Error, Eagle3Llama
+from llama_cpp_eagle3 import ContextFullError, Eagle3Error
 from llama_cpp_eagle3._core import CostCurve, Planner
-from llama_cpp_eagle3.engine import DraftSettings, Rng, Sequence
+from llama_cpp_eagle3.engine import DraftSettings, Rng
 from llama_cpp_eagle3.engine.detokenizer import N_COMPLETE
 from loading import load
-from mtp import write_able
-from oracle import Draw, Reference
-from recurrent_pairs import write_pair
-from small import write_small_pair
-from tiny import write_head, write_perfect_pair, write_target
+from oracle import Draw
+from stateful import (
+    GREEDY,
+    KINDS,
+    Clock,
+    ClockedDrafter,
+    Failing,
+    Kind,
+    Oops,
+    Request,
+    Stream,
+    draws,
+    errors,
+    maybe_errors,
+    modes,
+    open_kind,
+    picks,
+    texts,
+)
 
 N_STEPS = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0"))
 SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
 N_STEPS_EACH = 40
 """Of a run."""
-KINDS = (
-    *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp"),
-    *("small-llama", "small-gemma3", "small-lfm2", "llama-dflash", "gemma3-dflash", "qwen35-dflash"),
-)
-N_TEXTS, N_TOKENS = 3, 250
-
 counts: Counter[str] = Counter()
-
-
-@dataclass
-class Kind:
-    """A target with its head, and what all runs with it share."""
-
-    name: str
-    target: Any
-    head: Any
-    reference: Reference
-    fresh: Eagle3Llama
-    """To see what a draft should hold."""
-    texts: list[list[int]]
-    """What prompts begin with."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: Any, tmp_path_factory: Any) -> Iterator[Kind]:
-    name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    if name == "random":
-        target: Any = write_target(folder / "target.gguf", eos_scale=1.0)
-        head: Any = write_head(folder / "head.gguf", target)
-    elif name.startswith("perfect"):
-        target, head = write_perfect_pair(folder / "target.gguf", folder / "head.gguf", kind=name.split("-")[1])
-    elif name.endswith("-dflash"):
-        pair = dflash.write_able(folder, name.removesuffix("-dflash"))
-        target, head = pair.target, pair.drafter
-    elif name.endswith("-mtp"):
-        target, head = write_able(folder, name), None
-    elif name.startswith("small-"):
-        target, head = write_small_pair(folder, "llama", name.removeprefix("small-"))
-    else:
-        target, head = write_pair(folder, name)
-    reference = Reference(target)
-    n_vocab = min(reference.plain.n_vocab(), 128)
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, n_vocab, N_TOKENS).tolist() for _ in range(N_TEXTS)]
-    with closing(load(target, head, draft="chain")) as fresh:
-        yield Kind(name, target, head, reference, fresh, texts)
-    reference.plain.close()
-
-
-class Oops(Exception):
-    """A logits processor that fails."""
-
-
-class Failing:
-    """A logits processor that raises at its n-th call."""
-
-    def __init__(self, n: int, kind: type[BaseException]):
-        self.n, self.kind, self.n_calls = n, kind, 0
-        self.raised: list[BaseException] = []
-
-    def __call__(self, ids: Any, scores: Any) -> Any:
-        self.n_calls += 1
-        if self.n_calls >= self.n:
-            self.raised.append(self.kind(f"call {self.n_calls}"))
-            raise self.raised[-1]
-        return scores
-
-
-@dataclass
-class Request:
-    """A sequence, and what is known of it."""
-
-    sequence: Sequence
-    prompt: list[int]
-    draw: Draw
-    max_tokens: int
-    failing: Failing | None = None
-    may_be_cancelled: bool = False
-    is_watched: bool = True
-    """Whether all of its outputs come to us."""
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    has_ended: bool = False
-    is_checked: bool = False
-
-
-@dataclass
-class Stream:
-    """A generator of `Llama.generate` that waits for its next token."""
-
-    stream: Any
-    prompt: list[int]
-    draw: Draw
-    tokens: list[int]
-    is_disturbed: bool = False
-    """Something else has happened since its last token."""
-
-
-class Clock:
-    """Every look at it is the same time later, so that nothing depends on how fast the machine is."""
-
-    def __init__(self, step: int):
-        self._ticks = itertools.count(step, step)
-
-    def __call__(self) -> int:
-        return next(self._ticks)
-
-
-class ClockedDrafter:
-    """A planner's drafter with such a clock."""
-
-    def __init__(self, drafter: Any):
-        self.drafter, self.time_us = drafter, Clock(50)
-        self.n_unroll = drafter.n_unroll
-
-    def begin(self, *args: Any) -> Any:
-        self.drafter.begin(*args)
-        return self.drafter.nodes
-
-    def expand(self, nodes: Any, top_k: int) -> Any:
-        n = len(self.drafter.nodes)
-        self.drafter.expand(nodes, top_k)
-        return self.drafter.nodes[n:]
-
-
-# what the rules draw
-
-texts = st.tuples(
-    st.integers(0, N_TEXTS - 1),
-    st.one_of(st.integers(0, 20), st.integers(0, 130), st.sampled_from([64, 100, 235, 250])),
-    st.lists(st.integers(0, 127), max_size=5),
-)
-"""The first tokens of one of the texts, and others."""
-draws = st.builds(
-    Draw,
-    temperature=st.sampled_from([0.0, 0.0, 0.0, 0.8, 1.5]),
-    top_k=st.sampled_from([40, 40, 0]),
-    repeat_penalty=st.sampled_from([1.0, 1.0, 1.2]),
-    mirostat_mode=st.sampled_from([0, 0, 0, 2]),
-    seed=st.integers(1, 3),
-    ignore_eos=st.booleans(),
-)
-GREEDY = Draw()
-modes = st.builds(
-    DraftSettings,
-    mode=st.sampled_from(["off", "chain", "tree", "auto"]),
-    n_max=st.integers(1, 5),
-    n_min=st.sampled_from([0, 0, 1]),
-    p_min=st.sampled_from([0.0, 0.0, 0.1]),
-    tree_depth=st.integers(1, 4),
-    tree_topk=st.integers(1, 3),
-    tree_tokens=st.integers(4, 8),
-)
-errors = st.one_of(
-    st.builds(
-        Fault,
-        st.sampled_from([Interrupt, Lost]),
-        names=st.sampled_from([("decode_parts",), ("accept_batch",), ("process_batch",)]),
-        after=st.booleans(),
-        skip=st.integers(0, 3),
-    ),
-    st.builds(Fault, st.sampled_from([Interrupt, Lost]), after=st.booleans(), skip=st.integers(0, 60)),
-    st.builds(
-        Fault,
-        st.just(Full),
-        names=st.sampled_from([("decode_parts",), ("state_set",)]),
-        after=st.just(False),
-        skip=st.integers(0, 2),
-        times=st.integers(1, 6),
-    ),
-)
-maybe_errors = st.one_of(st.none(), st.none(), errors)
-picks = st.integers(0, 1 << 16)
+    with open_kind(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+        yield opened
 
 
 class Machine(RuleBasedStateMachine):
@@ -289,7 +133,7 @@ class Machine(RuleBasedStateMachine):
     def _plan(self) -> None:
         cheap: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
         n_leaves = self.engine.target.n_leaves_max
-        self.engine.planner = Planner(
+        self.engine.proposers.planner = Planner(
             ClockedDrafter(self.llm.drafter),
             CostCurve({1: 1e5, 16: 1.001e5}),
             n_max=8,
@@ -552,7 +396,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(token=st.integers(0, 127), tokens=st.lists(st.integers(0, 127), min_size=1, max_size=6))
     def own_foreign(self, token: int, tokens: list[int]) -> None:
-        """Somebody evaluates text, and then something behind it himself, as the handlers of images do."""
+        """Code outside evaluates text, and then something behind it, as the handlers of images do."""
         self._look_at_own()
         if len(self.own) + 1 + len(tokens) > self.engine.n_ctx:
             return
@@ -667,7 +511,7 @@ class Machine(RuleBasedStateMachine):
             assert r.text == str(s.detokenizer)
 
     def _check_drafts(self) -> None:
-        if self.llm.drafter is None or self.head_may_be_behind or self.engine.opened is not None:
+        if self.llm.drafter is None or self.head_may_be_behind or self.engine.stepper.opened is not None:
             return
         for slot in self.engine.slots:
             user = slot.user
@@ -694,7 +538,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self._step()
         assert not self.engine.has_work, (
-            f"does not come to an end: {self.engine._scheduler.running}, {self.engine._scheduler.waiting}"
+            f"does not come to an end: {self.engine.scheduler.running}, {self.engine.scheduler.waiting}"
         )
         self._step()
         assert all(r.is_checked for r in self.requests)

@@ -12,18 +12,18 @@ from llama_cpp_eagle3.engine.detokenizer import Detokenizer, StopStrings
 
 def search(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[list[str], str, str]:
     """What is handed out after each piece, the text, and the stop string that ended it; all of ASCII."""
-    text, n_out, told = "", 0, []
+    text, n_out, lines = "", 0, []
     for piece in pieces:
         text += piece.decode()
         found = [(i, word) for word in stop if (i := text.find(word, n_out)) >= 0]
         if found:
             i, word = min(found)
-            told.append(text[n_out:i])
-            return told, text[:i], word
+            lines.append(text[n_out:i])
+            return lines, text[:i], word
         held = max((n for word in stop for n in range(1, len(word)) if text.endswith(word[:n])), default=0)
-        told.append(text[n_out : len(text) - held])
+        lines.append(text[n_out : len(text) - held])
         n_out = len(text) - held
-    return told, text, ""
+    return lines, text, ""
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -35,14 +35,14 @@ def test_as_a_search_for_each(seed: int) -> None:
 
     stop = [some(6) for _ in range(rng.randint(1, 8))]
     pieces = [some(4).encode() for _ in range(rng.randint(1, 12))]
-    text, told = Detokenizer(stop), []
+    text, lines = Detokenizer(stop), []
     for piece in pieces:
         text.add(piece, can_complete=False)
         ended = text.find_stop()
-        told.append(text.release(at_end=ended))
+        lines.append(text.release(at_end=ended))
         if ended:
             break
-    assert (told, str(text), text.stopping_word) == search(pieces, stop)
+    assert (lines, str(text), text.stopping_word) == search(pieces, stop)
 
 
 def test_the_cost_of_a_token_does_not_grow_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_all_names() -> None:
     assert {"engine", "planner", "calibrate"} <= own
     assert own - NAMES == set()
     hidden = {name for name in public(Stats) if name.endswith("_ns")}
-    assert public(Stats) - NAMES - hidden - {"without_prompt", "begin_draft", "judge"} == set()
+    assert public(Stats) - NAMES - hidden - {"begin_draft", "judge"} == set()
     assert {name for name, value in vars(errors).items() if inspect.isclass(value)} - NAMES == set()
     assert set(llama_cpp_eagle3.__all__) - NAMES == {"LLAMA_CPP_PYTHON_VERSION", "__version__"}
 

@@ -59,7 +59,7 @@ def test_what_runs_where(
         for module in (loaded_model, model_options):
             monkeypatch.setattr(module, "local_accelerators", lambda: [Gpu()])
         load(tiny_target).close()
-        assert "runs on the CPU although this machine has GPU7 (a card): say n_gpu_layers=-1" in caplog.text
+        assert "runs on the CPU although this machine has GPU7 (a card): use n_gpu_layers=-1" in caplog.text
         with load(tiny_target, n_gpu_layers=-1) as llm:
             n = tiny_target.n_layer + 1
             assert f"target {n} of {n} layers (with the output's) on GPU7" in llm.loaded.where

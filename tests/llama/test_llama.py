@@ -222,7 +222,7 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
     n_stopped = 0
     for prompt in prompts(30, seed=2):
         context = [*prompt, *take(plain, prompt, 100)]
-        llm.engine.proposer = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
+        llm.engine.proposers.override = Drafts(lambda _, __, c=context: Draft.chain(c[llm.n_tokens + 1 :][:6]))
         options = {"max_tokens": 60, "temperature": 0.0}
         expected, found = plain.create_completion(prompt, **options), llm.create_completion(prompt, **options)
         same(answer(expected), answer(found))
@@ -230,7 +230,7 @@ def test_eos_inside_an_accepted_run(tmp_path: Any, tiny_head: Any, eos_scale: fl
         assert plain.n_tokens == llm.n_tokens
     assert n_stopped > 3
     assert llm.stats.draft_acceptance_rate > 0.8
-    llm.engine.proposer = None
+    llm.engine.proposers.override = None
     plain.close()
     llm.close()
 

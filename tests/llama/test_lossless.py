@@ -149,13 +149,13 @@ def test_drafts_that_are_right_now_and_then(tiny_target: Any, tiny_head: Any, ra
             right = context[llm.n_tokens + 1 :][:n_max]
             return Draft.chain([t if rng.random() < rate else (t + 1) % 320 for t in right])
 
-        llm.engine.proposer = Drafts(draft)
+        llm.engine.proposers.override = Drafts(draft)
         found = take(llm, prompt, N_TOKENS)
         assert not is_tie(plain, prompt, expected[:N_TOKENS], found)
         assert llm.drafter.n_past() == llm.n_tokens
     mean = sum(rate**i for i in range(1, 6)) / 5  # a draft counts up to its first error
     assert llm.stats.draft_acceptance_rate == pytest.approx(mean, abs=0.05)
-    llm.engine.proposer = None
+    llm.engine.proposers.override = None
     llm.close()
     plain.close()
 
@@ -288,10 +288,10 @@ def test_nothing_drafted_at_n_max_0(tiny_target: Any, tiny_head: Any) -> None:
     llm.close()
 
 
-def test_islice_leaves_no_round_open(tiny_target: Any, tiny_head: Any) -> None:
+def test_islice_leaves_no_step_open(tiny_target: Any, tiny_head: Any) -> None:
     llm = load(tiny_target, tiny_head)
     tokens = list(islice(llm.generate([5, 6, 7], temp=0.0), 9))
-    assert llm.engine.opened is None
+    assert llm.engine.stepper.opened is None
     assert llm.n_tokens == 3 + len(tokens) - 1
     llm.close()
 

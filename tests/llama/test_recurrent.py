@@ -66,10 +66,10 @@ def test_lossless(models: Any) -> None:
         expected = take(plain, prompt, 70)
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
         assert llm.last_stats.drafted > 100 or llm.target.rollback_kind == "checkpoint"
-        llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], rng))
+        llm.engine.proposers.override = Drafts(some_right(llm, [*prompt, *expected], rng))
         n_ties += is_tie(plain, prompt, expected[:60], take(llm, prompt, 60))
         assert 0.2 < llm.last_stats.draft_acceptance_rate < 0.8
-        llm.engine.proposer = None
+        llm.engine.proposers.override = None
     assert n_ties <= 2
 
 
@@ -123,14 +123,14 @@ def test_states(models: Any, n_open: int) -> None:
     plain, llm = models
     prompt = prompts(1, N_VOCAB, seed=4)[0]
     expected = take(plain, prompt, 40)
-    llm.engine.proposer = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
+    llm.engine.proposers.override = Drafts(some_right(llm, [*prompt, *expected], np.random.default_rng(n_open)))
     stream = llm.generate(prompt, temp=0.0)
     tokens = [next(stream) for _ in range(n_open + 10)]
     assert tokens == expected[: n_open + 10]
     state = llm.save_state()
     assert [next(stream) for _ in range(5)] == expected[n_open + 10 : n_open + 15]
     stream.close()
-    llm.engine.proposer = None
+    llm.engine.proposers.override = None
     take(llm, [3, 2, 1], 10)
     llm.load_state(state)
     assert llm.drafter.n_past() == llm.n_tokens == state.n_tokens

@@ -214,7 +214,7 @@ def check_lossless(
     return llm.stats
 
 
-# what a round says to a server
+# what a step sends to a server
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("llama", "native"), ("gemma3", "callback")])
@@ -246,7 +246,7 @@ def test_a_chain_is_one_graph(tiny_target: Any, tiny_head: Any, rpc_server: RpcS
 
 
 def test_closing_one_model_leaves_the_other_alone(tiny_target: Any, tiny_head: Any) -> None:
-    """A server forgets its last graph when something is freed, llama.cpp would ask for it again and abort."""
+    """A server drops its last graph when something is freed, llama.cpp would ask for it again and abort."""
     code = """
         import sys
         from itertools import islice

@@ -224,7 +224,7 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
     flat = dict.fromkeys((1, 8, 32), 1000.0)
     with load(target, small, draft="auto", draft_sources=["simple"]) as llm:
         for cost, drafts in ((1000.0, False), (10.0, True)):
-            llm.engine.planner = make_planner(llm.engine, Costs(flat, {1: cost}, {1: cost}, None))
+            llm.engine.proposers.planner = make_planner(llm.engine, Costs(flat, {1: cost}, {1: cost}, None))
             text = take(llm, prompt, 100)
             assert (llm.last_stats.of("simple").drafted > 0) == drafts
     assert text == take(load_plain(target), prompt, 100)

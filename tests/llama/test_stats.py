@@ -33,7 +33,7 @@ def test_perfect_and_useless(perfect_pair: Any, tiny_target: Any, tiny_head: Any
 
 
 @pytest.mark.parametrize("n", range(1, 8))
-def test_an_unfinished_round_counts_as_far_as_it_was_judged(perfect_pair: Any, n: int) -> None:
+def test_an_unfinished_step_counts_as_far_as_it_was_judged(perfect_pair: Any, n: int) -> None:
     with closing(load(*perfect_pair, draft_n_max=4)) as llm:
         take(llm, [40, 41, 42], n)
         stats = llm.last_stats
@@ -49,7 +49,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         expected = take(llm, [1, 2, 3], 60)
         context = [1, 2, 3, *expected]
         # the first two of four are right
-        llm.engine.proposer = Drafts(
+        llm.engine.proposers.override = Drafts(
             lambda _, __: Draft.chain([t + (i > 1) for i, t in enumerate(context[llm.n_tokens + 1 :][:4])])
         )
         take(llm, [1, 2, 3], 31)
@@ -58,7 +58,7 @@ def test_partly_accepted(tiny_target: Any, tiny_head: Any) -> None:
         assert stats.accepted_per_position == [10, 10, 0, 0]
         assert stats.acceptance_rate_per_position == [1.0, 1.0, 0.0, 0.0]
         assert stats.mean_acceptance_length == 3.0
-        llm.engine.proposer = None
+        llm.engine.proposers.override = None
 
 
 def test_since_creation_and_last(tiny_target: Any, tiny_head: Any) -> None:

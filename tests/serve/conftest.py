@@ -77,6 +77,6 @@ def says(tools: Running) -> Iterator[Callable[[str], None]]:
     def say(text: str) -> None:
         script[:] = tools.ask("/tokenize", {"content": text})["tokens"]
 
-    engine.on_sample = draw
+    engine.stepper.on_sample = draw
     yield say
-    engine.on_sample = None
+    engine.stepper.on_sample = None

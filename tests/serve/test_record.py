@@ -74,12 +74,12 @@ def test_what_is_left_out(pair: Any, tmp_path: Path, caplog: pytest.LogCaptureFi
         assert running.post("/completion", {"prompt": "x" * 5000}).status_code == 400
         running.ask("/completion", {"prompt": "nothing", "n_predict": 0})
         # slow enough to be left in the middle
-        running.server.engine.on_sample = lambda part, token: time.sleep(0.005) or token
+        running.server.engine.stepper.on_sample = lambda part, token: time.sleep(0.005) or token
         with running.client.stream(
             "POST", "/completion", json={"prompt": "the", "n_predict": 400, "stream": True, "ignore_eos": True}
         ) as response:
             next(response.iter_lines())
-        running.server.engine.on_sample = None
+        running.server.engine.stepper.on_sample = None
         running.ask("/completion", {"prompt": "one", "n_predict": 3})
     assert [line["text"] for line in lines_of(path)] == ["one"]
     said = [r.getMessage() for r in caplog.records if r.name.endswith("record")]

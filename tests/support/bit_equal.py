@@ -161,7 +161,7 @@ class Context:
         return np.ctypeslib.as_array(logits, (len(rows), self.n_vocab)).copy()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the sequence."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._ctx), True)
 
     def keep(self, n_past: int, seq_id: int = 0) -> bool:

@@ -14,8 +14,8 @@ from tiny import Head
 
 N_STEPS = 6
 
-# what the target accepted, round by round: all, none, more than one catch-up graph takes, ...
-ROUNDS = (3, 0, 6, 1, 0, 2, 20, 4)
+# what the target accepted, step by step: all, none, more than one catch-up graph takes, ...
+ACCEPTED = (3, 0, 6, 1, 0, 2, 20, 4)
 
 
 def make_drafter(head: Head, model_tgt: int, n_ctx: int = 256, **kwargs: Any) -> _core.Eagle3Drafter:
@@ -97,12 +97,12 @@ class SideBySide:
         return want
 
 
-def compare(drafter: _core.Eagle3Drafter, reference: ReferenceHead, rounds: tuple[int, ...] = ROUNDS) -> Worst:
-    """A prompt in three pieces, then rounds as in speculative decoding."""
+def compare(drafter: _core.Eagle3Drafter, reference: ReferenceHead, accepted: tuple[int, ...] = ACCEPTED) -> Worst:
+    """A prompt in three pieces, then steps as in speculative decoding."""
     side = SideBySide(drafter, reference)
     for n in (30, 1, 14):
         side.process(n)
-    for n_accepted in rounds:
+    for n_accepted in accepted:
         id_last = side.token()
         side.propose(id_last)
         side.process(n_accepted + 1, first=id_last)

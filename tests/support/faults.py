@@ -68,7 +68,7 @@ def armed(engine: Engine, fault: Fault | None) -> Iterator[None]:
     if fault is None:
         yield
         return
-    memory, fixed = engine.memory, engine._proposers._fixed
+    memory, fixed = engine.memory, engine.proposers._fixed
     target, drafter = memory.target, memory.drafter
     memory.target = _Watched(target, fault)  # type: ignore[assignment]
     if drafter is not None:

@@ -18,7 +18,7 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
     engine = llm.engine
     _check_lists(engine, llm._context.sequence)
     _check_host(engine)
-    if engine.opened is not None:
+    if engine.stepper.opened is not None:
         return  # a commit was interrupted: the next call goes on with it
     for slot in engine.slots:
         _check_place(engine, slot, head_may_be_behind)
@@ -26,7 +26,7 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
 
 
 def _check_lists(engine: Engine, own: Sequence) -> None:
-    running, waiting = engine._scheduler.running, list(engine._scheduler.waiting)
+    running, waiting = engine.scheduler.running, list(engine.scheduler.waiting)
     ids = [id(s) for s in [*running, *waiting, own]]
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
     slots = engine.slots
@@ -47,7 +47,7 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
             assert slot.user is own or any(slot.user is s for s in running), slot
     if own.seq_id >= 0:
         assert slots[own.seq_id].user is own
-        assert own.state is State.IDLE or engine.opened is not None, own
+        assert own.state is State.IDLE or engine.stepper.opened is not None, own
 
 
 def _check_host(engine: Engine) -> None:
@@ -59,14 +59,14 @@ def _check_host(engine: Engine) -> None:
 def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     target, drafter, user = engine.memory.target, engine.memory.drafter, slot.user
     if slot.is_dirty if user is None else user.is_dirty:
-        return  # to be forgotten, or settled, by the next call
+        return  # to be cleared, or settled, by the next call
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.scheduled is None, user
         if user.state is State.RUNNING and not user.result.finish_reason:
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
-        assert not user.rows or engine._stepper.verifier.is_owner(user), user
+        assert not user.rows or user in engine.stepper.verifier.owners, user
     n_past = len(slot.cached) if user is None else user.n_past
     n_target = target.n_past(slot.seq_id)
     assert n_target == n_past, f"the target holds {n_target} in {slot}"

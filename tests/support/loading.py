@@ -68,7 +68,7 @@ def cheap_rows(llm: Eagle3Llama) -> None:
     costs = Costs(flat, step, step, llm.draft_type)
     engine = llm.engine
     n_leaves = engine.target.n_leaves_max
-    engine.planner = make_planner(
+    engine.proposers.planner = make_planner(
         engine,
         costs,
         n_max=16,

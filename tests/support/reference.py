@@ -291,7 +291,7 @@ class ReferenceHead:
         self.tokens = [*self.tokens, *tokens]
 
     def truncate(self, n_past: int) -> None:
-        """Forget positions from n_past on."""
+        """Remove positions from n_past on."""
         n = max(n_past - self.start, 0)
         self.rows, self.tokens, self.start = self.rows[:n], self.tokens[:n], min(n_past, self.start)
 

@@ -68,7 +68,7 @@ def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: 
     with closing(load(tiny_target, None)) as llm:
         take(llm, looping(1, 3)[0], 20)
         assert llm.planner is None
-        assert llm.engine.ngram is None
+        assert llm.engine.proposers.ngram is None
         assert llm.draft_sources == ()
     with closing(load(tiny_target, None, draft="auto")) as llm:
         take(llm, looping(1, 3)[0], 20)

@@ -185,7 +185,7 @@ def test_a_cache_is_of_its_boundaries(target: Target, tmp_path: Path, capsys: py
     assert main([*run, other, "-o", str(tmp_path / "other-out.gguf")]) == 2
     assert "other boundaries than [1, 2, 3]" in capsys.readouterr().err
     assert main([*run, first, "-o", str(tmp_path / "no.gguf"), "--layers", "1,2,3"]) == 2
-    assert "--init: the head says itself" in capsys.readouterr().err
+    assert "--init: the head's file has" in capsys.readouterr().err
 
 
 def test_a_form_without_words_for_it(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""How conversations become prompts, and answers messages."""
+"""Flags of chat templates and parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drafted, and where: llama.cpp's speculative flags, and ours for trees."""
+"""Flags of drafting: llama.cpp's speculative flags, and ours for trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...drafters import KINDS
 from ...ggml_types import CACHE_TYPES, WEIGHT_TYPES
 from .flag import NO_OTHER_DRAFTS, NO_POOLS, flag, layers, one_of, refuse
 
-_NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld say where it runs"
+_NO_EXPERTS = "an EAGLE-3 head has no experts; -devd and -ngld choose its device"
 TEXT_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 """llama.cpp's names for drafts from text. Its kinds differ in how they search; ours is the same for all."""
 

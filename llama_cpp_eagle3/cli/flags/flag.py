@@ -50,12 +50,12 @@ class Flag:
 
     @property
     def on(self) -> tuple[str, ...]:
-        """Names that say yes; of a refused pair that may be the ones that are accepted."""
+        """Names that switch it on; of a refused pair these may be the accepted ones."""
         return self.no if self.why_not and self.names[0].startswith("--no-") else self.names
 
     @property
     def off(self) -> tuple[str, ...]:
-        """Names that say no."""
+        """Names that switch it off."""
         return self.names if self.why_not and self.names[0].startswith("--no-") else self.no
 
     @property
@@ -70,7 +70,7 @@ def flag(names: str, metavar: str = "", help: str = "", read: Reader = str, *, n
 
 
 def refuse(names: str, why: str, *, env: str = "", fine: str = "", metavar: str = "") -> Flag:
-    """A flag that cannot be, with the reason; fine: the names that are accepted, since they say what is so anyway."""
+    """A flag that is refused, with the reason; fine: names that are accepted, as they ask for the usual."""
     return Flag(tuple(names.split()), metavar, why_not=why, env=env, no=tuple(fine.split()))
 
 

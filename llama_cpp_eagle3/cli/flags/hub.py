@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub."""
+"""Flags of the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to load, and how: llama.cpp's common flags."""
+"""Flags of loading: llama.cpp's common flags."""
 
 from __future__ import annotations
 

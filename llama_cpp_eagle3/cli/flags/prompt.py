@@ -1,4 +1,4 @@
-"""One prompt, and what is shown of it."""
+"""Flags of one prompt and its output."""
 
 from __future__ import annotations
 

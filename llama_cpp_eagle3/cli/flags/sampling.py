@@ -1,4 +1,4 @@
-"""How tokens are drawn. Attributes are named as a request's fields; None: what llama.cpp does by default."""
+"""Flags of sampling. Attributes are named as a request's fields; None: what llama.cpp does by default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from ...engine import RNGS, samplers_of
+from ...engine import RNGS
+from ...sampler_names import samplers_of
 from .flag import flag, logit_bias, one_of, refuse, text_of
 
 

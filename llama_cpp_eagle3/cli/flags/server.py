@@ -12,7 +12,7 @@ from .model import MMPROJ
 POOLING_TYPES = ("none", "mean", "cls", "last")
 
 _PROJECTOR_DEVICE = "the projector runs where the target's layers do: on the CPU with -ngl 0"
-_IMAGE_TOKENS = "the projector's file says how many tokens an image has"
+_IMAGE_TOKENS = "the projector's file has the number of tokens of an image"
 _NO_PRESETS = "name the files with -m and -md"
 
 SERVER = (
@@ -42,7 +42,7 @@ SERVER = (
     flag(
         "--pooling",
         "{none,mean,cls,last,rank}",
-        "of embeddings (default: what the model says)",
+        "of embeddings (default: the model's)",
         one_of(POOLING_TYPES),
         lacks=f"rank: {RERANKING.why}",
         env="LLAMA_ARG_POOLING",
@@ -121,8 +121,10 @@ SERVER = (
         env="LLAMA_ARG_CONT_BATCHING",
         fine="-cb --cont-batching",
     ),
-    refuse("--no-cache-prompt", "a request says it: cache_prompt", fine="--cache-prompt", env="LLAMA_ARG_CACHE_PROMPT"),
-    refuse("--no-escape", "requests say texts as they are", fine="-e --escape"),
+    refuse(
+        "--no-cache-prompt", "set it in a request: cache_prompt", fine="--cache-prompt", env="LLAMA_ARG_CACHE_PROMPT"
+    ),
+    refuse("--no-escape", "requests carry texts as they are", fine="-e --escape"),
     refuse("--no-warmup", "costs are measured with it", fine="--warmup"),
     refuse(
         "--no-cache-idle-slots",
@@ -164,9 +166,9 @@ SERVER = (
             ("--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", "L", "", "see `bench --synthetic-acceptance`"),
             ("--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "P", "", "see `bench --synthetic-acceptance`"),
             ("--spec-default", "", "", "", NO_OTHER_DRAFTS),
-            ("-r --reverse-prompt", "", "TEXT", "", "a request says it: stop"),
+            ("-r --reverse-prompt", "", "TEXT", "", "set it in a request: stop"),
             ("-sp --special", "", "", "", "special tokens are never part of a text here"),
-            ("--embd-normalize", "", "N", "", "a request says it: embd_normalize"),
+            ("--embd-normalize", "", "N", "", "set it in a request: embd_normalize"),
             ("--rerank --reranking", "LLAMA_ARG_RERANKING", "", "", RERANKING.why),
             (
                 "-mmu --mmproj-url",
@@ -217,7 +219,7 @@ SERVER = (
             ("--models-preset", "LLAMA_ARG_MODELS_PRESET", "PATH", "", ROUTER.why),
             ("--models-max", "LLAMA_ARG_MODELS_MAX", "N", "", ROUTER.why),
             ("--models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD", "", "--no-models-autoload", ROUTER.why),
-            ("--reasoning-effort", "LLAMA_ARG_REASONING_EFFORT", "LEVEL", "", "a request says it: reasoning_effort"),
+            ("--reasoning-effort", "LLAMA_ARG_REASONING_EFFORT", "LEVEL", "", "set it in a request: reasoning_effort"),
             ("-sps --slot-prompt-similarity", "", "X", "", "the longest prefix wins"),
             ("--lora-init-without-apply", "", "", "", ADAPTERS.why),
             ("--sleep-idle-seconds", "", "S", "", SLEEP.why),

@@ -1,4 +1,4 @@
-#include "draft/draft_round.h"
+#include "draft/draft_builder.h"
 
 #include "error.h"
 
@@ -8,12 +8,12 @@
 namespace eagle3 {
 
 // a row of the next graph that sees all of its sequence before it
-draft_pass::row & draft_round::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
+draft_pass::row & draft_builder::add_row(llama_seq_id seq_id, llama_token token, int32_t pos) {
     return pass_.add_row(seq_id, token, pos, memory_.sequence(seq_id).pos_start());
 }
 
-// start a round for those of the sequences that have something to draft from
-void draft_round::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
+// start a draft for those of the sequences that have something to draft from
+void draft_builder::enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last) {
     memory_.sequences().check_begin(seq_ids, ids_last);
     order_.resize(seq_ids.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -32,20 +32,20 @@ void draft_round::enter(const std::vector<llama_seq_id> & seq_ids, const std::ve
     }
 }
 
-void draft_round::end() {
+void draft_builder::end() {
     participants_.clear();
     nodes_.clear();
     node_rows_.clear();
 }
 
-void draft_round::compute() {
+void draft_builder::compute() {
     runner_.compute(pass_);
     stats_.n_steps += is_parallel() ? 1 : pass_.n_steps;
 }
 
 // The waiting rows of all participants: step i of participant j leaves its recurrent row in row i * n + j of the state.
 // Of a parallel head with the rows of all steps behind them.
-void draft_round::catch_up(int32_t n_top, int32_t n_steps) {
+void draft_builder::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : participants_) {
         memory_.request(part.seq_id, part.pos + 1 + part.n_left);
     }
@@ -92,7 +92,7 @@ void draft_round::catch_up(int32_t n_top, int32_t n_steps) {
 }
 
 // the next tokens of all chains; their recurrent rows are moved as catch_up leaves them
-void draft_round::step(int32_t n_top, int32_t n_steps) {
+void draft_builder::step(int32_t n_top, int32_t n_steps) {
     const int32_t n        = static_cast<int32_t>(participants_.size());
     bool          in_place = n_steps == 1;
     for (int32_t j = 0; j < n; ++j) {
@@ -110,26 +110,26 @@ void draft_round::step(int32_t n_top, int32_t n_steps) {
 }
 
 // of a participant
-bool draft_round::knows_something() const {
+bool draft_builder::knows_something() const {
     return std::any_of(participants_.begin(), participants_.end(),
                        [this](const participant & part) { return foresight_[part.seq_id].knows_something(); });
 }
 
 // candidates that a graph has to give for n of them
-int32_t draft_round::n_top(int32_t n) const {
+int32_t draft_builder::n_top(int32_t n) const {
     return std::min(knows_something() ? std::max(n, foresight::n_top_known) : n, weights_.n_vocab_dft);
 }
 
 // The n_top best tokens of an output of the last graph, behind the drafted tokens `path`.
-std::vector<draft_candidate> draft_round::candidates(const participant & part, int32_t i_out, int32_t i_step,
-                                                     const std::vector<llama_token> & path, int32_t n_top) {
+std::vector<draft_candidate> draft_builder::candidates(const participant & part, int32_t i_out, int32_t i_step,
+                                                       const std::vector<llama_token> & path, int32_t n_top) {
     std::vector<draft_candidate> found = runner_.candidates(i_out, i_step);
     foresight_[part.seq_id].order(path, [this](int32_t id) { return weights_.to_target(id); }, found, n_top);
     return found;
 }
 
 // the tokens up to a node
-std::vector<llama_token> draft_round::path_to(int32_t node) const {
+std::vector<llama_token> draft_builder::path_to(int32_t node) const {
     std::vector<llama_token> path;
     for (; node >= 0; node = nodes_[node].parent) {
         path.push_back(nodes_[node].token);
@@ -139,8 +139,8 @@ std::vector<llama_token> draft_round::path_to(int32_t node) const {
 }
 
 // a token that the last graph drafted, or -1 if its probability is below p_min
-llama_token draft_round::drafted(const participant & part, int32_t i_out, int32_t i_step,
-                                 const std::vector<llama_token> & path, float p_min) {
+llama_token draft_builder::drafted(const participant & part, int32_t i_out, int32_t i_step,
+                                   const std::vector<llama_token> & path, float p_min) {
     if (foresight_[part.seq_id].knows_something()) {
         const auto found = candidates(part, i_out, i_step, path, 1);
         return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
@@ -159,9 +159,9 @@ llama_token draft_round::drafted(const participant & part, int32_t i_out, int32_
     return id < 0 ? -1 : weights_.to_target(id);
 }
 
-std::vector<std::vector<llama_token>> draft_round::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                 const std::vector<llama_token> &  ids_last,
-                                                                 const std::vector<int32_t> & n_max, float p_min) {
+std::vector<std::vector<llama_token>> draft_builder::propose_batch(const std::vector<llama_seq_id> & seq_ids,
+                                                                   const std::vector<llama_token> &  ids_last,
+                                                                   const std::vector<int32_t> & n_max, float p_min) {
     if (n_max.size() != seq_ids.size()) {
         throw std::invalid_argument(
             format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
@@ -219,8 +219,8 @@ std::vector<std::vector<llama_token>> draft_round::propose_batch(const std::vect
 }
 
 // candidates become nodes behind `parent`; returns the first of them, -1 if there is none
-int32_t draft_round::append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
-                                  int32_t state) {
+int32_t draft_builder::append_nodes(const participant & part, int32_t parent,
+                                    const std::vector<draft_candidate> & found, int32_t state) {
     const int32_t first = static_cast<int32_t>(nodes_.size());
     const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
     for (const draft_candidate & c : found) {
@@ -230,8 +230,8 @@ int32_t draft_round::append_nodes(const participant & part, int32_t parent, cons
     return first < static_cast<int32_t>(nodes_.size()) ? first : -1;
 }
 
-void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
-                        int32_t top_k, int32_t n_steps) {
+void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
+                          int32_t top_k, int32_t n_steps) {
     if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
         throw std::invalid_argument(
             format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll_, top_k, n_steps));
@@ -283,7 +283,7 @@ void draft_round::begin(const std::vector<llama_seq_id> & seq_ids, const std::ve
     }
 }
 
-void draft_round::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+void draft_builder::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     if (top_k < 1) {
         throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
     }
@@ -291,7 +291,7 @@ void draft_round::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     order_.clear();
     for (const int32_t i : nodes) {
         if (i < 0 || i >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this round has %d nodes", i, n_nodes));
+            throw std::invalid_argument(format("node %d: this draft has %d nodes", i, n_nodes));
         }
         if (node_rows_[i].slot >= 0 || std::find(order_.begin(), order_.end(), i) != order_.end()) {
             throw std::invalid_argument(format("node %d was expanded already", i));
@@ -318,7 +318,7 @@ void draft_round::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         const participant & part = participant_of(node.seq_id);
         n_new                    = pass_.rows.empty() || pass_.rows.back().seq_id != node.seq_id ? 1 : n_new + 1;
         if (part.n_used + n_new > draft_cache::n_scratch) {
-            throw std::invalid_argument(format("sequence %d: at most %d nodes of a round can be expanded", part.seq_id,
+            throw std::invalid_argument(format("sequence %d: at most %d nodes of a draft can be expanded", part.seq_id,
                                                draft_cache::n_scratch));
         }
         draft_pass::row & row = add_row(node.seq_id, node.token, part.pos + node.depth);
@@ -350,8 +350,8 @@ void draft_round::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     }
 }
 
-const std::vector<draft_candidate> & draft_round::ahead(int32_t i_part, const std::vector<llama_token> & path,
-                                                        int32_t top_k) {
+const std::vector<draft_candidate> & draft_builder::ahead(int32_t i_part, const std::vector<llama_token> & path,
+                                                          int32_t top_k) {
     const participant & part  = participants_[i_part];
     const auto          depth = static_cast<int32_t>(path.size());
     ahead_.resize(participants_.size() * n_ahead_);
@@ -363,7 +363,7 @@ const std::vector<draft_candidate> & draft_round::ahead(int32_t i_part, const st
 }
 
 // the nodes order_ of a parallel head
-void draft_round::expand_ahead(int32_t top_k) {
+void draft_builder::expand_ahead(int32_t top_k) {
     for (const int32_t i : order_) {
         const draft_node    node = nodes_[i];
         const participant & part = participant_of(node.seq_id);
@@ -377,7 +377,7 @@ void draft_round::expand_ahead(int32_t top_k) {
     }
 }
 
-draft_round::participant & draft_round::participant_of(llama_seq_id seq_id) {
+draft_builder::participant & draft_builder::participant_of(llama_seq_id seq_id) {
     return *std::find_if(participants_.begin(), participants_.end(),
                          [seq_id](const participant & part) { return part.seq_id == seq_id; });
 }

@@ -11,16 +11,16 @@
 
 namespace eagle3 {
 
-// One round of drafting after the other, each for some sequences at once: chains, or nodes level by level. The verbs
+// Builds one draft after the other, each for some sequences at once: chains, or nodes level by level. The verbs
 // are those of drafter.
 //
-// A round begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way, and
+// A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way, and
 // drafts from there with the head's own recurrent rows. Drafted tokens use slots at n_past and above.
-class draft_round {
+class draft_builder {
   public:
     // n_unroll: steps of a chain in one graph, at most; of a parallel head all
-    draft_round(const head_hparams & hparams, const head_weights & weights, draft_memory & memory, row_writer & writer,
-                draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
+    draft_builder(const head_hparams & hparams, const head_weights & weights, draft_memory & memory,
+                  row_writer & writer, draft_runner & runner, int32_t n_unroll, drafter_stats & stats) :
         hparams_(hparams), weights_(weights), memory_(memory), writer_(writer), runner_(runner), n_unroll_(n_unroll),
         stats_(stats), foresight_(static_cast<size_t>(memory.n_seq_max())) {}
 
@@ -49,7 +49,7 @@ class draft_round {
   private:
     static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
 
-    // a sequence in a round
+    // a sequence in a draft
     struct participant {
         llama_seq_id seq_id    = 0;
         int32_t      i_call    = 0; // where it stands in the arguments

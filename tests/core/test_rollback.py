@@ -1,4 +1,4 @@
-"""Rounds of which only a part is accepted leave no trace, whatever the target's memory is made of."""
+"""Batches of which only a part is accepted leave no trace, whatever the target's memory is made of."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def context(folder: Path, arch: str, **params) -> LowLevel:
     return LowLevel(load_random_arch(folder, arch), [0, 1], n_rs_seq=N_MAX, **params)
 
 
-def run_rounds(low: LowLevel, rng: np.random.Generator, n_rounds: int, seq_id: int = 0) -> list[int]:
-    """Random rounds, each of one token that is certain and up to N_MAX drafted ones; returns what was accepted."""
+def run_steps(low: LowLevel, rng: np.random.Generator, n_steps: int, seq_id: int = 0) -> list[int]:
+    """Random steps, each of one token that is certain and up to N_MAX drafted ones; returns what was accepted."""
     text = rng.integers(0, N_VOCAB, 7).tolist()
     low.target.decode(text, 0, seq_id=seq_id)
-    for _ in range(n_rounds):
+    for _ in range(n_steps):
         tokens = rng.integers(0, N_VOCAB, rng.integers(1, N_MAX + 2)).tolist()
         low.decode_draft(tokens, len(text), seq_id)
         assert low.target.has_draft(seq_id) == (len(tokens) > 1)
@@ -53,7 +53,7 @@ def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: boo
     rng = np.random.default_rng(1)
     with context(tmp_path, arch, swa_full=swa_full) as low, context(tmp_path, arch, swa_full=swa_full) as fresh:
         assert low.target.rollback_kind == KINDS[arch]
-        text = run_rounds(low, rng, 25)
+        text = run_steps(low, rng, 25)
         for i in range(0, len(text), 50):
             fresh.target.decode(text[i : i + 50], i)
         for _ in range(64):  # beyond the window of 32, too
@@ -85,7 +85,7 @@ def test_rows_are_those_of_the_tokens(tmp_path: Path, arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", KINDS)
-def test_one_pass_per_round(tmp_path: Path, arch: str) -> None:
+def test_one_pass_per_step(tmp_path: Path, arch: str) -> None:
     """Counted by the graphs that ggml runs."""
     names: list[str] = []
     model = load_random_arch(tmp_path, arch)
@@ -94,7 +94,7 @@ def test_one_pass_per_round(tmp_path: Path, arch: str) -> None:
         n_per_pass = names.count("result_output")
         assert n_per_pass == 1
         names.clear()
-        run_rounds(low, np.random.default_rng(2), 20)
+        run_steps(low, np.random.default_rng(2), 20)
         assert names.count("result_output") == 1 + 20
 
 
@@ -115,7 +115,7 @@ def test_abort(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["gemma3", "qwen35", "mamba2"])
 def test_saved_states(tmp_path: Path, arch: str) -> None:
-    """Going back further than a round: to the last saved state, else to the beginning."""
+    """Going back further than a step: to the last saved state, else to the beginning."""
     text = np.random.default_rng(3).integers(0, N_VOCAB, 900).tolist()
     with (
         context(tmp_path, arch, swa_full=False, n_ctx=1024, n_ubatch=16) as low,
@@ -141,7 +141,7 @@ def test_saved_states(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["llama", "qwen35", "mamba2", "qwen3next"])
 def test_sequences(tmp_path: Path, arch: str) -> None:
-    """Three sequences in one batch each round, with other lengths and other acceptance; the third one skips rounds."""
+    """Three sequences in one batch each step, with other lengths and other acceptance; the third one skips steps."""
     rng = np.random.default_rng(4)
     texts = [rng.integers(0, N_VOCAB, n).tolist() for n in (3, 9, 5)]
     with context(tmp_path, arch, n_seq_max=3) as low, context(tmp_path, arch) as fresh:
@@ -194,7 +194,7 @@ def test_states(tmp_path: Path, arch: str) -> None:
     with context(tmp_path, arch, n_seq_max=2) as low, context(tmp_path, arch) as fresh:
         other = rng.integers(0, N_VOCAB, 20).tolist()
         low.target.decode(other, 0, seq_id=0)
-        text = run_rounds(low, rng, 8, seq_id=1)
+        text = run_steps(low, rng, 8, seq_id=1)
         low.target.save(1)
         low.decode_draft([3, 4, 5], len(text), 1)
         low.target.accept(1, [0, 1])

@@ -10,7 +10,7 @@ namespace eagle3 {
 
 // how the memory of a context gets rid of rejected tokens
 enum class rollback_kind {
-    trim,       // attention: forget positions
+    trim,       // attention: remove positions
     snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the state after each of the last tokens of a batch
     checkpoint, // recurrent: save the state before the batch, restore it after a rejection
 };
@@ -22,9 +22,9 @@ const char * to_string(rollback_kind kind);
 // A checkpoint that is restored loses the accepted tokens of the batch together with the rejected ones. They become the
 // replay: tokens that are accepted but not in the memory, and that go in front of the next batch, so that there is
 // never a pass for them alone. Positions count them as if they were there.
-class recurrent_round {
+class seq_rollback {
   public:
-    recurrent_round(llama_context * ctx, llama_seq_id seq_id);
+    seq_rollback(llama_context * ctx, llama_seq_id seq_id);
 
     rollback_kind kind() const { return kind_; }
 
@@ -41,7 +41,7 @@ class recurrent_round {
     void check(int32_t n_tokens) const;
 
     // a batch of n_tokens, not counting the replay, is about to be decoded at a position, where the sequence ends, and
-    // may be taken back in parts. A round that was left open is aborted
+    // may be taken back in parts. A batch that was left open is aborted
     void begin(int32_t n_tokens, llama_pos pos);
 
     // tokens, the replay in front, are in the memory now
@@ -51,7 +51,7 @@ class recurrent_round {
     void commit(int32_t n_accepted);
 
     // the state before begin(). What snapshots cannot bring back (the state before a batch that was decoded) is
-    // forgotten altogether: n_past() is 0 then
+    // removed altogether: n_past() is 0 then
     void abort();
 
     // A batch that begins at this position, the replay included, has failed: take back what is in the memory of it. The
@@ -74,7 +74,7 @@ class recurrent_round {
     void                 state_set(const std::vector<uint8_t> & state);
 
     // other sequences' states were gathered where this one's snapshots were, or it is not known what was decoded
-    void forget_snapshots() { n_back_ = 0; }
+    void drop_snapshots() { n_back_ = 0; }
 
   private:
     struct saved_state {
@@ -85,7 +85,7 @@ class recurrent_round {
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
     void    store(saved_state & state, uint32_t flags);
     bool    restore(const saved_state & state, uint32_t flags);
-    void    forget();
+    void    clear_memory();
     void    reset();
 
     llama_context * ctx_;
@@ -94,12 +94,12 @@ class recurrent_round {
     int32_t         n_swa_;
     int32_t         n_rs_seq_;
     size_t          n_saved_max_; // a window is larger than a recurrent state, and can go back a little by itself
-    uint32_t        round_flags_; // of the state that begin() saves
+    uint32_t        batch_flags_; // of the state that begin() saves
 
     std::vector<llama_token> replay_;
     int32_t                  n_back_ = 0; // how many tokens snapshots can take back now
 
-    // the open round
+    // the open batch
     bool                     open_     = false;
     int32_t                  n_past_   = 0; // where its batch begins, behind the replay
     int32_t                  n_tokens_ = 0; // of the batch, once it is decoded

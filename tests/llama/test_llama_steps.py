@@ -26,7 +26,7 @@ def pair(request: pytest.FixtureRequest, tiny_target: Any, tiny_head: Any, tiny_
         return tiny_target, tiny_head
     from tiny import write_perfect_pair
 
-    return write_perfect_pair(tiny_dir / "rounds.gguf", tiny_dir / "rounds-head.gguf")
+    return write_perfect_pair(tiny_dir / "steps.gguf", tiny_dir / "steps-head.gguf")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def plain(pair: Any) -> Iterator[llama_cpp.Llama]:
 
 def check(llm: Eagle3Llama) -> None:
     """Target memory, draft and token list describe the same prefix, and the draft is what a fresh one would be."""
-    assert llm.engine.opened is None
+    assert llm.engine.stepper.opened is None
     memory = llama_cpp.llama_get_memory(llm.ctx)
     assert llama_cpp.llama_memory_seq_pos_max(memory, 0) == llm.n_tokens - 1
     assert llm.drafter is not None
@@ -305,7 +305,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
             engine.memory.target = Interrupting(target, name, n, after)
         else:
             engine.memory.drafter = Interrupting(drafter, name, n, after)
-            engine.proposer = FixedProposer(engine.memory.drafter, target.n_leaves_max)
+            engine.proposers.override = FixedProposer(engine.memory.drafter, target.n_leaves_max)
         tokens: list[int] = []
         interrupted = False
         try:
@@ -315,7 +315,7 @@ def test_interrupted_anywhere(pair: Any, plain: llama_cpp.Llama, method: str, n:
         except KeyboardInterrupt:
             interrupted = True
         engine.memory.target = target
-        engine.memory.drafter, engine.proposer = drafter, None
+        engine.memory.drafter, engine.proposers.override = drafter, None
         assert interrupted or name == "truncate"  # only used to go back, or to start over
         assert tokens == expected[: len(tokens)]
         context = llm._input_ids.tolist()

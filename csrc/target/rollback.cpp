@@ -1,4 +1,4 @@
-#include "target/recurrent_round.h"
+#include "target/rollback.h"
 
 #include "error.h"
 
@@ -15,7 +15,7 @@ const char * to_string(rollback_kind kind) {
     return "";
 }
 
-recurrent_round::recurrent_round(llama_context * ctx, llama_seq_id seq_id) : ctx_(ctx), seq_id_(seq_id) {
+seq_rollback::seq_rollback(llama_context * ctx, llama_seq_id seq_id) : ctx_(ctx), seq_id_(seq_id) {
     const llama_model * model     = llama_get_model(ctx);
     const bool          recurrent = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 
@@ -24,16 +24,16 @@ recurrent_round::recurrent_round(llama_context * ctx, llama_seq_id seq_id) : ctx
     kind_     = !recurrent ? rollback_kind::trim : n_rs_seq_ > 0 ? rollback_kind::snapshots : rollback_kind::checkpoint;
     n_saved_max_ = recurrent ? 4 : 1;
     // a state in several pieces, as that of a sliding window, cannot stay on the device
-    round_flags_ = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | (n_swa_ == 0 ? LLAMA_STATE_SEQ_FLAGS_ON_DEVICE : 0);
+    batch_flags_ = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | (n_swa_ == 0 ? LLAMA_STATE_SEQ_FLAGS_ON_DEVICE : 0);
 }
 
-size_t recurrent_round::n_state_bytes() const {
+size_t seq_rollback::n_state_bytes() const {
     return kind_ == rollback_kind::trim && n_swa_ == 0
                ? 0
                : llama_state_seq_get_size_ext(ctx_, seq_id_, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 }
 
-void recurrent_round::check(int32_t n_tokens) const {
+void seq_rollback::check(int32_t n_tokens) const {
     if (kind_ == rollback_kind::snapshots && n_tokens > n_rs_seq_ + 1) {
         throw std::invalid_argument(
             format("a draft of %d tokens is longer than the target's snapshots allow: it keeps %d per sequence. Draft "
@@ -42,18 +42,18 @@ void recurrent_round::check(int32_t n_tokens) const {
     }
 }
 
-void recurrent_round::begin(int32_t n_tokens, llama_pos pos) {
+void seq_rollback::begin(int32_t n_tokens, llama_pos pos) {
     abort();
     check(n_tokens);
     if (kind_ == rollback_kind::checkpoint && n_tokens > 1) {
-        store(before_, round_flags_); // a single token is never rejected: it is the last one that was accepted
+        store(before_, batch_flags_); // a single token is never rejected: it is the last one that was accepted
     }
     n_past_   = pos;
     n_tokens_ = 0;
     open_     = true;
 }
 
-void recurrent_round::decoded(const std::vector<llama_token> & tokens) {
+void seq_rollback::decoded(const std::vector<llama_token> & tokens) {
     if (open_) {
         n_tokens_ = static_cast<int32_t>(tokens.size() - replay_.size());
         batch_    = tokens;
@@ -63,12 +63,12 @@ void recurrent_round::decoded(const std::vector<llama_token> & tokens) {
     n_back_ = std::min(n_rs_seq_, static_cast<int32_t>(tokens.size()) - 1);
 }
 
-void recurrent_round::commit(int32_t n_accepted) {
+void seq_rollback::commit(int32_t n_accepted) {
     if (!open_) {
-        throw error("no round is open");
+        throw error("no batch is open");
     }
     if (n_accepted < 0 || n_accepted > n_tokens_) {
-        throw std::invalid_argument(format("%d tokens of the round are to be kept, it has %d", n_accepted, n_tokens_));
+        throw std::invalid_argument(format("%d tokens of the batch are to be kept, it has %d", n_accepted, n_tokens_));
     }
     open_ = false;
     if (n_accepted == n_tokens_ && n_tokens_ > 0) {
@@ -87,7 +87,7 @@ void recurrent_round::commit(int32_t n_accepted) {
     if (n_tokens_ == 0 && replay_.empty() && memory_end() <= n_past_) {
         return; // nothing was decoded
     }
-    if (n_tokens_ == 1 || !restore(before_, round_flags_)) {
+    if (n_tokens_ == 1 || !restore(before_, batch_flags_)) {
         reset();
         return;
     }
@@ -97,13 +97,13 @@ void recurrent_round::commit(int32_t n_accepted) {
     }
 }
 
-void recurrent_round::abort() {
+void seq_rollback::abort() {
     if (open_) {
         commit(0);
     }
 }
 
-void recurrent_round::failed(llama_pos first) {
+void seq_rollback::failed(llama_pos first) {
     n_back_ = 0; // the snapshots may be those of the batch that failed
     if (open_) {
         abort();
@@ -112,13 +112,13 @@ void recurrent_round::failed(llama_pos first) {
     }
 }
 
-bool recurrent_round::can_trim(int32_t n_past) const {
+bool seq_rollback::can_trim(int32_t n_past) const {
     if (n_past == 0) {
         return true;
     }
     switch (kind_) {
         case rollback_kind::trim:
-            // a sliding-window cache forgets what has left the window, and the window moves back with n_past
+            // a sliding-window cache drops what has left the window, and the window moves back with n_past
             return n_swa_ == 0 ||
                    llama_memory_seq_pos_min(llama_get_memory(ctx_), seq_id_) <= std::max(0, n_past - n_swa_);
         case rollback_kind::snapshots: return memory_end() - n_past <= n_back_;
@@ -127,7 +127,7 @@ bool recurrent_round::can_trim(int32_t n_past) const {
     return false;
 }
 
-int32_t recurrent_round::truncate(int32_t n_past) {
+int32_t seq_rollback::truncate(int32_t n_past) {
     open_                = false;
     const int32_t n_have = memory_end();
     if (n_past == 0) {
@@ -152,11 +152,11 @@ int32_t recurrent_round::truncate(int32_t n_past) {
         }
         saved_.pop_back();
     }
-    forget();
+    clear_memory();
     return 0;
 }
 
-void recurrent_round::save() {
+void seq_rollback::save() {
     if ((kind_ == rollback_kind::trim && n_swa_ == 0) || !replay_.empty()) {
         return;
     }
@@ -218,7 +218,7 @@ class reader {
 
 } // namespace
 
-std::vector<uint8_t> recurrent_round::state_get() {
+std::vector<uint8_t> seq_rollback::state_get() {
     abort();
     saved_state now;
     store(now, LLAMA_STATE_SEQ_FLAGS_NONE);
@@ -234,7 +234,7 @@ std::vector<uint8_t> recurrent_round::state_get() {
     return bytes;
 }
 
-void recurrent_round::state_set(const std::vector<uint8_t> & state) {
+void seq_rollback::state_set(const std::vector<uint8_t> & state) {
     reader     in(state);
     const auto header = in.get<int32_t>();
     if (header.size() != 3 || header[0] != static_cast<int32_t>(state_magic)) {
@@ -252,14 +252,14 @@ void recurrent_round::state_set(const std::vector<uint8_t> & state) {
     }
     reset();
     if (!restore(now, LLAMA_STATE_SEQ_FLAGS_NONE)) {
-        forget();
+        clear_memory();
         throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", now.n_past));
     }
     replay_ = std::move(replay);
     saved_  = std::move(saved);
 }
 
-void recurrent_round::store(saved_state & state, uint32_t flags) {
+void seq_rollback::store(saved_state & state, uint32_t flags) {
     state.n_past = memory_end();
     if (state.n_past == 0) {
         return;
@@ -271,10 +271,10 @@ void recurrent_round::store(saved_state & state, uint32_t flags) {
     }
 }
 
-bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
+bool seq_rollback::restore(const saved_state & state, uint32_t flags) {
     n_back_ = 0;
     if (state.n_past == 0) {
-        forget();
+        clear_memory();
         return true;
     }
     // attention layers were not saved: what they have beyond that position goes
@@ -286,14 +286,14 @@ bool recurrent_round::restore(const saved_state & state, uint32_t flags) {
 }
 
 // what the memory holds, and what it could go back to
-void recurrent_round::forget() {
+void seq_rollback::clear_memory() {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
     n_back_ = 0;
     saved_.clear();
 }
 
-void recurrent_round::reset() {
-    forget();
+void seq_rollback::reset() {
+    clear_memory();
     replay_.clear();
     open_ = false;
 }

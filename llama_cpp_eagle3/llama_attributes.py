@@ -1,0 +1,216 @@
+"""The attributes of `Eagle3Llama`: how it drafts, its parts, figures, and what llama_cpp's own methods read and set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import Drafter, FeatureTap, Guard, Planner, Target
+from .context import Context
+from .engine import DraftSettings, Engine, Rng, check_rng
+from .errors import Eagle3Error
+from .features import Features
+from .guard import closed_error
+from .head import Head
+from .loaded_model import LoadedModel
+from .loading import Loading
+from .media import Projector, hook_handler
+from .model_file import guard_tokenizer
+from .stats import Stats
+
+DRAFT_ATTRIBUTES = (
+    "draft", "draft_sources", "draft_n_max", "draft_ngram_n_max", "draft_n_min",
+    "draft_p_min", "draft_tree_depth", "draft_tree_topk", "draft_tree_tokens",
+)  # fmt: skip
+
+
+def _setting(name: str) -> Any:
+    """An attribute that is a field of `draft_settings`."""
+
+    def change(llm: LlamaAttributes, value: Any) -> None:
+        value = tuple(value) if name == "sources" else value
+        llm.draft_settings = replace(llm.draft_settings, **{name: value})
+
+    return property(lambda llm: getattr(llm.draft_settings, name), change)
+
+
+class LlamaAttributes:
+    """Attributes of `Eagle3Llama`, which sets the private ones."""
+
+    draft_settings: DraftSettings
+    """The attributes `draft`, `draft_n_max`, ... as one object."""
+    _context: Context
+    _ctx: Any
+    _guard: Guard
+    _loaded_model: LoadedModel | None
+    _loading: Loading
+    _projector: Projector | None
+    model_params: Any
+
+    # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
+    draft: str = _setting("mode")
+    draft_sources: Sequence[str] = _setting("sources")
+    draft_n_max: int = _setting("n_max")
+    draft_ngram_n_max: int = _setting("n_max_ngram")
+    draft_n_min: int = _setting("n_min")
+    draft_p_min: float = _setting("p_min")
+    draft_tree_depth: int = _setting("tree_depth")
+    draft_tree_topk: int = _setting("tree_topk")
+    draft_tree_tokens: int = _setting("tree_tokens")
+
+    # what it is made of
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """What is loaded: where it runs, with which kernels and head, and what passes cost."""
+        if self._loaded_model is None:
+            raise closed_error(type(self).__name__)
+        return self._loaded_model
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that generates; add sequences of your own and call `step`."""
+        return self.loaded.engine
+
+    @property
+    def target(self) -> Target:
+        """The target's context with `decode`, `sample`, `argmax` and `truncate`, for your own loop."""
+        return self.engine.target
+
+    @property
+    def tap(self) -> FeatureTap | None:
+        """The tap that reads the target's hidden states; None without a head."""
+        return self._loading.tap
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The head with `process`, `propose` and `truncate`, for your own loop; None without one."""
+        return self.engine.drafter
+
+    @property
+    def head(self) -> Head | None:
+        """The head and the type it is loaded in; None without one, and after `close`."""
+        return None if self._loaded_model is None else self._loaded_model.head
+
+    @property
+    def planner(self) -> Planner | None:
+        """The planner of `draft="auto"`; its `stats()` have what it chose. None before it was needed."""
+        return self.engine.proposers.planner
+
+    @property
+    def projector(self) -> Projector | None:
+        """The encoder of images and sounds; None without an mmproj_path."""
+        return self._projector
+
+    @property
+    def chat_handler(self) -> Any:
+        """The handler that answers conversations in place of a chat format; multimodal ones use the engine."""
+        return self._chat_handler
+
+    @chat_handler.setter
+    def chat_handler(self, handler: Any) -> None:
+        self._chat_handler = handler
+        if self._loaded_model is not None:
+            hook_handler(handler, cast("Any", self), int(self._ctx.ctx))
+
+    @property
+    def rng(self) -> Rng:
+        """What tokens are drawn with, see `Sampling.rng`; texts that begin later draw with what is set."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: Rng) -> None:
+        check_rng(rng)
+        self._rng = rng
+
+    @property
+    def draft_model_path(self) -> str | None:
+        """The head's file; None without one."""
+        return self._loading.draft.model_path
+
+    @property
+    def draft_type(self) -> int | None:
+        """The ggml type to which the head's wider matrices were converted; None = they are as in the file."""
+        return self._loading.draft.type if self.head is None else self.head.type
+
+    @property
+    def model_address(self) -> int:
+        """Address of the loaded llama_model, for functions of llama.h."""
+        return int(self._model.model)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens in the context. Set fewer to go back, or more after decoding them with llama.cpp itself."""
+        return self._context.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n: int) -> None:
+        self._context.set_n_tokens(n)
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.intc]:
+        """Tokens of the context, int32 (n_ctx,); the first n_tokens are valid."""
+        return self._context.input_ids
+
+    @input_ids.setter
+    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
+        self._context.input_ids = ids
+
+    @property
+    def scores(self) -> npt.NDArray[np.single]:
+        """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
+        return self._context.scores
+
+    @scores.setter
+    def scores(self, scores: npt.NDArray[np.single]) -> None:
+        self._context.scores = scores
+
+    @property
+    def context_params(self) -> Any:
+        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
+        return self._context_params
+
+    @context_params.setter
+    def context_params(self, params: Any) -> None:
+        self._loading.preset_model(self.model_params)
+        self._loading.preset_context(params)
+        self._context_params = params
+
+    @property
+    def _model(self) -> Any:
+        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
+        return self._llama_model
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        self._llama_model = model
+        guard_tokenizer(model)
+        self._loading.load_adapters(model.model)
+        self._loading.fit_context(self._context_params, model.model)
+
+    @property
+    def last_token_drafted(self) -> bool:
+        """Whether the token that `generate` yielded last had been drafted."""
+        return self._context.last_token_drafted
+
+    @property
+    def features(self) -> Features:
+        """Hidden states of what `eval` or `generate` decoded last, (n_tokens, n_boundaries, n_embd); see `Features`."""
+        with self._guard:
+            if self.tap is None:
+                raise Eagle3Error("no features: give a draft_model_path or draft_target_layers")
+            return Features.of_decode(self.tap, self.target)
+
+    @property
+    def stats(self) -> Stats:
+        """Figures of everything since the model was loaded."""
+        return self._context.total_stats
+
+    @property
+    def last_stats(self) -> Stats:
+        """Figures of the last (or running) generation."""
+        return Stats() + self._context.stats
