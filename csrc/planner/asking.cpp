@@ -52,16 +52,19 @@ bool planner::ask(int32_t n_max) {
     return has_head;
 }
 
-// A probe leaves out sequences whose prompts wait, for it would have to read them: unless the one before has found that
-// the head is worth that. Returns whether any is left.
+// A probe reads few rows that wait, for which sequences are left out: unless the one before has found that the head is
+// worth reading all. Returns whether any is left.
 bool planner::leave_waiting() {
-    const size_t n_all = seq_ids_.size();
-    size_t       n     = 0;
+    const size_t n_all  = seq_ids_.size();
+    size_t       n      = 0;
+    int32_t      n_left = n_ready_max;
     for (size_t i = 0; i < n_all; ++i) {
-        if (!asks_all_ && source_->n_waiting(seq_ids_[i]) > n_ready_max) {
+        const int32_t n_waiting = source_->n_waiting(seq_ids_[i]);
+        if (!asks_all_ && n_waiting > n_left) {
             requests_[request_of_[static_cast<size_t>(seq_ids_[i])]].n_levels = 0;
             continue;
         }
+        n_left -= n_waiting;
         seq_ids_[n]    = seq_ids_[i];
         ids_last_[n++] = ids_last_[i];
     }

@@ -117,7 +117,7 @@ class planner {
     static constexpr int32_t n_look_ahead  = 8;
     static constexpr int32_t n_trial       = 3;   // tokens of a trial: four rows are where kernels get fast
     static constexpr int32_t n_waiting_max = 16;  // more rows than this are not left to the first graph of a draft
-    static constexpr int32_t n_ready_max   = 128; // a sequence with more rows that wait is not probed
+    static constexpr int32_t n_ready_max   = 128; // rows that wait and that a probe reads at most
 
     // a token that may be verified
     struct node {
