@@ -611,13 +611,6 @@ class Drafter:
         can_defer: bool = False,
     ) -> None:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
-    def guess_next_text(self) -> None:
-        """Guess some tokens of what comes in long pieces, such as a prompt, until these guesses are taken."""
-    def take_guesses(self) -> list[tuple[int, float, bool]]:
-        """Return some tokens of prompts, compared with the best one of the drafter there: (seq_id, p, is_right).
-
-        `p` is its probability of its best token there. Nothing if no text has come in since `guess_next_text`.
-        """
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
         """What the sequence's next tokens will be drawn with; None: not known, or greedy."""
     def set_rules(self, rules: GrammarLookahead | None, seq_id: int = 0) -> None:

@@ -34,11 +34,9 @@ class Draft:
 
     def n_of(self, source: int) -> int:
         """Number of tokens that a source drafted."""
-        return sum(1 for s in self.sources if s & source) if self.sources else len(self.tokens) * (source == BY_MODEL)
-
-    def source(self, i: int) -> int:
-        """The drafters that proposed token i, as bits."""
-        return self.sources[i] if self.sources else BY_MODEL
+        if not self.sources:
+            return len(self.tokens) if source == BY_MODEL else 0
+        return sum(1 for s in self.sources if s & source)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,8 +56,9 @@ class Draft:
 
     def child(self, i: int, token: int) -> int:
         """Return the index of the `token` that follows token i; -1 if there is none."""
-        for child in range(i + 1, len(self.tokens)):
-            if self.tokens[child] == token and self.parents[child] == i:
+        tokens, parents = self.tokens, self.parents
+        for child in range(i + 1, len(tokens)):
+            if tokens[child] == token and parents[child] == i:
                 return child
         return -1
 

@@ -63,9 +63,11 @@ class Stats:
     def begin_draft(self, draft: Draft, drafter: str) -> None:
         """Count a draft that is verified. drafter: the source's name; empty without a drafter."""
         self.drafts += 1
-        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
-            if source and (n_tokens := draft.n_of(bit)):
-                self.by_source.setdefault(source, SourceStats()).drafted += n_tokens
+        for source, n_tokens in ((drafter, draft.n_of(BY_MODEL)), ("ngram", draft.n_of(BY_NGRAM))):
+            if source and n_tokens:
+                if source not in self.by_source:
+                    self.by_source[source] = SourceStats()
+                self.by_source[source].drafted += n_tokens
         n = len(self.accepted_per_position)
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to compute
             self.accepted_per_position += [0] * (draft.depth - n)
@@ -79,10 +81,11 @@ class Stats:
         self.drafted += 1
         self.accepted += 1
         self.accepted_per_position[i] += 1
-        bits = draft.source(node)
-        for source, bit in ((drafter, BY_MODEL), ("ngram", BY_NGRAM)):
-            if source and bits & bit:
-                self.by_source.setdefault(source, SourceStats()).accepted += 1
+        bits = draft.sources[node] if draft.sources else BY_MODEL
+        if bits & BY_MODEL and drafter:
+            self.by_source[drafter].accepted += 1
+        if bits & BY_NGRAM:
+            self.by_source["ngram"].accepted += 1
 
     def of(self, source: str) -> SourceStats:
         """What one source drafted; zeros if it did not."""

@@ -54,10 +54,6 @@ class assistant_drafter : public context_drafter {
     std::vector<uint8_t> state_get(llama_seq_id seq_id) override;
     void                 state_set(const std::vector<uint8_t> & state, llama_seq_id seq_id) override;
 
-    // of prompts it could only guess at the last token
-    void                     guess_next_text() override {}
-    std::vector<draft_guess> take_guesses() override { return {}; }
-
     // its own rows in this draft, [n][n_embd_feat], for tests and tools
     const std::vector<float> & hidden_state() const { return rows_out_; }
 

@@ -164,25 +164,6 @@ void register_drafter(py::module_ & m) {
              py::arg("seq_id") = 0, py::arg("can_defer") = false,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def(
-            "guess_next_text",
-            [](py_drafter & self) {
-                const busy_flag::scope scope(self.busy);
-                self.impl().guess_next_text();
-            },
-            "Guess some tokens of what comes in long pieces, until these guesses are taken.")
-        .def(
-            "take_guesses",
-            [](py_drafter & self) {
-                const busy_flag::scope                             scope(self.busy);
-                std::vector<std::tuple<llama_seq_id, float, bool>> guesses;
-                for (const draft_guess & g : self.impl().take_guesses()) {
-                    guesses.emplace_back(g.seq_id, g.p, g.is_right);
-                }
-                return guesses;
-            },
-            "Some tokens of prompts, compared with the drafter's best one there: (seq_id, p, is_right), p its "
-            "probability.")
-        .def(
             "set_noise",
             [](py_drafter & self, std::shared_ptr<gumbel_noise> noise, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);

@@ -71,14 +71,9 @@ void context_drafter::mute_batch() {
     std::fill(batch_.is_out.begin(), batch_.is_out.end(), 0);
 }
 
-void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write) {
-    guesses_.flush(n_rows, n_batch_, n_out_max_, write);
-}
-
-void context_drafter::add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next) {
-    const auto found = best_of_row(ctx_.logits(i_batch), n_logits(), 1);
-    if (!found.empty()) {
-        guesses_.add({ seq_id, found.front().p, found.front().id == next });
+void context_drafter::write_waiting(int32_t n_rows, const std::function<void(int32_t)> & write) {
+    for (int32_t n_left = n_rows; n_left > 0; n_left -= std::min(n_left, n_batch_)) {
+        write(std::min(n_left, n_batch_));
     }
 }
 

@@ -3,7 +3,6 @@
 #include "context/draft_context.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
-#include "draft/guesses.h"
 #include "draft/limits.h"
 
 #include "llama.h"
@@ -59,9 +58,6 @@ class context_drafter : public drafter {
     std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
                                                         const std::vector<llama_token> &  ids_last,
                                                         const std::vector<int32_t> & n_max, float p_min) override;
-
-    void                     guess_next_text() override { guesses_.want(); }
-    std::vector<draft_guess> take_guesses() override { return guesses_.take(); }
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
@@ -150,9 +146,8 @@ class context_drafter : public drafter {
     void                mute_batch(); // no row has logits
     const draft_batch & batch() const { return batch_; }
 
-    // have rows that wait written by write(n, guess), the first ones; some guess
-    void write_waiting(int32_t n_rows, const std::function<void(int32_t, bool)> & write);
-    void add_guess(llama_seq_id seq_id, int32_t i_batch, llama_token next);
+    // have rows that wait written, as many as a batch holds at once: write(n) writes the first n of them
+    void write_waiting(int32_t n_rows, const std::function<void(int32_t)> & write);
 
     // what was drafted is removed
     void leave();
@@ -208,7 +203,6 @@ class context_drafter : public drafter {
 
     draft_batch        batch_;
     std::vector<float> logits_last_;
-    draft_guesses      guesses_;
     int64_t            t_graph_us_ = 0;
 };
 

@@ -119,33 +119,7 @@ void dflash_drafter::take_in_all() {
 }
 
 void dflash_drafter::flush(llama_seq_id seq_id) {
-    guesses_.flush(sequences_[seq_id].n_rows() - 1, n_batch_, n_batch_, [&](int32_t n_rows, bool guesses) {
-        for (int32_t i = 0; guesses && i < n_rows; ++i) {
-            take_in(seq_id, 1);
-            guess(seq_id);
-        }
-        take_in(seq_id, guesses ? 0 : n_rows);
-    });
-}
-
-// Compare what a block says behind the next token with the token that comes there. Rows of an image have the same
-// token each
-void dflash_drafter::guess(llama_seq_id seq_id) {
-    const draft_sequence & seq = sequences_[seq_id];
-    if (seq.n_rows() < 2 || seq.tokens()[0] == seq.tokens()[1]) {
-        return;
-    }
-    batch_.clear();
-    add_block(seq_id, seq.tokens()[0], 1);
-    compute_blocks();
-    const foresight nothing; // prompts are not drawn
-    participant     part = { seq_id, 0, seq.tokens()[0], &nothing, {} };
-    part.levels.push_back(read_row(*part.known, n_rows_of_block(1) - 1, 1));
-    const auto found = behind(part, {}, 1);
-    ctx_.trim(seq_id, seq.pos_first());
-    if (!found.empty()) {
-        guesses_.add({ seq_id, found.front().p, found.front().id == seq.tokens()[1] });
-    }
+    take_in(seq_id, sequences_[seq_id].n_rows() - 1);
 }
 
 void dflash_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,

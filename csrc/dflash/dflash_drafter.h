@@ -4,7 +4,6 @@
 #include "dflash/dflash_file.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
-#include "draft/guesses.h"
 #include "draft/sequences.h"
 
 #include "llama.h"
@@ -92,9 +91,6 @@ class dflash_drafter : public drafter {
                                                         const std::vector<llama_token> &  ids_last,
                                                         const std::vector<int32_t> & n_max, float p_min) override;
 
-    void                     guess_next_text() override { guesses_.want(); }
-    std::vector<draft_guess> take_guesses() override { return guesses_.take(); }
-
     int64_t t_graph_us() const override { return t_graph_us_; }
 
     // of all rows of the last pass over blocks, for tests and tools; none of dflash2
@@ -129,7 +125,6 @@ class dflash_drafter : public drafter {
     void                         take_in(llama_seq_id seq_id, int32_t n);
     void                         take_in_all();
     void                         flush(llama_seq_id seq_id);
-    void                         guess(llama_seq_id seq_id);
     void                         add_block(llama_seq_id seq_id, llama_token id_last, int32_t n_steps);
     void                         compute_blocks();
     drafted_row                  read_row(const foresight & known, int32_t i_row, int32_t n_top);
@@ -150,7 +145,6 @@ class dflash_drafter : public drafter {
     uint64_t       fingerprint_  = 0;
 
     draft_sequences        sequences_;
-    draft_guesses          guesses_;
     std::vector<foresight> foresight_;
 
     // of a draft

@@ -16,13 +16,6 @@ struct draft_node {
     llama_seq_id seq_id = 0;
 };
 
-// the drafter's best token at a position of a prompt, compared with the token that stands there
-struct draft_guess {
-    llama_seq_id seq_id   = 0;
-    float        p        = 0.0f; // its probability
-    bool         is_right = false;
-};
-
 // Drafted tokens with parents before their children; parents are indices into tokens, -1 = behind id_last.
 struct draft_tree {
     std::vector<llama_token> tokens;

@@ -131,11 +131,6 @@ class drafter {
         return std::move(propose_batch({ seq_id }, { id_last }, { n_max }, p_min).front());
     }
 
-    // Compare some tokens of prompts with what the drafter expects there, until take_guesses() has returned some. They
-    // calibrate its probabilities before anything is drafted.
-    virtual void                     guess_next_text() = 0;
-    virtual std::vector<draft_guess> take_guesses()    = 0;
-
     virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
 
     drafter_stats stats;

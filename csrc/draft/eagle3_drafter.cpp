@@ -48,7 +48,7 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
             [this] { builder_.end(); }),
     runner_(hparams_, weights_, memory_.cache(), dev_, memory_.positions(),
             params.n_seq_max * (1 + draft_cache::n_scratch)),
-    writer_(weights_, memory_, runner_, std::max(params.n_batch, draft_limits::n_catch_up_max)),
+    writer_(memory_, runner_, std::max(params.n_batch, draft_limits::n_catch_up_max)),
     builder_(hparams_, weights_, memory_, writer_, runner_, n_unroll_of(params.n_unroll, hparams_, dev_), stats),
     boundaries_(hparams_.use_aux_hidden_state ? hparams_.boundaries : std::vector<int32_t>{ tables_.n_layer + 1 }) {
     if (n_unroll() > 1 && !is_parallel()) {

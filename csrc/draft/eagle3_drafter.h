@@ -90,9 +90,6 @@ class eagle3_drafter : public drafter {
                                                         const std::vector<llama_token> &  ids_last,
                                                         const std::vector<int32_t> & n_max, float p_min) override;
 
-    void                     guess_next_text() override { writer_.guess_next_text(); }
-    std::vector<draft_guess> take_guesses() override { return writer_.take_guesses(); }
-
     int64_t t_graph_us() const override { return runner_.t_graph_us; }
 
     size_t n_bytes_cache() const { return memory_.cache().n_bytes(); } // of the K/V cache, which grows and shrinks

@@ -1,10 +1,7 @@
 #pragma once
 
 #include "draft/draft_memory.h"
-#include "draft/guesses.h"
 #include "draft/runner.h"
-
-#include <vector>
 
 namespace eagle3 {
 
@@ -12,28 +9,19 @@ namespace eagle3 {
 class row_writer {
   public:
     // n_batch: rows of one graph, at most
-    row_writer(const head_weights & weights, draft_memory & memory, draft_runner & runner, int32_t n_batch) :
-        weights_(weights), memory_(memory), runner_(runner), n_batch_(n_batch) {}
+    row_writer(draft_memory & memory, draft_runner & runner, int32_t n_batch) :
+        memory_(memory), runner_(runner), n_batch_(n_batch) {}
 
     int32_t n_batch() const { return n_batch_; }
 
     // write all waiting rows of a sequence but the last, whose next token is not known yet
     void flush(llama_seq_id seq_id);
 
-    // see drafter
-    void                     guess_next_text() { guesses_.want(); }
-    std::vector<draft_guess> take_guesses() { return guesses_.take(); }
-
   private:
-    void write(llama_seq_id seq_id, int32_t n_rows, bool guess);
-    void add_guesses(llama_seq_id seq_id, int32_t n_rows);
-
-    const head_weights & weights_;
-    draft_memory &       memory_;
-    draft_runner &       runner_;
-    int32_t              n_batch_;
-    draft_pass           pass_;
-    draft_guesses        guesses_;
+    draft_memory & memory_;
+    draft_runner & runner_;
+    int32_t        n_batch_;
+    draft_pass     pass_;
 };
 
 } // namespace eagle3

@@ -70,11 +70,6 @@ class head_weights {
 
     llama_token to_target(int32_t id_dft) const { return d2t.empty() ? id_dft : d2t[id_dft]; }
 
-    // is this token of the target in the draft vocabulary?
-    bool can_draft(llama_token token) const {
-        return d2t.empty() ? token < n_vocab_dft : std::find(d2t.begin(), d2t.end(), token) != d2t.end();
-    }
-
     // the embedding row of a target token as F32, dst [n_embd]
     void get_embedding(llama_token token, float * dst) const;
 

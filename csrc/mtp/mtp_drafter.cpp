@@ -123,24 +123,18 @@ void mtp_drafter::find_rows_kind(llama_context * ctx, int32_t i_block) {
 
 // write all waiting rows but the last, whose next token is not known yet
 void mtp_drafter::flush(llama_seq_id seq_id) {
-    write_waiting(sequences_[seq_id].n_rows() - 1, [&](int32_t n_rows, bool guess) { write(seq_id, n_rows, guess); });
+    write_waiting(sequences_[seq_id].n_rows() - 1, [&](int32_t n_rows) { write(seq_id, n_rows); });
 }
 
-// the first waiting rows; guess: with logits
-void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows, bool guess) {
+// the first waiting rows
+void mtp_drafter::write(llama_seq_id seq_id, int32_t n_rows) {
     draft_sequence & seq = sequences_[seq_id];
     trim(seq_id);
     clear_batch();
     for (int32_t i = 0; i < n_rows; ++i) {
-        add_row(seq_id, seq.tokens()[i + 1], seq.pos_first() + i, seq.rows() + static_cast<size_t>(i) * n_embd_, guess);
+        add_row(seq_id, seq.tokens()[i + 1], seq.pos_first() + i, seq.rows() + static_cast<size_t>(i) * n_embd_, false);
     }
     compute();
-    // Row i has token i + 1 with it, so it predicts token i + 2. Rows of an image have the same token each
-    for (int32_t i = 0; guess && i < std::min(n_rows, seq.n_rows() - 2); ++i) {
-        if (seq.tokens()[i + 2] != seq.tokens()[i + 1]) {
-            add_guess(seq_id, i, seq.tokens()[i + 2]);
-        }
-    }
     seq.on_written(n_rows);
 }
 

@@ -89,7 +89,7 @@ class mtp_drafter : public context_drafter {
     std::vector<draft_context *> contexts(); // of all blocks, the first one first
 
     void find_rows_kind(llama_context * ctx, int32_t i_block);
-    void write(llama_seq_id seq_id, int32_t n_rows, bool guess);
+    void write(llama_seq_id seq_id, int32_t n_rows);
 
     const ggml_tensor *  eh_proj_ = nullptr;
     std::vector<int32_t> boundaries_;

@@ -96,26 +96,19 @@ void simple_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<i
 
 void simple_drafter::flush(llama_seq_id seq_id) {
     fit_cells(seq_id);
-    write_waiting(text_of(seq_id).n_unwritten(), [&](int32_t n, bool guess) { write(seq_id, n, guess); });
+    write_waiting(text_of(seq_id).n_unwritten(), [&](int32_t n) { write(seq_id, n); });
 }
 
-// the first tokens that are not in the cache; guess: with logits
-void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens, bool guess) {
+// the first tokens that are not in the cache
+void simple_drafter::write(llama_seq_id seq_id, int32_t n_tokens) {
     text &              text   = text_of(seq_id);
     const llama_token * tokens = text.tokens.data() + text.n_written;
-    const int32_t       n_left = text.n_unwritten();
     clear_batch();
     for (int32_t i = 0; i < n_tokens; ++i) {
-        add_row(seq_id, own(tokens[i]), text.end() + i, nullptr, guess);
+        add_row(seq_id, own(tokens[i]), text.end() + i, nullptr, false);
     }
     compute();
     text.n_written += n_tokens;
-    // rows of an image have the same token each
-    for (int32_t i = 0; guess && i < std::min(n_tokens, n_left - 1); ++i) {
-        if (tokens[i + 1] != tokens[i]) {
-            add_guess(seq_id, i, tokens[i + 1]);
-        }
-    }
 }
 
 // drafting

@@ -86,7 +86,7 @@ class simple_drafter : public context_drafter {
     const text & text_of(llama_seq_id seq_id) const;
     text &       text_of(llama_seq_id seq_id);
     llama_token  own(llama_token token) const { return token < n_vocab_dft() ? token : 0; } // padding of the target's
-    void         write(llama_seq_id seq_id, int32_t n_tokens, bool guess);
+    void         write(llama_seq_id seq_id, int32_t n_tokens);
     void         unseed(llama_seq_id seq_id);
     void         fit_cells(llama_seq_id seq_id);
 

@@ -17,7 +17,6 @@ from .kind import LoadedTarget
 
 N_SCRATCH = 32
 """Cells for drafted tokens of each sequence, as in csrc/context/context_drafter.h."""
-_N_GUESSES = 8
 _N_MEASURED = 7
 """Branches where there are no trees: passes of several rows are measured with them."""
 _N_BATCH = 512
@@ -106,7 +105,7 @@ def context_params(
     own.n_ctx = n_ctx + n_seq * N_SCRATCH if is_pooled else n_ctx * n_seq
     own.n_batch = max(min(params.n_batch, _N_BATCH), own.n_seq_max, N_SCRATCH)
     own.n_ubatch = max(min(params.n_ubatch, own.n_batch), own.n_seq_max)
-    own.n_outputs_max = max(own.n_seq_max, _N_GUESSES)
+    own.n_outputs_max = own.n_seq_max
     own.n_outputs_max_per_seq = 1
     own.n_rs_seq = 0
     own.swa_full = True  # it goes back with every draft

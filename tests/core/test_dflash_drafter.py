@@ -404,24 +404,6 @@ def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
     assert pair.drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
 
 
-def test_guesses_at_a_prompt(pair: Pair, hand: ByHand) -> None:
-    """Best tokens of a few blocks of one token, with their probabilities, compared with what comes."""
-    (text,) = texts(1, 50, seed=11)
-    rows = pair.evaluate(text)
-    pair.drafter.guess_next_text()
-    pair.drafter.process_rows(rows, text, 0)
-    guesses = pair.drafter.take_guesses()
-    first = (49 - 8) // 2
-    p = [softmax(hand.block(rows[: i + 1], text[i + 1], 2)[1]) for i in range(first, first + 8)]
-    assert [is_right for _, _, is_right in guesses] == [
-        int(row.argmax()) == text[i + 2] for i, row in enumerate(p, first)
-    ]
-    np.testing.assert_allclose([q for _, q, _ in guesses], [row.max() for row in p], rtol=1e-3)
-    check_next(pair, hand, rows, 7)  # nothing of a guess is left
-    pair.drafter.process_rows(rows, text, 0, 1)
-    assert pair.drafter.take_guesses() == []
-
-
 def test_the_end_of_the_context(folder: Path, tiny_target: Target) -> None:
     with Pair(tiny_target, path_of(folder, "plain"), n_ctx=256) as pair:
         (text,) = texts(1, 256)

@@ -26,50 +26,6 @@ def test_variant_agrees_with_the_reference(name, tiny_target, model_address, tmp
     assert worst.same_ids
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_guesses_about_a_text(name, tiny_target, model_address, tmp_path, rng):
-    """What the head gives for a text at once is what it drafts there token by token."""
-    head = write_head(tmp_path / "head.gguf", tiny_target, **VARIANTS[name])
-    slow, fast = (make_drafter(head, model_address(tiny_target.path), n_seq_max=2) for _ in range(2))
-    rows = rng.normal(0.0, 2.0, (40, head.n_embd_inp)).astype(np.float32)
-    known = set(range(tiny_target.n_vocab) if head.d2t is None else head.d2t.tolist())
-    assert len(known) in (slow.n_vocab_dft, tiny_target.n_vocab)
-    foreign = min(set(range(tiny_target.n_vocab)) - known, default=None)
-    tokens, want = [3, 5], []
-    for i in range(38):  # every other token is what the head gives, so that both kinds occur
-        slow.process_rows(rows[i : i + 1], tokens[i : i + 1], i)
-        slow.begin([0], [tokens[i + 1]], 1)
-        ((_, best, p, _, _),) = slow.nodes
-        other = next(t for t in sorted(known) if t not in (best, tokens[-1]))
-        tokens.append(best if i % 2 and best != tokens[-1] else other)
-        if i == 20 and foreign is not None:
-            tokens[-1] = foreign  # which it cannot say
-        elif 15 <= i < 23:  # in the middle
-            want.append((1, p, tokens[-1] == best))
-    assert fast.take_guesses() == []
-    fast.process_rows(rows, tokens, 0)
-    assert fast.take_guesses() == []  # nobody has asked
-    fast.guess_next_text()
-    fast.process_rows(rows, tokens, 0, 1)
-    found = fast.take_guesses()
-    assert [(s, right) for s, _, right in found] == [(s, right) for s, _, right in want]
-    assert [p for _, p, _ in found] == pytest.approx([p for _, p, _ in want], rel=1e-3)
-    assert {right for _, _, right in found} == {True, False}
-    # and what is drafted behind it is the same
-    assert fast.propose(11, 4, seq_id=1) == fast.propose(11, 4, seq_id=0)
-    fast.reset(1)
-    fast.process_rows(rows, tokens, 0, 1)
-    assert fast.take_guesses() == []  # only once
-
-
-def test_rows_of_an_image_are_not_guessed(tiny_target, tiny_head, model_address, rng):
-    drafter = make_drafter(tiny_head, model_address(tiny_target.path))
-    drafter.guess_next_text()
-    rows = rng.normal(0.0, 2.0, (40, tiny_head.n_embd_inp)).astype(np.float32)
-    drafter.process_rows(rows, [1, 2, *[9] * 38], 0)  # each row has the same placeholder
-    assert drafter.take_guesses() == []
-
-
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
 def test_tied_and_shared_tables_of_any_target(arch, n_threads, model_address, tiny_dir):

@@ -312,26 +312,6 @@ def test_drafts_that_know_the_dice(pair: Pair) -> None:
     hand.close()
 
 
-def test_guesses_at_a_prompt(pair: Pair) -> None:
-    """Best tokens of a few rows, with their probabilities, compared with what comes."""
-    hand = ByHand(pair.model)
-    (text,) = texts(1, 50, seed=11)
-    rows = pair.evaluate(text)
-    pair.drafter.guess_next_text()
-    pair.drafter.process_rows(rows, text, 0)
-    guesses = pair.drafter.take_guesses()
-    logits, _ = hand.rows(text[1:], rows[:-1])
-    p = [softmax(x) for x in logits]
-    first = (49 - 8) // 2
-    assert [is_right for _, _, is_right in guesses] == [
-        int(p[i].argmax()) == text[i + 2] for i in range(first, first + 8)
-    ]
-    np.testing.assert_allclose([q for _, q, _ in guesses], [p[i].max() for i in range(first, first + 8)], rtol=1e-3)
-    pair.drafter.process_rows(rows, text, 0, 1)
-    assert pair.drafter.take_guesses() == []
-    hand.close()
-
-
 def test_the_end_of_the_context(path: Path) -> None:
     with Pair(path, n_ctx=256) as pair:
         (text,) = texts(1, 256)

@@ -249,19 +249,6 @@ def test_drafts_that_know_the_dice(drafter: SimpleDrafter, hand: ByHand) -> None
     assert drafter.propose_batch([0, 1], ids_last, [3, 3]) == plain
 
 
-def test_guesses_at_a_prompt(drafter: SimpleDrafter, hand: ByHand) -> None:
-    """Best tokens of a few places, with their probabilities, compared with what comes."""
-    (text,) = texts(1, 50, seed=11)
-    drafter.guess_next_text()
-    drafter.process(None, text, 0)
-    guesses = drafter.take_guesses()
-    p = [softmax(x) for x in hand.logits(text)]
-    first = (50 - 8) // 2
-    places = [i for i in range(first, first + 8) if text[i] != text[i + 1]]
-    assert [is_right for _, _, is_right in guesses] == [int(p[i].argmax()) == text[i + 1] for i in places]
-    np.testing.assert_allclose([q for _, q, _ in guesses], [p[i].max() for i in places], rtol=1e-3)
-
-
 def test_the_end_of_the_context(path: Path) -> None:
     drafter = make_drafter(path, n_ctx=256)
     (text,) = texts(1, 256)
