@@ -30,7 +30,7 @@ from .head_config import HeadConfig, Rotation
 
 
 def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
-    """The target's states that a head reads: those that were said, or the usual three.
+    """The target's states that a head reads: the given ones, or the usual three.
 
     Raises:
         ValueError: the target does not offer one.
@@ -41,7 +41,7 @@ def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
     chosen = tuple(layers) or (2, info.n_layer // 2, info.n_layer - 3)
     if any(b not in info.boundaries for b in chosen) or len(set(chosen)) < len(chosen):
         raise ValueError(
-            f"'{path}' has {info.n_layer} layers, found boundaries {list(chosen)}: say --layers with different numbers "
+            f"'{path}' has {info.n_layer} layers, found boundaries {list(chosen)}: give --layers with other numbers "
             f"from {info.boundaries[0]} to {info.n_layer}"
         )
     return chosen
@@ -216,7 +216,7 @@ def _score_scale(path: Path, fields: Mapping[str, Any], n_embd_head: int, rotati
     """What scores are multiplied by if it is not the usual. rotation: of latent attention.
 
     Raises:
-        IncompatibleDraftError: it is a number that no config could say.
+        IncompatibleDraftError: no config can express this number.
     """
     scale = float(fields.get("attention.scale", 0.0))
     usual = n_embd_head**-0.5
@@ -225,7 +225,7 @@ def _score_scale(path: Path, fields: Mapping[str, Any], n_embd_head: int, rotati
     if rotation is None or rotation.kind != "yarn" or rotation.factor <= 1 or scale < usual:
         raise IncompatibleDraftError(
             f"the head '{path}' multiplies its attention's scores by {scale:g} (attention.scale): expected {usual:g}, "
-            "or more with multi-head latent attention and yarn. It cannot be trained on, since no config could say so"
+            "or more with multi-head latent attention and yarn. It cannot be trained on, since no config can express it"
         )
     return scale
 
@@ -240,7 +240,7 @@ def _rotation(path: Path, info: Any, fields: Mapping[str, Any], reader: Any) -> 
     """RoPE of a GGUF head.
 
     Raises:
-        IncompatibleDraftError: its divisors are none that a config could say.
+        IncompatibleDraftError: no config can express its divisors.
     """
     scaling = {key.removeprefix("rope.scaling."): value for key, value in fields.items()}
     sections = [int(n) for n in fields.get("rope.dimension_sections", ())]
@@ -265,7 +265,7 @@ _LOW_FACTORS, _HIGH_FACTORS = (1.0, 2.0, 0.5), (4.0, 8.0, 2.0, 16.0, 32.0)
 
 
 def _llama3(path: Path, rotation: Rotation, divisors: np.ndarray) -> Rotation:
-    """With what was said in the checkpoint: a GGUF has the divisors alone, and an export has to say it again."""
+    """With the checkpoint's config: a GGUF has the divisors alone, and an export needs the config."""
     factor = float(divisors.max())
     # whose configs are known: 1 and 4 with the context of the model that was stretched
     for low, high, n_ctx in product(_LOW_FACTORS, _HIGH_FACTORS, (2**k for k in range(5, 21))):
@@ -284,7 +284,7 @@ def _llama3(path: Path, rotation: Rotation, divisors: np.ndarray) -> Rotation:
     raise IncompatibleDraftError(
         f"the head '{path}' divides the frequencies of its rotation by numbers (rope_freqs) that are none of llama3's "
         f"scaling with factors of {_LOW_FACTORS} and {_HIGH_FACTORS}: it cannot be trained on, since its export has to "
-        "say them"
+        "write them"
     )
 
 

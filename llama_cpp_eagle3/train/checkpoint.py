@@ -58,13 +58,13 @@ def checkpoint_name(name: str) -> str:
 
 
 def biased_modules(cfg: HeadConfig, has: Callable[[str], bool]) -> frozenset[str]:
-    """Modules of a head whose bias `has` knows, by its name in a checkpoint."""
+    """Modules of a head with a bias, by `has` of its name in a checkpoint."""
     layers = [f"layers.{number}.{part}" for number in range(cfg.n_layer) for part in _LAYER_NAMES]
     return frozenset(name for name in ("fc", *layers) if has(checkpoint_name(f"{name}.bias")))
 
 
 def check_form(cfg: HeadConfig, form: str) -> None:
-    """Say no to a form of checkpoint that has no such heads.
+    """Refuse a form of checkpoint that has no such heads.
 
     Raises:
         ValueError: it has none.
@@ -79,7 +79,7 @@ def check_form(cfg: HeadConfig, form: str) -> None:
 
 
 def speculators_config(head: Head, verifier: str, n_max: int = 4) -> dict[str, Any]:
-    """config.json as speculators writes it. Everything is said: what is missing has other defaults in each reader.
+    """config.json as speculators writes it. All keys are written: missing ones have other defaults in each reader.
 
     verifier: the target's name or folder.
     """
@@ -147,7 +147,7 @@ def _layer_config(head: Head) -> dict[str, Any]:
 
 
 def _latent_config(cfg: HeadConfig, mla: Mla, scaling: dict[str, Any]) -> dict[str, Any]:
-    """Keys of DeepSeek's attention; its YaRN says with mscale_all_dim what else scores are multiplied by."""
+    """Keys of DeepSeek's attention; mscale_all_dim of its YaRN is a further factor of the scores."""
     config: dict[str, Any] = {
         "q_lora_rank": mla.q_lora_rank or None,
         "kv_lora_rank": mla.kv_lora_rank,
@@ -188,7 +188,7 @@ def _architecture(cfg: HeadConfig) -> str:
 
 
 def _layer_ids(cfg: HeadConfig) -> dict[str, Any]:
-    """What EAGLE's form says of them: nothing, if they are those that all readers mean by that.
+    """The keys of boundaries in EAGLE's form: none for the default ones.
 
     Otherwise readers differ (`convert.boundaries`). Boundaries as they are at the top are understood by vLLM, llama.cpp
     and us, inside `eagle_config` by SGLang, but for ids that begin with 1, which SGLang takes for layers' outputs.

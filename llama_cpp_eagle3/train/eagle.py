@@ -63,7 +63,7 @@ class Head(nn.Module):
     def start_as_target(self, norm: Tensor | None) -> None:
         """Read the target's last state as it does, with branches that add nothing yet, and less sure of it.
 
-        What follows the next token is not what that state says.
+        What follows the next token is not what that state predicts.
 
         norm: weight of the target's final norm.
         """
@@ -97,7 +97,7 @@ class Head(nn.Module):
 
         A target's boundaries differ tenfold in size, and their values a hundredfold. With one learning rate for all
         weights, a head would learn late to read the small ones. A fresh head's states, too, become of size 1, or
-        attention and feed-forward would have to grow large before they say something beside them. Without an fc there
+        attention and feed-forward would have to grow large before they matter beside them. Without an fc there
         is nothing to scale.
 
         rows: some of the target, (n_rows, n_boundaries * n_embd_tgt).
@@ -140,10 +140,10 @@ class Head(nn.Module):
         """Run ``n_steps`` draft steps with the text's own tokens; yield (positions compared with, logits) of each step.
 
         ``tokens`` (n_batch, n_tokens); ``rows`` (n_batch, n_tokens, n_feat). Step 0 runs at all rows but the last,
-        causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and
-        to the keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target says
-        at position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded.
-        Of the rows before ``first`` step 0 has keys and values alone. P-EAGLE's later steps read the mask token and
+        causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and to the
+        keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target samples at
+        position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded. Of
+        the rows before ``first`` step 0 has keys and values alone. P-EAGLE's later steps read the mask token and
         `mask_row` instead of the text and the last step's state, which makes them one pass when drafting.
         """
         n = tokens.shape[1] - 1

@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 _TIMEOUT = timedelta(days=7)
-"""The others wait while the first makes the texts; that one has ended is torchrun's to say."""
+"""The others wait while the first makes the texts; torchrun ends them if that one has ended."""
 
 
 class Ranks:

@@ -23,7 +23,7 @@ from ..whole_file import whole_file
 from .data import TEMPERATURES, Prompt, Text
 
 _N_CTX_UNIT = 256
-"""llama.cpp rounds what a sequence has to this, and says so."""
+"""llama.cpp rounds a sequence's context up to this, with a warning."""
 
 TOP_K = 64
 """Probabilities kept of each row: what lies beyond is too small to be drafted."""
@@ -46,7 +46,7 @@ class Sample:
 
     @property
     def n_first(self) -> int:
-        """The first row that says something of the answer."""
+        """The first row that predicts a token of the answer."""
         return max(0, self.n_prompt - 1)
 
     def save(self, path: Path) -> None:

@@ -228,7 +228,7 @@ def _prompts(job: Job, store: Store, generator: AnswerGenerator) -> Iterator[lis
 
 
 def _check_cache(job: Job, cache: Path, boundaries: Sequence[int], store: Store) -> None:
-    """Say how large the cache will be, before anything is written.
+    """Log how large the cache will be, before anything is written.
 
     Raises:
         ValueError: the disk has less room, or the rows that are there are of another target or other boundaries.
@@ -294,15 +294,15 @@ def _init_gguf(job: Job) -> Path:
 
 
 def _usable(texts: Sequence[Text]) -> list[Text]:
-    """Those with an answer that is worth a pass."""
+    """Those with an answer that is long enough."""
     return [text for text in texts if len(text.tokens) - text.n_prompt >= _N_ANSWER_MIN]
 
 
 def _check_folder(job: Job) -> None:
-    """Say no to a folder of another run; remember what this one is.
+    """Refuse a folder of another run; write down this one's settings.
 
     Raises:
-        ValueError: there is something to go on from and --resume was not said, or it was begun in another way.
+        ValueError: the folder holds a training and --resume was not given, or it has other settings.
     """
     path = job.folder / _SETTINGS
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,7 @@ def _check_folder(job: Job) -> None:
     if any((job.folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")) and path.exists():
         if not job.resume:
             raise ValueError(
-                f"'{job.folder}' holds a training that was begun: say --resume to go on with it, or another --work"
+                f"'{job.folder}' holds a training that was begun: use --resume to go on with it, or another --work"
             )
         theirs = json.loads(path.read_text())
         different = [name for name in ours if theirs.get(name) != ours[name]]

@@ -38,7 +38,7 @@ _STANDSTILL = 20
 """A step that takes so many times as long as usual was suspended; the schedule does not follow that."""
 
 _N_MEASURED = 16
-"""Texts whose rows say how large their values are."""
+"""Texts whose rows measure the size of the values."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _default_device(local_rank: int) -> str:
 
 
 def check_device(name: str) -> None:
-    """Say no to a device that torch does not have.
+    """Refuse a device that torch does not have.
 
     Raises:
         ValueError: it is none, or is not there.
@@ -99,7 +99,7 @@ def native_bf16(device: str) -> bool:
     """Whether a device multiplies bf16 itself, and not by way of f32."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    # torch says it nowhere else: with AVX-512 alone it would widen them, which is slower than f32
+    # torch has no public name for it: with AVX-512 alone it would widen them, which is slower than f32
     return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -117,7 +117,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
 
 class Trainer:
-    """A head on its way."""
+    """A head in training."""
 
     def __init__(
         self,

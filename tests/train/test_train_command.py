@@ -264,7 +264,7 @@ def test_bad_input(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture
     assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 0
     capsys.readouterr()
     assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0") == 2
-    assert "say --resume" in capsys.readouterr().err
+    assert "use --resume" in capsys.readouterr().err
     other_layers = ("--layers", "1,2,3", "--resume")
     assert _train(target, output, "-f", good, "--steps", "1", "--work", tmp_path / "work0", *other_layers) == 2
     assert "begun with other settings: layers [] instead of [1, 2, 3]" in capsys.readouterr().err
