@@ -1,14 +1,18 @@
 """How SmolLM2's head grows with what it learns from: draws results/head_growth.svg from results/head_growth.json.
 
     python benchmarks/head_growth.py
+    python benchmarks/head_growth.py --add "9,000 tokens more" --work WORK --chat 2.2 --raw 2.1 --questions 1.6
 
-The figures are of runs that took hours; docs/training.md says how they were made.
+The figures are of runs that took hours; docs/training.md says how they were made. --add takes one more from a work
+folder of ``llama-cpp-eagle3 train --init HEAD`` whose head is that of the last run, with figures of head_quality.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -16,9 +20,40 @@ from matplotlib.figure import Figure
 RESULTS = Path(__file__).parent / "results"
 
 
+KINDS = {"chat": "humaneval_chat", "raw": "humaneval_raw", "questions": "questions"}
+
+
+def continued(last: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """A run that went on from the last one's head, as the file has it."""
+    log = json.loads((args.work / "log.json").read_text(encoding="utf-8"))
+    texts = [json.loads(line) for line in (args.work / "texts.jsonl").read_text(encoding="utf-8").splitlines()]
+    n_tokens = sum(len(text["tokens"]) - text["n_prompt"] for text in texts) - args.known_tokens
+    n_rows = last["log"][-1]["rows"]
+    return {
+        "name": args.add,
+        "answer_tokens": last["answer_tokens"] + n_tokens,
+        "length": {name: value for key, name in KINDS.items() if (value := getattr(args, key)) is not None},
+        "log": [
+            {"rows": n_rows + entry["rows"], **{key: entry[key] for key in ("step", "loss", "length")}} for entry in log
+        ],
+    }
+
+
 def main() -> None:
     """Draw it."""
-    runs = json.loads((RESULTS / "head_growth.json").read_text(encoding="utf-8"))["runs"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--add", metavar="NAME", help="a run that went on from the last one's head")
+    parser.add_argument("--work", type=Path, help="its work folder")
+    parser.add_argument("--known-tokens", type=int, default=0, help="tokens of its answers that the last run had too")
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", type=float, help="its mean acceptance length")
+    args = parser.parse_args()
+    path = RESULTS / "head_growth.json"
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    runs = figures["runs"]
+    if args.add is not None:
+        runs.append(continued(runs[-1], args))
+        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     with matplotlib.rc_context({"svg.hashsalt": "llama-cpp-eagle3", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         by_tokens, by_rows = figure.subplots(1, 2)

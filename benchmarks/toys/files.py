@@ -27,7 +27,7 @@ from llama_cpp_eagle3.bench.inflate import Model, Part, layer_places
 from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
 from llama_cpp_eagle3.convert.encoding import FILE_TYPES, type_of
 from llama_cpp_eagle3.convert.gguf_file import open_gguf
-from llama_cpp_eagle3.convert.output import OutTensor, temporary, write
+from llama_cpp_eagle3.convert.output import OutTensor, add_keys, temporary, write
 
 Array = NDArray[np.float32]
 
@@ -130,16 +130,10 @@ class Toy(Model):
                         of_added = [f"<|filler_{i}|>" for i in range(n_added)], [int(gguf.TokenType.UNUSED)] * n_added
                         value = [*value, *of_added[key.endswith("type")]]
                     writer.add_key_value(key, value, entry.kind, entry.sub_kind)
-            for key, value in (sizes | keys).items():
-                name = key[1:] if key.startswith("/") else f"{arch}.{key}"
-                if isinstance(value, list):
-                    writer.add_array(name, value)
-                elif isinstance(value, bool):
-                    writer.add_bool(name, value)
-                elif isinstance(value, float):
-                    writer.add_float32(name, value)
-                else:
-                    writer.add_uint32(name, value)
+            named = {
+                key[1:] if key.startswith("/") else f"{arch}.{key}": value for key, value in (sizes | keys).items()
+            }
+            add_keys(writer, named)
             write(writer, list(tensors), progress=False)
 
 

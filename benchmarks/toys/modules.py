@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llama_cpp_eagle3.train.model import Attention, Block, Config, Llama, RMSNorm, rope, rope_table
-
-
-class NormedAttention(Attention):
-    """Attention whose queries and keys are normed per head, as Qwen3's, Qwen3.5's and DFlash's are."""
-
-    def __init__(self, cfg: Config) -> None:
-        super().__init__(cfg)
-        self.q_norm = RMSNorm(cfg.n_embd_head, cfg.rms_eps)
-        self.k_norm = RMSNorm(cfg.n_embd_head, cfg.rms_eps)
-
-    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotated queries (n_batch, heads, n_tokens, n_embd_head)."""
-        return rope(self.q_norm(self._heads(self.q(x), self.n_head)), cos, sin)
-
-    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated keys, and values, each (n_batch, heads, n_tokens, n_embd_head), not repeated."""
-        k, v = self._heads(self.k(x), self.n_head_kv), self._heads(self.v(x), self.n_head_kv)
-        return rope(self.k_norm(k), cos, sin), v
+from llama_cpp_eagle3.train.model import Attention, Block, Config, Llama, RMSNorm, rope_table
 
 
 def normed_block(cfg: Config) -> Block:
-    """A layer with such an attention."""
+    """A layer whose queries and keys are normed per head, as Qwen3's, Qwen3.5's and DFlash's are."""
     block = Block(cfg)
-    block.attn = NormedAttention(cfg)
+    block.attn = Attention(cfg.n_embd, cfg.n_head, cfg.n_head_kv, cfg.n_embd_head, cfg.n_embd, norm_eps=cfg.rms_eps)
     return block
 
 
@@ -121,12 +103,15 @@ class MtpBlock(nn.Module):
 class BlockDrafter(nn.Module):
     """DFlash: rows of the target become keys and values; a block of the last token and masks sees them and itself."""
 
-    def __init__(self, target: Llama, *, n_layer: int, block_size: int, mask_token: int) -> None:
+    def __init__(
+        self, target: Llama, *, boundaries: Sequence[int], n_layer: int, block_size: int, mask_token: int
+    ) -> None:
+        """boundaries: whose hidden states of the target it reads."""
         super().__init__()
         cfg = target.cfg
         self.cfg, self.block_size, self.mask_token = cfg, block_size, mask_token
         self.register_buffer("tok_embd", target.tok_embd.weight.detach(), persistent=False)
-        self.fc = nn.Linear(len(cfg.boundaries) * cfg.n_embd, cfg.n_embd, bias=False)
+        self.fc = nn.Linear(len(boundaries) * cfg.n_embd, cfg.n_embd, bias=False)
         self.fc_norm = RMSNorm(cfg.n_embd, cfg.rms_eps)
         self.blocks = nn.ModuleList(normed_block(cfg) for _ in range(n_layer))
         self.norm = RMSNorm(cfg.n_embd, cfg.rms_eps)

@@ -27,7 +27,7 @@ from ..errors import IncompatibleDraftError, ModelFileError
 from .checkpoint import Checkpoint
 from .config import CLASS_DEFAULTS, Config, flatten
 from .encoding import FILE_TYPES, type_of
-from .output import OutTensor, write
+from .output import OutTensor, add_keys, write
 from .rope import Rope, add_rope_keys, read_rope
 from .target import TargetModel
 from .tensors import Array, is_copy
@@ -366,8 +366,7 @@ def write_block(
     writer.add_file_type(FILE_TYPES[outtype])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_string("dflash.provenance.converter", f"llama-cpp-eagle3 {__version__}")
-    for key, value in spec.keys.items():
-        _add_key(writer, f"dflash.{key}", value)
+    add_keys(writer, {f"dflash.{key}": value for key, value in spec.keys.items()})
     add_rope_keys(writer, "dflash", spec.rope)
     if target.has_sections:  # positions of llama.cpp's batches have sections then, of which texts use the first
         writer.add_array("dflash.rope.dimension_sections", [spec.rope.n_rot // 2, 0, 0, 0])
@@ -376,19 +375,6 @@ def write_block(
             writer.add_key_value(entry.key, entry.value, entry.kind, entry.sub_kind)
     writer.add_uint32(_MASK_KEY, spec.mask_token)
     write(writer, _tensors(spec, checkpoint, outtype), progress)
-
-
-def _add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def _tensors(spec: BlockSpec, checkpoint: Checkpoint, outtype: str) -> list[OutTensor]:

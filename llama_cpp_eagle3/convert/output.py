@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,24 @@ def temporary(path: Path, *inputs: str | Path) -> Iterator[Path]:
         except OSError as e:
             raise ModelFileError(f"'{path}': cannot write there: {e.strerror}") from e
         yield part
+
+
+def add_keys(writer: gguf.GGUFWriter, keys: Mapping[str, object]) -> None:
+    """Add metadata, each key with the type that llama.cpp reads a value of its Python type as: u32, f32, bool, string,
+    or an array."""
+    for key, value in keys.items():
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, list | tuple):
+            writer.add_array(key, value)
+        else:
+            raise TypeError(f"key '{key}': expected a bool, int, float, str or list, found {value!r}")
 
 
 def write(writer: gguf.GGUFWriter, tensors: list[OutTensor], progress: bool) -> None:

@@ -197,7 +197,8 @@ class Engine:
             Eagle3Error: the step failed; the next one continues the sequences from where they are, and also returns
                 what this one had given.
         """
-        with self._recovered():
+        with self._guard:  # not `_recovered`: every step pays for its calls
+            self.stepper.recover()
             self.scheduler.end_cancelled()
             self.before_step()
             self.stepper.step()

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,17 @@ from torch import Tensor
 from .._core import read_head, read_target
 from ..convert.draft_vocab import draft_ids
 from ..convert.gguf_file import key_values, open_gguf
+from ..convert.mla import Mla, is_kv_b
 from ..convert.rope import llama3_divisors
+from ..convert.writer import gguf_name
 from ..errors import IncompatibleDraftError, ModelFileError
+from .checkpoint import biased_modules, checkpoint_name
 from .eagle import Head
 from .head_config import HeadConfig, Rotation
 
 
 def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
-    """The target's states that a head reads: those that were said, or the usual three.
+    """The target's states that a head reads: the given ones, or the usual three.
 
     Raises:
         ValueError: the target does not offer one.
@@ -36,7 +41,7 @@ def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
     chosen = tuple(layers) or (2, info.n_layer // 2, info.n_layer - 3)
     if any(b not in info.boundaries for b in chosen) or len(set(chosen)) < len(chosen):
         raise ValueError(
-            f"'{path}' has {info.n_layer} layers, found boundaries {list(chosen)}: say --layers with different numbers "
+            f"'{path}' has {info.n_layer} layers, found boundaries {list(chosen)}: give --layers with other numbers "
             f"from {info.boundaries[0]} to {info.n_layer}"
         )
     return chosen
@@ -92,24 +97,16 @@ def fresh_head(path: Path, cfg: HeadConfig, d2t: Tensor, n_steps: int) -> Head:
     Raises:
         ModelFileError: the target's file has no embedding.
     """
-    return Head(cfg, _needed(path, "token_embd.weight"), d2t, n_steps, target_tensor(path, "output_norm.weight"))
+    head = Head(cfg, _require_tensor(path, "token_embd.weight"), d2t, n_steps)
+    head.start_as_target(target_tensor(path, "output_norm.weight"))
+    return head
 
 
-def _needed(path: Path, name: str) -> Tensor:
+def _require_tensor(path: Path, name: str) -> Tensor:
     tensor = target_tensor(path, name)
     if tensor is None:
         raise ModelFileError(f"'{path}': expected a tensor {name}, found none: heads for it are not trained")
     return tensor
-
-
-_MODULES = {
-    "fc": "fc", "attn_norm": "blk.0.attn_norm", "hidden_norm": "blk.0.attn_norm_2", "attn.q": "blk.0.attn_q",
-    "attn.k": "blk.0.attn_k", "attn.v": "blk.0.attn_v", "attn.o": "blk.0.attn_output", "ffn_norm": "blk.0.ffn_norm",
-    "ffn.gate": "blk.0.ffn_gate", "ffn.up": "blk.0.ffn_up", "ffn.down": "blk.0.ffn_down", "norm": "output_norm",
-    "lm_head": "output", "input_norm.0": "enc.output_norm", "attn.q_norm": "blk.0.attn_q_norm",
-    "attn.k_norm": "blk.0.attn_k_norm",
-}  # fmt: skip
-"""Modules of `Head` -> tensors of a GGUF head."""
 
 
 def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
@@ -120,25 +117,24 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
     """
     info, tgt = read_head(str(path)), read_target(str(target))
     reader = open_gguf(path)
-    tensors = {t.name.replace("blk.0.hidden_norm", "blk.0.attn_norm_2"): t for t in reader.tensors}
+    tensors = {_upstream_name(tensor.name): tensor for tensor in reader.tensors}
     if info.n_embd_tgt != tgt.n_embd:
         raise IncompatibleDraftError(
             f"the head '{path}' reads hidden states of {info.n_embd_tgt} values, those of '{target}' have "
             f"{tgt.n_embd}: it was trained for another model"
         )
-    _refuse(path, info)
     cfg = _config(path, info, tgt, reader, tensors, n_ctx)
 
     def read(name: str) -> Tensor:
         return torch.from_numpy(np.array(dequantize(tensors[name].data, tensors[name].tensor_type), dtype=np.float32))
 
-    n_draft = tgt.n_vocab
-    if cfg.own_output:
-        d2t = torch.from_numpy(np.array(draft_ids(path, reader), dtype=np.int64))
-        n_draft = int(d2t.max()) + 1
-    else:
-        d2t = torch.arange(tgt.n_vocab)
-    embd = read("token_embd.weight") if cfg.own_embd else _needed(target, "token_embd.weight")
+    if info.has_d2t and not info.has_output:
+        raise IncompatibleDraftError(
+            f"the head '{path}' has a draft vocabulary without an lm_head of its own: expected output.weight beside d2t"
+        )
+    d2t = torch.from_numpy(np.array(draft_ids(path, reader))) if cfg.own_output else torch.arange(tgt.n_vocab)
+    n_draft = int(d2t.max()) + 1
+    embd = read("token_embd.weight") if cfg.own_embd else _require_tensor(target, "token_embd.weight")
     if n_draft > tgt.n_vocab or len(embd) != tgt.n_vocab:
         raise IncompatibleDraftError(
             f"the head '{path}' is for a vocabulary of {max(n_draft, len(embd))} tokens, '{target}' has "
@@ -147,62 +143,96 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
     head = Head(cfg, embd, d2t, n_steps)
     state = head.state_dict()
     for name, values in state.items():
-        module, _, kind = name.rpartition(".")
-        theirs = f"{_MODULES.get(module, module)}.{kind}"
         if name in ("d2t", "row_scale"):
             continue
-        if module == "lm_head" and not cfg.own_output:
+        if name == "lm_head.weight" and not cfg.own_output:
             output = target_tensor(target, "output.weight")
-            state[name] = _needed(target, "token_embd.weight") if output is None else output
+            state[name] = _require_tensor(target, "token_embd.weight") if output is None else output
             continue
-        found = read(theirs)
-        if module in ("attn.q", "attn.k", "attn.q_norm", "attn.k_norm"):
-            n_head = {"attn.q": cfg.n_head, "attn.k": cfg.n_head_kv}.get(module, 1)
-            found = halves(found, n_head, cfg.rotation.n_rot)
-        state[name] = found.reshape(values.shape)
+        state[name] = _checkpoint_rows(cfg, name, read).reshape(values.shape)
     head.load_state_dict(state)
     return head
 
 
-def _refuse(path: Path, info: Any) -> None:
-    """Say no to what convert takes and is not trained here."""
-    reasons = {
-        f"{info.n_layer} layers": info.n_layer != 1,
-        "multi-head latent attention": info.kv_lora_rank > 0,
-        "a mask token (P-EAGLE)": info.mask_token >= 0,
-        "no fc": not info.use_aux_hidden_state,
-        "a draft vocabulary without an lm_head of its own": info.has_d2t and not info.has_output,
-    }
-    if found := [reason for reason, applies in reasons.items() if applies]:
-        raise IncompatibleDraftError(
-            f"the head '{path}' has {' and '.join(found)}: expected one layer of ordinary attention behind an fc, as "
-            "EAGLE-3's heads have it; others can be converted and run, but not trained on"
-        )
+def _upstream_name(name: str) -> str:
+    """Of a tensor, which SpecDrift's llama.cpp may call otherwise."""
+    return name.replace("blk.0.hidden_norm", "blk.0.attn_norm_2")
+
+
+def _checkpoint_rows(cfg: HeadConfig, name: str, read: Callable[[str], Tensor]) -> Tensor:
+    """A parameter of a GGUF head as a checkpoint has it. read: a tensor of the GGUF by its name."""
+    module = name.rpartition(".")[0]
+    part = module.partition(".attn.")[2]
+    if part == "kv_b":  # in the GGUF a matrix for each head, keys transposed
+        layer = f"blk.{module.split('.')[1]}"
+        keys, values = (read(f"{layer}.attn_{x}_b.weight") for x in "kv")
+        return torch.cat((keys.transpose(1, 2), values), dim=1)
+    found = read(gguf_name(checkpoint_name(name)))
+    if part in ("q", "k", "q_norm", "k_norm") and cfg.mla is None:
+        return halves(found, {"q": cfg.n_head, "k": cfg.n_head_kv}.get(part, 1), cfg.rotation.n_rot)
+    return found
 
 
 def _config(path: Path, info: Any, tgt: Any, reader: Any, tensors: Container[str], n_ctx: int) -> HeadConfig:
     """Of a GGUF head."""
     fields = {name.split(".", 1)[1]: field.contents() for name, field in reader.fields.items() if "." in name}
-    biases = [name for name, theirs in _MODULES.items() if f"{theirs}.bias" in tensors]
-    return HeadConfig(
+    mla = _mla(info, fields)
+    heads = (info.n_head_kv, info.n_embd_head) if mla is None else (mla.n_head, mla.head_dim)
+    rotation = _rotation(path, info, fields, reader)
+    cfg = HeadConfig(
         n_vocab=tgt.n_vocab,
         n_layer_tgt=tgt.n_layer,
         n_embd_tgt=tgt.n_embd,
         n_ctx=n_ctx,
-        boundaries=tuple(info.boundaries),
-        rotation=_rotation(path, info, fields, reader),
+        n_head_kv=heads[0],
+        n_embd_head=heads[1],
+        boundaries=tuple(info.boundaries) if info.use_aux_hidden_state else (tgt.n_layer + 1,),
+        rotation=rotation,
         rms_eps=float(info.rms_eps),
+        has_fc=info.use_aux_hidden_state,
+        mla=mla,
+        scale=_score_scale(path, fields, heads[1], rotation if mla else None),
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
-        biases=frozenset(biases),
         own_embd=info.has_tok_embd,
         own_output=info.has_output,
         **{name: getattr(info, name) for name in _SAME},
     )
+    return replace(cfg, biases=biased_modules(cfg, lambda name: _has(tensors, name)))
+
+
+def _has(tensors: Container[str], name: str) -> bool:
+    """Whether a GGUF has a tensor, by its name in a checkpoint."""
+    return not is_kv_b(name.replace(".bias", ".weight")) and gguf_name(name) in tensors
+
+
+def _mla(info: Any, fields: Mapping[str, Any]) -> Mla | None:
+    if not info.kv_lora_rank:
+        return None
+    n_key, n_value = (int(fields[f"attention.{kind}_length_mla"]) for kind in ("key", "value"))
+    return Mla(info.n_head, info.kv_lora_rank, info.q_lora_rank, n_key - info.n_rot, info.n_rot, n_value)
+
+
+def _score_scale(path: Path, fields: Mapping[str, Any], n_embd_head: int, rotation: Rotation | None) -> float | None:
+    """What scores are multiplied by if it is not the usual. rotation: of latent attention.
+
+    Raises:
+        IncompatibleDraftError: no config can express this number.
+    """
+    scale = float(fields.get("attention.scale", 0.0))
+    usual = n_embd_head**-0.5
+    if not scale or math.isclose(scale, usual, rel_tol=1e-6):
+        return None
+    if rotation is None or rotation.kind != "yarn" or rotation.factor <= 1 or scale < usual:
+        raise IncompatibleDraftError(
+            f"the head '{path}' multiplies its attention's scores by {scale:g} (attention.scale): expected {usual:g}, "
+            "or more with multi-head latent attention and yarn. It cannot be trained on, since no config can express it"
+        )
+    return scale
 
 
 _SAME = (
-    "n_embd", "n_head", "n_head_kv", "n_embd_head", "n_ff", "norm_before_fc", "fc_norm", "norm_output", "has_d2t",
-    "norm_before_residual", "sliding_window", "hidden_act", "logit_scale",
+    "n_embd", "n_head", "n_ff", "n_layer", "norm_before_fc", "fc_norm", "norm_output", "has_d2t",
+    "norm_before_residual", "sliding_window", "hidden_act", "logit_scale", "mask_token",
 )  # fmt: skip
 
 
@@ -210,7 +240,7 @@ def _rotation(path: Path, info: Any, fields: Mapping[str, Any], reader: Any) -> 
     """RoPE of a GGUF head.
 
     Raises:
-        IncompatibleDraftError: its divisors are none that a config could say.
+        IncompatibleDraftError: no config can express its divisors.
     """
     scaling = {key.removeprefix("rope.scaling."): value for key, value in fields.items()}
     sections = [int(n) for n in fields.get("rope.dimension_sections", ())]
@@ -230,22 +260,31 @@ def _rotation(path: Path, info: Any, fields: Mapping[str, Any], reader: Any) -> 
     return rotation if divisors is None else _llama3(path, rotation, np.asarray(divisors, dtype=np.float32))
 
 
+_LOW_FACTORS, _HIGH_FACTORS = (1.0, 2.0, 0.5), (4.0, 8.0, 2.0, 16.0, 32.0)
+"""Of llama3's scaling that are tried, the usual ones first."""
+
+
 def _llama3(path: Path, rotation: Rotation, divisors: np.ndarray) -> Rotation:
-    """With what was said in the checkpoint: a GGUF has the divisors alone, and an export has to say it again."""
-    for n_ctx in (2**k for k in range(5, 21)):
-        # all configs that are known have these two
-        found = llama3_divisors(rotation.n_rot, rotation.base, float(divisors.max()), n_ctx, 1.0, 4.0)
-        if np.array_equal(found, divisors):
+    """With the checkpoint's config: a GGUF has the divisors alone, and an export needs the config."""
+    factor = float(divisors.max())
+    # whose configs are known: 1 and 4 with the context of the model that was stretched
+    for low, high, n_ctx in product(_LOW_FACTORS, _HIGH_FACTORS, (2**k for k in range(5, 21))):
+        if low < high and np.array_equal(
+            llama3_divisors(rotation.n_rot, rotation.base, factor, n_ctx, low, high), divisors
+        ):
             return replace(
                 rotation,
                 kind="llama3",
-                factor=float(divisors.max()),
+                factor=factor,
                 n_ctx_orig=n_ctx,
+                low_freq_factor=low,
+                high_freq_factor=high,
                 divisors=tuple(divisors.tolist()),
             )
     raise IncompatibleDraftError(
         f"the head '{path}' divides the frequencies of its rotation by numbers (rope_freqs) that are none of llama3's "
-        "scaling with the usual factors 1 and 4: it cannot be trained on, since no config could say so"
+        f"scaling with factors of {_LOW_FACTORS} and {_HIGH_FACTORS}: it cannot be trained on, since its export has to "
+        "write them"
     )
 
 

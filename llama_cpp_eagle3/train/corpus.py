@@ -97,7 +97,7 @@ def sources(stdlib: Path | None = None) -> tuple[list[Source], list[Source]]:
 
 
 def digest(files: list[Source]) -> str:
-    """SHA-256 over names and texts: tells whether two machines trained on the same files."""
+    """SHA-256 over names and texts: shows whether two machines trained on the same files."""
     sha = hashlib.sha256()
     for source in files:
         sha.update(source.name.encode() + b"\0" + source.text.encode() + b"\0")
@@ -105,7 +105,7 @@ def digest(files: list[Source]) -> str:
 
 
 def train_tokenizer(files: list[Source]) -> Any:
-    """Byte-level BPE with GPT-2's pre-tokenizer, which llama.cpp knows as ``gpt-2``."""
+    """Byte-level BPE with GPT-2's pre-tokenizer, ``gpt-2`` in llama.cpp."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

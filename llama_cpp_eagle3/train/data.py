@@ -51,7 +51,7 @@ class Text:
 
     @property
     def n_first(self) -> int:
-        """The first row that says something of the answer."""
+        """The first row that predicts a token of the answer."""
         return max(0, self.n_prompt - 1)
 
 
@@ -155,7 +155,7 @@ def _parse(value: Any) -> dict[str, Any] | str:
 
 
 def file_prompts(
-    llm: Eagle3Llama, paths: Iterable[Path], n_max: int, say: Callable[[str], None] = lambda text: None
+    llm: Eagle3Llama, paths: Iterable[Path], n_max: int, log: Callable[[str], None] = lambda text: None
 ) -> list[Prompt]:
     """The prompts of files, without duplicates.
 
@@ -163,7 +163,7 @@ def file_prompts(
         llm: the target.
         paths: the files.
         n_max: tokens of a prompt; longer ones are left out.
-        say: told what is left out.
+        log: called with lines on what is left out.
 
     Raises:
         ValueError: a file is not understood, has no prompts, or they are all the same.
@@ -176,7 +176,7 @@ def file_prompts(
         for value in read_prompts(path):
             try:
                 tokens = _tokens_of(llm, templates, value)
-            except ValueError as e:  # images, say
+            except ValueError as e:  # images, for example
                 refused.append(str(e))
                 continue
             if len(tokens) > n_max:
@@ -191,13 +191,13 @@ def file_prompts(
         raise ValueError(f"all {len(found)} prompts are the same: a head learns nothing from one text. Give others")
     unique = {tuple(tokens): tokens for tokens in found}
     if refused:
-        say(f"{len(refused)} conversations are left out, the first one because: {refused[0]}")
+        log(f"{len(refused)} conversations are left out, the first one because: {refused[0]}")
     if n_long:
-        say(f"{n_long} prompts are longer than {n_max} tokens and are left out: -c makes room for more")
+        log(f"{n_long} prompts are longer than {n_max} tokens and are left out: -c makes room for more")
     if len(unique) < len(found):
-        say(f"{len(found) - len(unique)} prompts come twice and are left out once")
+        log(f"{len(found) - len(unique)} prompts come twice and are left out once")
     if not templates.has_template:
-        say("the target has no chat template: prompts are texts that it goes on from")
+        log("the target has no chat template: prompts are texts that it goes on from")
     return [Prompt(i, tokens, "file") for i, tokens in enumerate(unique.values())]
 
 
@@ -228,7 +228,7 @@ class SelfPrompts:
         self.seen = {tuple(prompt.tokens) for prompt in known}
 
     def block(self, first_id: int, n: int) -> list[Prompt]:
-        """At most n prompts: what is a duplicate, did not end or says nothing is dropped."""
+        """At most n prompts: duplicates, and those that did not end or are empty, are dropped."""
         rng = random.Random(f"{self.seed}-{first_id}")
         openings = rng.choices([o for o, _ in OPENINGS], [w for _, w in OPENINGS], k=n)
         if not self.templates.has_template:

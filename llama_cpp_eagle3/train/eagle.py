@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .head_config import HeadConfig
-from .model import MLP, Attention, RMSNorm
+from .head_layers import HeadLayer, Past
+from .model import RMSNorm
 
 
 def _power_of_2(x: Tensor) -> Tensor:
@@ -21,22 +21,19 @@ def _power_of_2(x: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """One layer that reads (next token's embedding, fused target rows); an lm_head over a draft vocabulary.
+    """Layers that read (next token's embedding, fused target rows); an lm_head over a draft vocabulary.
 
     The embedding is frozen, and so is an lm_head that is the target's.
     """
 
-    def __init__(
-        self, cfg: HeadConfig, tok_embd: Tensor, d2t: Tensor, n_steps: int, norm: Tensor | None = None
-    ) -> None:
-        """Make a fresh head.
+    def __init__(self, cfg: HeadConfig, tok_embd: Tensor, d2t: Tensor, n_steps: int) -> None:
+        """Make one with random weights.
 
         Args:
             cfg: what it looks like.
             tok_embd: the embedding (n_vocab, n_embd).
             d2t: the tokens that the head can draft, ascending.
             n_steps: draft steps in training.
-            norm: weight of the target's final norm, to start from.
         """
         super().__init__()
         self.cfg = cfg
@@ -46,16 +43,12 @@ class Head(nn.Module):
         self.input_norm = nn.ModuleList(RMSNorm(cfg.n_feat, eps) for _ in range(cfg.norm_before_fc))
         n_fc_norm = len(cfg.boundaries) if cfg.fc_norm else 0
         self.fc_norm = nn.ModuleList(RMSNorm(cfg.n_embd_tgt, eps) for _ in range(n_fc_norm))
-        self.fc = nn.Linear(cfg.n_feat, n_embd, bias="fc" in cfg.biases)
+        if cfg.has_fc:
+            self.fc = nn.Linear(cfg.n_feat, n_embd, bias="fc" in cfg.biases)
+        if cfg.is_parallel:
+            self.mask_hidden = nn.Parameter(torch.zeros(cfg.n_feat))
         self.register_buffer("row_scale", torch.ones(cfg.n_feat))
-        self.attn_norm = RMSNorm(n_embd, eps)
-        self.hidden_norm = RMSNorm(n_embd, eps)
-        self.attn = Attention(
-            n_embd, cfg.n_head, cfg.n_head_kv, cfg.n_embd_head, 2 * n_embd,
-            _of("attn", cfg.biases), eps if cfg.qk_norm else None,
-        )  # fmt: skip
-        self.ffn_norm = RMSNorm(n_embd, eps)
-        self.ffn = MLP(n_embd, cfg.n_ff, _of("ffn", cfg.biases), cfg.hidden_act)
+        self.layers = nn.ModuleList(HeadLayer(cfg, number) for number in range(cfg.n_layer))
         self.norm = RMSNorm(n_embd, eps)
         self.lm_head = nn.Linear(n_embd, len(d2t), bias=False)
         self.lm_head.weight.requires_grad_(cfg.own_output)
@@ -65,33 +58,38 @@ class Head(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5 / 2)
-        if cfg.n_embd == cfg.n_embd_tgt and not cfg.own_embd:
-            self._start_as_target(norm)
 
     @torch.no_grad()
-    def _start_as_target(self, norm: Tensor | None) -> None:
+    def start_as_target(self, norm: Tensor | None) -> None:
         """Read the target's last state as it does, with branches that add nothing yet, and less sure of it.
 
-        What follows the next token is not what that state says.
+        What follows the next token is not what that state predicts.
+
+        norm: weight of the target's final norm.
         """
         self.lm_head.weight.copy_(self.tok_embd[self.d2t])
         if norm is not None:
             self.norm.weight.copy_(norm * 0.3)
         self.fc.weight.zero_()
         self.fc.weight[:, -self.cfg.n_embd :] = torch.eye(self.cfg.n_embd)
-        self.attn.o.weight.zero_()
-        self.ffn.down.weight.zero_()
+        for layer in self.layers:
+            layer.attn.o.weight.zero_()
+            layer.ffn.down.weight.zero_()
 
-    def inputs(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """([norm(embedding) ; norm(state)], the attention's input; what attention and feed-forward add to)."""
-        normed = self.hidden_norm(state)
-        x = torch.cat((self.attn_norm(self.tok_embd[tokens]), normed), dim=-1)
-        return x, normed if self.cfg.norm_before_residual else state
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.norm.weight.device
 
     @property
     def fc_weight(self) -> Tensor:
         """What fc multiplies rows with that are as the target gives them: exactly, for scales are powers of two."""
         return self.fc.weight.detach() * self.row_scale
+
+    @property
+    def mask_row(self) -> Tensor:
+        """P-EAGLE: what stands for a row that the target has not computed, of the size of the target's rows."""
+        return self.mask_hidden / self.row_scale
 
     @torch.no_grad()
     def scale_rows(self, rows: Tensor) -> None:
@@ -99,19 +97,27 @@ class Head(nn.Module):
 
         A target's boundaries differ tenfold in size, and their values a hundredfold. With one learning rate for all
         weights, a head would learn late to read the small ones. A fresh head's states, too, become of size 1, or
-        attention and feed-forward would have to grow large before they say something beside them.
+        attention and feed-forward would have to grow large before they matter beside them. Without an fc there
+        is nothing to scale.
 
         rows: some of the target, (n_rows, n_boundaries * n_embd_tgt).
         """
+        if not self.cfg.has_fc:
+            return
         if not self.cfg.norms_rows:
             scale = _power_of_2(rows.pow(2).mean(0).sqrt()).reciprocal()
             self.fc.weight.mul_(self.row_scale / scale)
+            if self.cfg.is_parallel:
+                self.mask_hidden.mul_(scale / self.row_scale)
             self.row_scale.copy_(scale)
-        if not self.attn.o.weight.any() and not self.ffn.down.weight.any():  # then the norms behind cancel it
+        # if all branches add nothing, the norms behind cancel the size of states
+        if not any(layer.attn.o.weight.any() or layer.ffn.down.weight.any() for layer in self.layers):
             self.fc.weight.div_(_power_of_2(self.fuse(rows).pow(2).mean(-1).sqrt().median()))
 
     def fuse(self, rows: Tensor) -> Tensor:
         """The target's rows (..., n_boundaries * n_embd_tgt) as a state."""
+        if not self.cfg.has_fc:
+            return rows
         for norm in self.input_norm:
             rows = norm(rows)
         if len(self.fc_norm):
@@ -119,10 +125,8 @@ class Head(nn.Module):
             rows = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return self.fc(rows * self.row_scale).float()  # what steps add to stays f32 where products are bf16
 
-    def tail(self, residual: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Residual and feed-forward: (the next recurrent state, logits)."""
-        x = residual + y
-        x = x + self.ffn(self.ffn_norm(x))
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the last layer's states: (what the next step reads, logits)."""
         normed = self.norm(x)
         logits = self.lm_head(normed)
         return (
@@ -136,46 +140,40 @@ class Head(nn.Module):
         """Run ``n_steps`` draft steps with the text's own tokens; yield (positions compared with, logits) of each step.
 
         ``tokens`` (n_batch, n_tokens); ``rows`` (n_batch, n_tokens, n_feat). Step 0 runs at all rows but the last,
-        causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and
-        to the keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target says
-        at position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded.
-        Of the rows before ``first`` step 0 has keys and values alone.
+        causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and to the
+        keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target samples at
+        position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded. Of
+        the rows before ``first`` step 0 has keys and values alone. P-EAGLE's later steps read the mask token and
+        `mask_row` instead of the text and the last step's state, which makes them one pass when drafting.
         """
         n = tokens.shape[1] - 1
-        attn, device = self.attn, tokens.device
-        window = self.cfg.sliding_window or n + n_steps
-        x, residual = self.inputs(tokens[:, 1:], self.fuse(rows[:, :n]))
-        k0, v0 = attn.keys_and_values(x, self.cos[:n], self.sin[:n])
-        k0, v0 = attn.repeat(k0), attn.repeat(v0)
-        q = attn.queries(x[:, first:], self.cos[first:n], self.sin[first:n])
-        seen = torch.ones(n - first, n, dtype=torch.bool, device=device).tril(first).triu(first + 1 - window)
-        y = attn.out(F.scaled_dot_product_attention(q, k0, v0, attn_mask=seen))
-        state, logits = self.tail(residual[:, first:], y)
-        yield torch.arange(first + 1, n + 1, device=device), logits
+        x, residual = self.layers[0].first_inputs(self.tok_embd[tokens[:, 1:]], self.fuse(rows[:, :n]))
+        pasts: list[Past] = []
+        for number, layer in enumerate(self.layers):
+            if number:
+                x = layer.attn_norm(residual)
+            pasts.append(past := Past(layer, x, self.cos[:n], self.sin[:n]))
+            # all rows' states are the next layer's keys; behind the last layer those before `first` are not needed
+            begin = first if number == len(self.layers) - 1 else 0
+            q = layer.attn.queries(x[:, begin:], self.cos[begin:n], self.sin[begin:n])
+            residual = layer.add(residual[:, begin:], past.attend_first(q))
+        state, logits = self.outputs(residual)
+        yield torch.arange(first + 1, n + 1, device=tokens.device), logits
 
         state = state[:, anchors - first]
-        row = torch.arange(n, device=device)[None, :]
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
         for i in range(1, n_steps):
             at = anchors + i
-            x, residual = self.inputs(tokens[:, at + 1], state)
-            q, (k, v) = attn.queries(x, self.cos[at], self.sin[at]), attn.keys_and_values(x, self.cos[at], self.sin[at])
-            keys.append(attn.repeat(k))
-            values.append(attn.repeat(v))
-            first_own = max(0, i - window)  # of own steps j + 1, those that the window still has
-            scale = self.cfg.n_embd_head**-0.5
-            unseen = (row > anchors[:, None]) | (row <= at[:, None] - window)
-            prefix = (q @ k0.transpose(-1, -2) * scale).float().masked_fill(unseen, -torch.inf)
-            own = torch.stack([(q * key).sum(-1) * scale for key in keys[first_own:]], dim=-1).float()
-            weights = torch.cat((prefix, own), dim=-1).softmax(-1).to(v.dtype)
-            y = weights[..., :n] @ v0
-            for j, value in enumerate(values[first_own:]):
-                y = y + weights[..., n + j, None] * value
-            state, logits = self.tail(residual, attn.out(y))
+            following = tokens[:, at + 1]
+            if self.cfg.is_parallel:
+                following = torch.full_like(following, self.cfg.mask_token)
+                state = self.fuse(self.mask_row).expand(*following.shape, -1)
+            x, residual = self.layers[0].first_inputs(self.tok_embd[following], state)
+            cos, sin = self.cos[at], self.sin[at]
+            for layer, past in zip(self.layers, pasts, strict=True):
+                if past is not pasts[0]:
+                    x = layer.attn_norm(residual)
+                keys, values = layer.attn.keys_and_values(x, cos, sin)
+                y = past.attend(layer.attn.queries(x, cos, sin), keys, values, anchors)
+                residual = layer.add(residual, y)
+            state, logits = self.outputs(residual)
             yield at + 1, logits
-
-
-def _of(module: str, biases: Collection[str]) -> list[str]:
-    """Names of a module's parts that have a bias."""
-    return [name.removeprefix(f"{module}.") for name in biases if name.startswith(f"{module}.")]

@@ -19,7 +19,7 @@ SOURCE = "CPython standard library"
 
 @dataclass(frozen=True)
 class About:
-    """What a file says of itself; the defaults are the bundled target's."""
+    """Metadata of a file; the defaults are the bundled target's."""
 
     name: str = "pystdlib 8M"
     target: str = f"small language model of Python code, trained on the {SOURCE}"

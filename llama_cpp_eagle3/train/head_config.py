@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..convert.mla import Mla
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -67,7 +69,7 @@ class Rotation:
         return ((torch.arange(self.n_rot // 2) - first) / max(last - first, 0.001)).clamp(0.0, 1.0)
 
     def hf_config(self) -> dict[str, Any]:
-        """rope_theta, rope_scaling and partial rotation as transformers' configs say them, but for the head's width."""
+        """rope_theta, rope_scaling and partial rotation as in transformers' configs, but for the head's width."""
         scaling: dict[str, Any] = {}
         if self.kind != "none":
             scaling = {"rope_type": self.kind, "factor": self.factor}
@@ -86,7 +88,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """A head with one layer and an fc. Everything but sizes and rotation is what EAGLE-3's paper has, or more."""
+    """A head. Everything but sizes and rotation is by default what EAGLE-3's paper has."""
 
     n_vocab: int
     """Of the target."""
@@ -102,6 +104,15 @@ class HeadConfig:
     boundaries: tuple[int, ...]
     rotation: Rotation
     rms_eps: float = 1e-5
+    n_layer: int = 1
+    has_fc: bool = True
+    """Else its one boundary is the target's state after the final norm, and is the first layer's state as it is."""
+    mla: Mla | None = None
+    """Multi-head latent attention; its rotation is of `n_rot` values of neighbours."""
+    scale: float | None = None
+    """What scores are multiplied by, if not with 1 / sqrt(n_embd_head): DeepSeek's YaRN changes it."""
+    mask_token: int = -1
+    """P-EAGLE: the token of rows that the target has not computed; -1 = the head drafts one token after another."""
     norm_before_fc: bool = False
     """The row of all boundaries is normed before they are fused."""
     fc_norm: bool = False
@@ -130,6 +141,16 @@ class HeadConfig:
         return len(self.boundaries) * self.n_embd_tgt
 
     @property
+    def attn_scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.n_embd_head**-0.5 if self.scale is None else self.scale
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether all tokens are drafted in one pass (P-EAGLE)."""
+        return self.mask_token >= 0
+
+    @property
     def norms_rows(self) -> bool:
-        """Whether the target's values are normed before fc reads them, so that their size says nothing."""
+        """Whether the target's values are normed before fc reads them, so that their size does not matter."""
         return self.fc_norm or self.norm_before_fc

@@ -1,4 +1,4 @@
-"""What a head is worth: real speculation on prompts that it was not trained on, against the target alone."""
+"""Evaluation of a head: real speculation on prompts that it was not trained on, against the target alone."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def cut(tokenizer: Any, n_prompts: int = N_PROMPTS, n_tokens: int = 192) -> list
 
 
 def _lines_from(lines: Sequence[str], first: int, tokenizer: Any, n_tokens: int) -> str:
-    """Whole lines from the next one that says something, at most ``n_tokens`` tokens unless one line has more.
+    """Whole lines from the next one with code, at most ``n_tokens`` tokens unless one line has more.
 
     The newline at the end is left out: the tokenizer joins it with the next line's indent.
     """

@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 _TIMEOUT = timedelta(days=7)
-"""The others wait while the first makes the texts; that one has ended is torchrun's to say."""
+"""The others wait while the first makes the texts; torchrun ends them if that one has ended."""
 
 
 class Ranks:
@@ -29,18 +29,18 @@ class Ranks:
         """Whether this one writes files and speaks."""
         return self.rank == 0
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What the first makes, in all of them."""
         return make()
 
-    def all_of(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """What each of them has, in order."""
         return [value]
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
+    def all_reduce(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by their sums over all."""
 
-    def mean_gradients(self, parameters: Iterable[Tensor]) -> None:
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all."""
 
 
@@ -51,19 +51,19 @@ class Distributed(Ranks):
         self.rank, self.n_ranks = distributed.get_rank(), distributed.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What the first makes, in all of them."""
         values: list[Any] = [make() if self.is_first else None]
         distributed.broadcast_object_list(values)
         return values[0]
 
-    def all_of(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """What each of them has, in order."""
         values: list[Any] = [None] * self.n_ranks
         distributed.all_gather_object(values, value)
         return values
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
+    def all_reduce(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by their sums over all."""
         tensors = list(tensors)
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -71,19 +71,19 @@ class Distributed(Ranks):
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def mean_gradients(self, parameters: Iterable[Tensor]) -> None:
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all; one without any has learned nothing from its share."""
         parameters = [p for p in parameters if p.requires_grad]
         for p in parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        self.add_up(p.grad for p in parameters)
+        self.all_reduce(p.grad for p in parameters)
         for p in parameters:
             p.grad /= self.n_ranks
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def process_group() -> Iterator[Ranks]:
     """The ranks that torchrun has started, or one alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Ranks()

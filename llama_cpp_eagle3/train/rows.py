@@ -23,7 +23,7 @@ from ..whole_file import whole_file
 from .data import TEMPERATURES, Prompt, Text
 
 _N_CTX_UNIT = 256
-"""llama.cpp rounds what a sequence has to this, and says so."""
+"""llama.cpp rounds a sequence's context up to this, with a warning."""
 
 TOP_K = 64
 """Probabilities kept of each row: what lies beyond is too small to be drafted."""
@@ -46,7 +46,7 @@ class Sample:
 
     @property
     def n_first(self) -> int:
-        """The first row that says something of the answer."""
+        """The first row that predicts a token of the answer."""
         return max(0, self.n_prompt - 1)
 
     def save(self, path: Path) -> None:
@@ -115,8 +115,11 @@ class _Capture:
         self.top.append(top_probabilities(logits[None]))
 
 
-class Harvester:
-    """Generates answers and keeps what the tap sees on the way: text, states and probabilities for one price."""
+class AnswerGenerator:
+    """Generates answers and keeps what the tap sees on the way: text, states and probabilities for one price.
+
+    With flash attention, which is faster: nothing is drafted, so that rows need not be the same in every company.
+    """
 
     def __init__(
         self, path: Path, boundaries: Sequence[int], n_ctx: int, n_parallel: int, n_prompt_max: int, **loading: Any
@@ -126,7 +129,7 @@ class Harvester:
         n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_total, n_parallel=n_parallel,
-            n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, verbose=False, **loading,
+            n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, flash_attn=True, verbose=False, **loading,
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max
 

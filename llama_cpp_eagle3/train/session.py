@@ -1,4 +1,4 @@
-"""`llama-cpp-eagle3 train` from start to end: texts, rows, training, the head's file, and what it is worth."""
+"""`llama-cpp-eagle3 train` from start to end: texts, hidden states, training, the head's file, evaluation."""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -25,15 +25,17 @@ from ..errors import Eagle3Error
 from ..pair import fingerprint
 from ..whole_file import output_path, whole_file
 from .build import boundaries_of, fresh_head, head_from_gguf, target_config
-from .checkpoint import draft_vocabulary, export
+from .checkpoint import check_form, draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .eagle import Head
 from .measure import measure
-from .ranks import Ranks, joined
-from .rows import Extractor, Harvester, Source, cache_bytes, cache_path
+from .ranks import Ranks, process_group
+from .rows import AnswerGenerator, Extractor, Source, cache_bytes, cache_path
 from .trainer import STATE, Settings, Trainer, split
 
 _SETTINGS = "settings.json"
+_VERSION = 2
+"""Of what the work folder holds; 1 had other names of the head's weights."""
 _N_ANSWER_MIN = 8
 _N_SELF = 128
 """Prompts that the model makes up at once."""
@@ -95,28 +97,30 @@ def run(job: Job) -> None:
     """
     if job.n_threads:
         torch.set_num_threads(job.n_threads)
-    with joined() as ranks:
-        head, texts = ranks.from_first(lambda: _begin(job))
+    with process_group() as ranks:
+        head, texts = ranks.broadcast(lambda: _prepare(job))
         extractor = Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading, **_place(job, ranks))
         try:
             trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training, ranks)
             if job.init is not None and not trainer.log:  # what --init gave is kept if nothing better comes of it
                 found = trainer.evaluate()
                 if ranks.is_first:
-                    _say(json.dumps(found))
+                    _log(json.dumps(found))
             trainer.run()
         finally:
             extractor.close()
     if ranks.is_first:
-        _end(job, trainer, texts)
+        _finish(job, trainer, texts)
 
 
-def _begin(job: Job) -> tuple[Head, list[Text]]:
+def _prepare(job: Job) -> tuple[Head, list[Text]]:
     """The head as it begins, and the texts."""
     output_path(job.output, job.target, *job.files, job.init)
     _check_folder(job)
     torch.manual_seed(job.training.seed)
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
+    if head is not None:
+        check_form(head.cfg, job.export_form)
     boundaries = boundaries_of(job.target, job.layers if head is None else head.cfg.boundaries)
     store = Store(job.folder)
     if job.cache is not None:
@@ -134,23 +138,23 @@ def _place(job: Job, ranks: Ranks) -> dict[str, Any]:
     return {"main_gpu": ranks.local_rank, "split_mode": llama_cpp.LLAMA_SPLIT_MODE_NONE}
 
 
-def _end(job: Job, trainer: Trainer, texts: Sequence[Text]) -> None:
-    """The best head as files, and what it is worth."""
+def _finish(job: Job, trainer: Trainer, texts: Sequence[Text]) -> None:
+    """The best head as files, and its evaluation."""
     best = trainer.load_best()
-    _say(f"best on held-out text: {json.dumps(best)}")
-    draw(trainer.log, job.folder / "training.png")
+    _log(f"best on held-out text: {json.dumps(best)}")
+    plot(trainer.log, job.folder / "training.png")
     write_head(job, trainer.head)
-    tell_worth(job, split(texts)[1])
+    evaluate_speculation(job, split(texts)[1])
 
 
-def draw(log: Sequence[Mapping[str, Any]], path: Path) -> None:
+def plot(log: Sequence[Mapping[str, Any]], path: Path) -> None:
     """A picture of how it went: loss and acceptance on held-out text over the rows that were trained on."""
     try:
         plot_training(path, log)
     except Eagle3Error as e:  # no matplotlib
-        _say(f"no picture: {e}")
+        _log(f"no picture: {e}")
         return
-    _say(f"drew '{path}'")
+    _log(f"drew '{path}'")
 
 
 def write_head(job: Job, head: Head) -> None:
@@ -162,33 +166,33 @@ def write_head(job: Job, head: Head) -> None:
         job.target,
         job.output,
         outtype=job.outtype,
-        boundaries=head.cfg.boundaries,
+        boundaries=head.cfg.boundaries if head.cfg.has_fc else None,
         norm_output=head.cfg.norm_output,
         norm_before_residual=head.cfg.norm_before_residual,
         name=job.output.stem,
     )
-    _say(f"wrote '{job.output}' ({job.output.stat().st_size / 1e6:.1f} MB)")
+    _log(f"wrote '{job.output}' ({job.output.stat().st_size / 1e6:.1f} MB)")
 
 
-def tell_worth(job: Job, held: Sequence[Text]) -> None:
-    """Speculate for real on prompts that were not trained on."""
+def evaluate_speculation(job: Job, held: Sequence[Text]) -> None:
+    """Evaluate the heads by real speculation on prompts that were not trained on."""
     prompts = [text.tokens[: text.n_prompt] for text in held[: job.n_measured]]
     options = {"n_ctx": job.n_ctx, "max_tokens": min(128, job.max_tokens), "n_max": job.training.n_max, **job.loading}
     heads = {"without a head": None, "with the head of --init": job.init and _init_gguf(job)}
     for name, head in {**heads, "with the new head": job.output}.items():
         if head is not None or name == "without a head":
-            _say(f"{name}: {measure(job.target, head, prompts, **options)}")
+            _log(f"{name}: {measure(job.target, head, prompts, **options)}")
 
 
 def make_texts(job: Job, boundaries: Sequence[int], store: Store) -> None:
     """Have the target answer prompts until there are enough tokens, or no more prompts."""
     if store.n_tokens >= job.n_tokens or (job.folder / STATE).exists():
         return
-    harvester = Harvester(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
+    generator = AnswerGenerator(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
     bar = tqdm(total=job.n_tokens, initial=store.n_tokens, unit="token", desc="answers", mininterval=2.0)
     try:
-        for prompts in _prompts(job, store, harvester):
-            for sample in harvester(prompts, job.max_tokens, job.training.seed):
+        for prompts in _prompts(job, store, generator):
+            for sample in generator(prompts, job.max_tokens, job.training.seed):
                 tokens = sample.tokens.tolist()
                 source = store.prompts[sample.id].source
                 if job.cache is not None:
@@ -199,19 +203,19 @@ def make_texts(job: Job, boundaries: Sequence[int], store: Store) -> None:
                     return
     finally:
         bar.close()
-        harvester.close()
-    _say(f"{len(store.texts)} prompts gave {store.n_tokens} tokens, fewer than the {job.n_tokens} that were asked for")
+        generator.close()
+    _log(f"{len(store.texts)} prompts gave {store.n_tokens} tokens, fewer than the {job.n_tokens} that were asked for")
 
 
-def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prompt]]:
+def _prompts(job: Job, store: Store, generator: AnswerGenerator) -> Iterator[list[Prompt]]:
     """Those without an answer, then new ones."""
     if job.files and not store.prompts:
-        store.add_prompts(file_prompts(harvester.llm, job.files, job.n_prompt_max, _say))
+        store.add_prompts(file_prompts(generator.llm, job.files, job.n_prompt_max, _log))
     if left := store.unanswered():
         yield left
     if job.files:
         return
-    own = SelfPrompts(harvester.llm, job.n_ctx, job.training.seed, store.prompts)
+    own = SelfPrompts(generator.llm, job.n_ctx, job.training.seed, store.prompts)
     while True:
         prompts = own.block(len(store.prompts), _N_SELF)
         if not prompts:
@@ -224,7 +228,7 @@ def _prompts(job: Job, store: Store, harvester: Harvester) -> Iterator[list[Prom
 
 
 def _check_cache(job: Job, cache: Path, boundaries: Sequence[int], store: Store) -> None:
-    """Say how large the cache will be, before anything is written.
+    """Log how large the cache will be, before anything is written.
 
     Raises:
         ValueError: the disk has less room, or the rows that are there are of another target or other boundaries.
@@ -247,7 +251,7 @@ def _check_cache(job: Job, cache: Path, boundaries: Sequence[int], store: Store)
     size = cache_bytes(n_tokens, n_values)
     n_there = sum(file.stat().st_size for file in cache.glob("*.safetensors"))
     free = shutil.disk_usage(cache).free
-    _say(
+    _log(
         f"the cache in '{cache}' grows to about {size / 1e9:.2f} GB ({cache_bytes(1, n_values)} bytes a token); "
         f"{n_there / 1e9:.2f} GB are there, {free / 1e9:.1f} GB are free"
     )
@@ -272,7 +276,7 @@ def make_head(job: Job, texts: Sequence[Text]) -> Head:
         for text in texts:
             np.add.at(counts, text.tokens[text.n_prompt :], 1)
         d2t = draft_vocabulary(counts, min(job.draft_vocab, cfg.n_vocab)).numpy()
-        _say(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
+        _log(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
     return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), n_steps(job))
@@ -290,19 +294,20 @@ def _init_gguf(job: Job) -> Path:
 
 
 def _usable(texts: Sequence[Text]) -> list[Text]:
-    """Those with an answer that is worth a pass."""
+    """Those with an answer that is long enough."""
     return [text for text in texts if len(text.tokens) - text.n_prompt >= _N_ANSWER_MIN]
 
 
 def _check_folder(job: Job) -> None:
-    """Say no to a folder of another run; remember what this one is.
+    """Refuse a folder of another run; write down this one's settings.
 
     Raises:
-        ValueError: there is something to go on from and --resume was not said, or it was begun in another way.
+        ValueError: the folder holds a training and --resume was not given, or it has other settings.
     """
     path = job.folder / _SETTINGS
     job.folder.mkdir(parents=True, exist_ok=True)
     ours = {
+        "version": _VERSION,
         "target": fingerprint(str(job.target)),
         "files": [str(f) for f in job.files],
         "init": None if job.init is None else str(job.init),
@@ -312,11 +317,11 @@ def _check_folder(job: Job) -> None:
         "seed": job.training.seed,
         "ttt_steps": job.training.ttt_steps,
     }
-    told = {**ours, "batch": job.training.batch}
+    settings = {**ours, "batch": job.training.batch}
     if any((job.folder / name).exists() for name in (STATE, "prompts.jsonl", "d2t.npy")) and path.exists():
         if not job.resume:
             raise ValueError(
-                f"'{job.folder}' holds a training that was begun: say --resume to go on with it, or another --work"
+                f"'{job.folder}' holds a training that was begun: use --resume to go on with it, or another --work"
             )
         theirs = json.loads(path.read_text())
         different = [name for name in ours if theirs.get(name) != ours[name]]
@@ -328,8 +333,8 @@ def _check_folder(job: Job) -> None:
     elif job.resume:
         raise ValueError(f"--resume: '{job.folder}' holds no training that was begun")
     with whole_file(path) as part:
-        part.write_text(json.dumps(told, indent=1) + "\n")
+        part.write_text(json.dumps(settings, indent=1) + "\n")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -48,7 +48,7 @@ def windows(stream: np.ndarray, n_ctx: int, rng: np.random.Generator) -> np.ndar
     return out[rng.permutation(n)]
 
 
-def rate(progress: float, step: int, warmup: int) -> float:
+def learning_rate(progress: float, step: int, warmup: int) -> float:
     """Cosine from 1 to 0.02 over ``progress`` 0..1, after a linear warm-up over steps."""
     return min(1.0, (step + 1) / warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
@@ -152,7 +152,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
             loss = loss_of(run, torch.from_numpy(part))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step(args.lr * rate(progress(), step, args.warmup))
+            optimizer.step(args.lr * learning_rate(progress(), step, args.warmup))
             step += 1
             now = time.monotonic()
             elapsed += now - last

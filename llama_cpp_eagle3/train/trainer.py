@@ -23,9 +23,10 @@ from tqdm import tqdm
 
 from ..errors import Eagle3Error
 from ..whole_file import whole_file
+from .acceptance import Acceptance, simulate_acceptance
 from .data import Text
 from .eagle import Head
-from .learning import Loss, Rounds, Teacher, anchors_of, play, ttt_loss
+from .loss import Loss, Teacher, sample_anchors, ttt_loss
 from .ranks import Ranks
 from .rows import Sample, Source
 
@@ -37,7 +38,7 @@ _STANDSTILL = 20
 """A step that takes so many times as long as usual was suspended; the schedule does not follow that."""
 
 _N_MEASURED = 16
-"""Texts whose rows say how large their values are."""
+"""Texts whose rows measure the size of the values."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _default_device(local_rank: int) -> str:
 
 
 def check_device(name: str) -> None:
-    """Say no to a device that torch does not have.
+    """Refuse a device that torch does not have.
 
     Raises:
         ValueError: it is none, or is not there.
@@ -98,7 +99,7 @@ def native_bf16(device: str) -> bool:
     """Whether a device multiplies bf16 itself, and not by way of f32."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    # torch says it nowhere else: with AVX-512 alone it would widen them, which is slower than f32
+    # torch has no public name for it: with AVX-512 alone it would widen them, which is slower than f32
     return device == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -116,7 +117,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 
 
 class Trainer:
-    """A head on its way."""
+    """A head in training."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Trainer:
         others = [p for p in learning if p.dim() != 2]
         groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
-        self.step = self.epoch = self.at = self.n_rows = self.n_worse = 0
+        self.step = self.epoch = self.at = self.n_rows = self.n_without_gain = 0
         self.elapsed = 0.0
         self.best = math.inf
         self.log: list[dict[str, Any]] = []
@@ -155,11 +156,11 @@ class Trainer:
         def scaled() -> dict[str, Any]:
             texts = split(self.texts)[0][:_N_MEASURED]
             rows = [sample.rows[sample.n_first :] for sample in self.source.stream(texts)]
-            self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.fc.weight.device))
+            self.head.scale_rows(torch.from_numpy(np.concatenate(rows)).float().to(self.head.device))
             state = self.head.state_dict()
-            return {name: state[name].cpu() for name in ("row_scale", "fc.weight")}
+            return {name: state[name].cpu() for name in ("row_scale", "fc.weight", "mask_hidden") if name in state}
 
-        self.head.load_state_dict(self.ranks.from_first(scaled), strict=False)
+        self.head.load_state_dict(self.ranks.broadcast(scaled), strict=False)
 
     @property
     def progress(self) -> float:
@@ -167,7 +168,7 @@ class Trainer:
         s = self.settings
         return self.step / s.steps if s.steps else self.elapsed / (60 * s.minutes)
 
-    def rate(self) -> float:
+    def learning_rate(self) -> float:
         """Learning rate: linear warm-up, then a cosine down to a fiftieth."""
         cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress)))
         return self.lr * cosine * min(1.0, (self.step + 1) / max(1, self.settings.warmup))
@@ -193,9 +194,9 @@ class Trainer:
         recent: deque[float] = deque(maxlen=16)  # seconds of the last steps
         saved = last = time.monotonic()
         try:
-            while self.progress < 1.0 and not self._is_stale():
+            while self.progress < 1.0 and not self._is_early_stop():
                 for samples in self._batches():
-                    figures = self.learn(samples)
+                    figures = self.train_step(samples)
                     self.at += len(samples) * self.ranks.n_ranks
                     now = time.monotonic()
                     took, last = now - last, now
@@ -206,7 +207,7 @@ class Trainer:
                             )
                         took = median(recent)
                     recent.append(took)
-                    self.elapsed = self._same(self.elapsed + took)
+                    self.elapsed = self._time_of_first(self.elapsed + took)
                     bar.n = min(bar.total, self.step if s.steps else self.elapsed)
                     accuracy = figures.accuracy
                     speed = self.n_rows / max(1e-9, self.elapsed) if begun == 0 else 0
@@ -215,35 +216,35 @@ class Trainer:
                         f"right {accuracy[0]:.2f}..{accuracy[-1]:.2f}" + (f" {speed:.0f} rows/s" if speed else "")
                     )
                     if self.step % s.eval_every == 0:
-                        self._tell(self.evaluate(), bar)
+                        self._log_evaluation(self.evaluate(), bar)
                         last = time.monotonic()  # evaluations do not shorten the training
                     if now - saved > s.save_every:
                         self.save()
                         saved = now
-                    if self.progress >= 1.0 or self._is_stale():
+                    if self.progress >= 1.0 or self._is_early_stop():
                         break
                 else:
                     self.epoch, self.at = self.epoch + 1, 0
             if not self.log or self.log[-1]["step"] != self.step:
-                self._tell(self.evaluate(), bar)
+                self._log_evaluation(self.evaluate(), bar)
         finally:
             bar.close()
             self.save()
 
-    def _same(self, elapsed: float) -> float:
+    def _time_of_first(self, elapsed: float) -> float:
         """The first rank's time, which the schedule of all follows."""
         if self.ranks.n_ranks == 1:
             return elapsed
         time_of_first = torch.tensor(elapsed if self.ranks.is_first else 0.0, dtype=torch.float64)
-        self.ranks.add_up([time_of_first])
+        self.ranks.all_reduce([time_of_first])
         return float(time_of_first)
 
-    def _tell(self, found: dict[str, Any], bar: Any) -> None:
+    def _log_evaluation(self, found: dict[str, Any], bar: Any) -> None:
         if self.ranks.is_first:
             bar.write(json.dumps(found), file=sys.stderr)
 
-    def _is_stale(self) -> bool:
-        return 0 < self.settings.patience <= self.n_worse
+    def _is_early_stop(self) -> bool:
+        return 0 < self.settings.patience <= self.n_without_gain
 
     def _batches(self) -> Iterator[list[Sample]]:
         """What is left of this epoch: this rank's part of each step's texts."""
@@ -265,7 +266,7 @@ class Trainer:
         finally:
             samples.close()  # type: ignore[attr-defined]
 
-    def learn(self, samples: Sequence[Sample]) -> Loss:
+    def train_step(self, samples: Sequence[Sample]) -> Loss:
         """One step.
 
         Raises:
@@ -275,15 +276,15 @@ class Trainer:
         self.head.train()
         for sample in samples:
             rng = np.random.default_rng((s.seed, self.step, sample.id))
-            anchors = anchors_of(sample, s.ttt_steps, s.anchors, rng)
+            anchors = sample_anchors(sample, s.ttt_steps, s.anchors, rng)
             if not len(anchors):
                 continue
             with self._autocast():
                 loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
             (loss / len(samples)).backward()
             figures.add(of_sample)
-        self.ranks.mean_gradients(self.head.parameters())
-        figures = Loss.sum(self.ranks.all_of(figures))
+        self.ranks.average_gradients(self.head.parameters())
+        figures = Loss.sum(self.ranks.all_gather(figures))
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), s.clip))
         if not (math.isfinite(figures.total) and math.isfinite(norm)):
             self.optimizer.zero_grad(set_to_none=True)
@@ -292,7 +293,7 @@ class Trainer:
                 f"kept in '{self.folder}': go on with --resume and a lower --lr (now {self.lr:g})"
             )
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate()
+            group["lr"] = self.learning_rate()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
@@ -302,18 +303,18 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
         """Loss and simulated acceptance on held-out text; the best head so far is kept."""
-        s, loss, rounds = self.settings, Loss(), Rounds()
+        s, loss, acceptance = self.settings, Loss(), Acceptance()
         self.head.eval()
         held = split(self.texts)[1][: s.n_held_out]
         for sample in self.source.stream(held[self.ranks.rank :: self.ranks.n_ranks]):
             rng = np.random.default_rng(sample.id)
-            anchors = anchors_of(sample, s.ttt_steps, 48, rng)
+            anchors = sample_anchors(sample, s.ttt_steps, 48, rng)
             with self._autocast():
                 if len(anchors):
                     loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
                 if sample.temperature == 0:
-                    play(self.head, sample, s.n_max, rounds)
-        loss, rounds = Loss.sum(self.ranks.all_of(loss)), Rounds.sum(self.ranks.all_of(rounds))
+                    simulate_acceptance(self.head, sample, s.n_max, acceptance)
+        loss, acceptance = Loss.sum(self.ranks.all_gather(loss)), Acceptance.sum(self.ranks.all_gather(acceptance))
         found = {
             "step": self.step,
             "epoch": self.epoch,
@@ -322,17 +323,17 @@ class Trainer:
             "seconds": round(self.elapsed),
             "loss": round(loss.mean, 4),
             "right": loss.accuracy,
-            "length": round(rounds.mean_length, 3) if rounds.n_rounds else None,
-            "accepted": rounds.conditional,
+            "length": round(acceptance.mean_length, 3) if acceptance.n_drafts else None,
+            "accepted": acceptance.conditional,
         }
         self.log.append(found)
         if loss.mean < self.best:
-            self.best, self.n_worse = loss.mean, 0
+            self.best, self.n_without_gain = loss.mean, 0
             if self.ranks.is_first:
                 with whole_file(self.folder / BEST) as part:
                     torch.save({"head": self.head.state_dict(), "log": found}, part)
         else:
-            self.n_worse += 1
+            self.n_without_gain += 1
         return found
 
     def save(self) -> None:
@@ -355,7 +356,7 @@ class Trainer:
         def read() -> Any:
             return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
 
-        state = self.ranks.from_first(read)
+        state = self.ranks.broadcast(read)
         if state is None:
             return False
         self.head.load_state_dict(state["head"])
@@ -373,4 +374,4 @@ class Trainer:
         return {}
 
 
-_KEPT = ("step", "epoch", "at", "n_rows", "n_worse", "elapsed", "best", "log")
+_KEPT = ("step", "epoch", "at", "n_rows", "n_without_gain", "elapsed", "best", "log")

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from llama_cpp_eagle3 import Eagle3Llama, models
 from llama_cpp_eagle3.bench.random_model import Shape
+from llama_cpp_eagle3.train.model import Block, Config, Llama
 from loading import bundled_pair
 from tool_modules import load_tool
 
 files = load_tool("files", "benchmarks/toys")
+modules = load_tool("modules", "benchmarks/toys")
 
 SHAPE = Shape(12, 512, 768, 8, 4, 4500, 0, 0)
 HYBRID = Shape(12, 512, 768, 8, 4, 4500, 0, 0, "qwen35", 64 + 256)
@@ -84,3 +87,32 @@ def test_a_block_drafter_is_one_of_its_target(weights: Path) -> None:
     files.write_useless(path, useless)
     assert path.stat().st_size == useless.stat().st_size
     assert path.read_bytes() != useless.read_bytes()
+
+
+def test_what_a_toy_sees() -> None:
+    """Steps of a block and places of a block drafter depend on what is in front of their anchor alone."""
+    torch.manual_seed(0)
+    target = Llama(Config(n_vocab=32, n_ctx=32, n_embd=16, n_layer=3, n_head=2, n_head_kv=1, n_ff=24))
+    tokens, anchors = torch.randint(32, (2, 20)), torch.tensor([3, 7])
+    states = target.hidden(tokens)
+    block = modules.MtpBlock(target, n_steps=3)
+    drafter = modules.BlockDrafter(target, boundaries=(0, 1, 3), n_layer=2, block_size=4, mask_token=1)
+    for part in (block, drafter):
+        for layer in part.modules():
+            if isinstance(layer, Block):  # they add nothing at first
+                torch.nn.init.normal_(layer.attn.o.weight)
+                torch.nn.init.normal_(layer.ffn.down.weight)
+
+    def drafted(rows: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = [
+            logits[:, anchors] if i == 0 else logits
+            for i, (_, logits) in enumerate(block.steps(tokens, rows[-1], 3, anchors))
+        ]
+        return [*found, drafter(tokens, torch.cat([rows[b] for b in (0, 1, 3)], dim=-1), anchors)]
+
+    plain = drafted(states)
+    assert [tuple(x.shape) for x in plain] == [(2, 2, 32)] * 3 + [(2, 2, 3, 32)]
+    for first, same in ((8, True), (2, False)):
+        others = drafted([torch.cat([x[:, :first], x[:, first:] + 1.0], dim=1) for x in states])
+        for x, y in zip(plain, others, strict=True):
+            assert torch.equal(x, y) == same

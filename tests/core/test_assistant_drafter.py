@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arch_keys import arch_of, keys_of
+from arch_keys import N_LAYER, arch_of, keys_of
+from assistant_reference import Assistant
 from assistants import ROW, ByHand, Pair, write_assistant
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import GumbelNoise, find_kv_difference, read_assistant
+from lowlevel import LowLevel
 from mtp import softmax
 from random_arch import random_tensors, write_arch, write_random_arch
 
@@ -67,6 +69,22 @@ def check_next(pair: Pair, hand: ByHand, text: list[int], id_last: int, seq_id: 
     for i in range(1, n + 1):
         assert pair.drafter.propose(id_last, i, seq_id=seq_id) == want[:i]
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[i - 1], atol=TOLERANCE + GROWTH * apart)
+
+
+@pytest.mark.parametrize("row", ["gemma4", "gemma4-a4b"])
+def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
+    """Given the inputs of the target's last two layers, and its last row."""
+    paths = write_random_arch(folder, row), write_assistant(folder)
+    (text,) = texts(1, 40, seed=2)
+    with LowLevel(str(paths[0]), [N_LAYER - 2, N_LAYER - 1]) as target:
+        target.target.decode(text, 0)
+        inputs = [target.tap.rows[:, i].copy() for i in range(2)]
+    with Pair(*paths) as pair:
+        feed(pair, text)
+        want = Assistant(*paths).chain(inputs, pair.last_rows[0], 7, 4)
+        for n, logits in enumerate(want, 1):
+            assert pair.drafter.propose(7, n) == [int(x.argmax()) for x in want[:n]]
+            np.testing.assert_allclose(pair.drafter.draft_logits, logits, atol=TOLERANCE)
 
 
 def test_sequences_of_other_lengths(pair: Pair, hand: ByHand) -> None:

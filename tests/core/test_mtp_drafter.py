@@ -79,6 +79,22 @@ def test_logits_are_those_of_float64(folder: Path, row: str) -> None:
         np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * scale)
 
 
+def test_logits_of_chained_blocks_are_those_of_float64(folder: Path) -> None:
+    """Block i drafts token i, the last one all behind it, from the states of those before."""
+    row = "mimo2-mtp3"
+    path = write_random_arch(folder, row)
+    blocks = [Block(path, arch_of(row), i) for i in range(3)]
+    (text,) = texts(1, 40)
+    with Pair(path) as pair:
+        rows = feed(pair, text[:-1], sizes=(1, 20, 3))
+        tokens = text[1:]
+        for n in range(1, 6):
+            logits, states = blocks[min(n, 3) - 1].rows(tokens, rows)
+            tokens, rows = [*tokens, int(logits[-1].argmax())], np.concatenate([rows, states[-1:]])
+            assert pair.drafter.propose(text[-1], n) == tokens[-n:]
+            np.testing.assert_allclose(pair.drafter.draft_logits, logits[-1], atol=TOLERANCE * np.abs(logits[-1]).max())
+
+
 def block_path(folder: Path, row: str) -> Path:
     return folder / f"{row}.gguf"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapters import Shape, write_lora
 from arch_keys import arch_of, keys_of
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
@@ -84,8 +85,10 @@ def test_prompts_longer_than_a_batch(path: Path) -> None:
         assert llm.stats.accepted > 0.4 * llm.stats.drafted
 
 
-def test_states(path: Path) -> None:
+@pytest.mark.parametrize("row", [*ROWS, "mimo2-mtp3"])
+def test_states(folder: Path, row: str) -> None:
     """A saved context goes on with drafts, in another object too."""
+    path = write_able(folder, row)
     (prompt,) = prompts(1, seed=3)
     with load(path, **CHAIN) as llm, load(path, **CHAIN) as other:
         text = take(llm, prompt, N_TOKENS)
@@ -98,6 +101,22 @@ def test_states(path: Path) -> None:
         assert [next(stream) for _ in range(N_TOKENS)] == text
         stream.close()
         assert other.stats.accepted > 0.4 * other.stats.drafted
+
+
+@pytest.mark.parametrize("row", ["mimo2-mtp", "mimo2-mtp3"])
+def test_an_adapter_of_the_target(folder: Path, row: str) -> None:
+    """The target's text is that with the adapter, of which the block knows nothing."""
+    path = write_able(folder, row)
+    lora = write_lora(folder / f"{row}-lora.gguf", Shape(), 4.0, arch_of(row))
+    plain, without = load_plain(path, lora_path=lora), load_plain(path)
+    is_other = False
+    with load(path, lora_path=lora, **CHAIN) as llm:
+        for prompt in prompts(3, seed=7):
+            text = take(plain, prompt, N_TOKENS)
+            is_tie(plain, prompt, text, take(llm, prompt, N_TOKENS))
+            is_other = is_other or text != take(without, prompt, N_TOKENS)
+        assert 0 < llm.stats.of("mtp").accepted < llm.stats.of("mtp").drafted
+    assert is_other
 
 
 def test_what_is_not_wanted_is_not_loaded(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images before text that a block for multi-token prediction, a small model or a block drafter drafts."""
+"""Images before text that is drafted by MTP blocks, an assistant, a small model or a block drafter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import assistants
 import dflash
+from arch_keys import N_EMBD
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import DraftSettings, Media, Sampling, media_tokens
 from loading import load
@@ -46,13 +48,20 @@ class Kind:
         return added
 
 
-@pytest.fixture(
-    scope="module", params=["mimo2-mtp", "qwen35-mtp", "small-llama", "small-lfm2", "dflash-llama", "dflash-qwen35"]
-)
+KINDS = (
+    "mimo2-mtp", "mimo2-mtp3", "qwen35-mtp", "gemma4-a4b", "small-llama", "small-lfm2", "dflash-llama", "dflash-qwen35",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kind]:
     folder: Path = tmp_path_factory.mktemp("images")
-    if request.param.endswith("-mtp"):
+    scale = 1.0
+    if request.param.endswith(("-mtp", "-mtp3")):
         target, draft = str(write_able(folder, request.param)), None
+    elif request.param.startswith("gemma4"):
+        target, draft = (str(path) for path in assistants.write_able(folder, request.param))
+        scale = N_EMBD**0.5  # of tokens' rows; those of images are taken as they are
     elif request.param.startswith("dflash-"):
         able = dflash.write_able(folder, request.param.removeprefix("dflash-"))
         target, draft = str(able.target), str(able.drafter)
@@ -60,7 +69,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = write_small_pair(folder, "llama", request.param.removeprefix("small-"))
     options = {"n_batch": 64, "n_parallel": 2, "kv_unified": True, "draft": "chain", "draft_n_max": 3}
     with load(target, draft, **options) as llm:
-        yield Kind(llm, random_tensors(Path(target))["token_embd.weight"].astype(np.float32))
+        yield Kind(llm, scale * random_tensors(Path(target))["token_embd.weight"].astype(np.float32))
 
 
 @pytest.fixture(autouse=True)

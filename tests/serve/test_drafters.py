@@ -1,4 +1,4 @@
-"""A server whose model drafts with its own block, with a small model, or with a block drafter."""
+"""A server whose model drafts with its own blocks, an assistant, a small model, or a block drafter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import assistants
 import dflash
 import mtp
 from serving import Running
@@ -30,6 +31,8 @@ class Kind:
 KINDS = {
     "mtp": Kind("mtp", "mimo2-mtp", 0.4),
     "mtp-hybrid": Kind("mtp", "qwen35-mtp", 0.4),
+    "mtp-chained": Kind("mtp", "mimo2-mtp3", 0.1),
+    "assistant": Kind("assistant", "gemma4", 0.4),
     "simple": Kind("simple", "llama", 0.15),
     "simple-conv": Kind("simple", "lfm2", 0.15),
     "dflash": Kind("dflash", "llama", 0.15),
@@ -50,6 +53,8 @@ def running(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     files: list[str | Path]
     if kind.source == "mtp":
         files = [mtp.write_able(folder, kind.row)]
+    elif kind.source == "assistant":
+        files = [*assistants.write_able(folder, kind.row)]
     elif kind.source == "simple":
         files = [*write_small_pair(folder, "llama", kind.row)]
     else:
@@ -67,7 +72,8 @@ def test_requests_together(running: Running, kind: Kind) -> None:
     assert [answer["content"] for answer in answers] == plain
     n_drafted = sum(answer["timings"]["draft_n"] for answer in answers)
     assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > kind.rate * n_drafted > 0
-    assert answers[0]["generation_settings"]["speculative.types"] == f"draft-{kind.source}"
+    llama_cpp_name = "mtp" if kind.source == "assistant" else kind.source
+    assert answers[0]["generation_settings"]["speculative.types"] == f"draft-{llama_cpp_name}"
     assert answers[0]["metrics"]["speculative_decoding"]["by_source"].keys() == {kind.source}
     assert running.client.get("/props").json()["speculative"]["sources"] == [kind.source, "ngram"]
     lines = running.client.get("/metrics").text.splitlines()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gguf
 import numpy as np
 
+from arch_keys import N_EMBD, N_LAYER
 
-def write_lora(path: Any, target: Any, scale: float = 8.0) -> str:
-    """A LoRA adapter for all output projections."""
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a random target of any architecture."""
+
+    n_layer: int = N_LAYER
+    n_embd: int = N_EMBD
+
+
+def write_lora(path: Any, target: Any, scale: float = 8.0, arch: str = "llama") -> str:
+    """A LoRA adapter for all output projections of a target with `n_layer` layers and `n_embd` values."""
     rng, rank = np.random.default_rng(0), 2
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(str(path), arch)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", scale)

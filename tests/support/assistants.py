@@ -83,15 +83,6 @@ class Pair(LowLevel):
         where.context_params.kv_unified = self.is_pooled
         return draft.make(where, None)
 
-    def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
-        """Rows of the target for a text, in an empty sequence."""
-        self.target.truncate(0, seq_id)
-        rows = []
-        for first in range(0, len(tokens), 64):
-            self.target.decode(tokens[first : first + 64], first, seq_id=seq_id)
-            rows.append(self.tap.rows[:, 0].copy())
-        return np.concatenate(rows)
-
     def close(self) -> None:
         """Free the drafter first: its context is beside the target's."""
         self.drafter.close()

@@ -15,6 +15,7 @@ from llama_cpp import llama_cpp_ext
 
 from arch_keys import N_EMBD, N_VOCAB, arch_of, keys_of
 from llama_cpp_eagle3 import _core
+from llama_cpp_eagle3.convert.output import add_keys
 from llama_cpp_eagle3.drafters.dflash import BlockDrafter
 from lowlevel import LowLevel, load_model
 from mtp import default_params, place
@@ -166,20 +167,8 @@ def write_dflash(
 ) -> Path:
     """Write a drafter. matrices: their type. other: keys in place of the shape's; None leaves one out."""
     writer = gguf.GGUFWriter(path, "dflash")
-    for name, value in (shape.all_keys | other).items():
-        key = f"dflash.{name}"
-        if value is None:
-            continue
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_uint32(key, value)
+    keys = shape.all_keys | other
+    add_keys(writer, {f"dflash.{name}": value for name, value in keys.items() if value is not None})
     add_vocab(writer, shape.n_vocab)
     if shape.mask_token is not None:
         writer.add_mask_token_id(shape.mask_token)
@@ -296,7 +285,6 @@ class Pair(LowLevel):
         self.file = _core.read_dflash(str(path))
         more = {"kv_unified": is_pooled} | kwargs
         super().__init__(target.path, self.file.boundaries, n_ctx=n_ctx, n_seq_max=n_seq_max, **more)
-        self.n_row_floats = self.file.n_embd * len(self.file.boundaries)
         self.n_ctx, self.n_seq_max, self.is_pooled = n_ctx, n_seq_max, is_pooled
         self.drafter = self.make_drafter()
 
@@ -304,15 +292,6 @@ class Pair(LowLevel):
         """One more drafter."""
         where = place(self.model, self.ctx, n_ctx=self.n_ctx, n_seq=self.n_seq_max, is_pooled=self.is_pooled)
         return BlockDrafter(self.file.path).make(where, None)
-
-    def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
-        """Rows of the target for a text, in an empty sequence."""
-        self.target.truncate(0, seq_id)
-        rows = []
-        for first in range(0, len(tokens), 64):
-            self.target.decode(tokens[first : first + 64], first, seq_id=seq_id)
-            rows.append(self.tap.rows.reshape(-1, self.n_row_floats).copy())
-        return np.concatenate(rows)
 
     def close(self) -> None:
         """Free the drafter first: it uses the target's tables."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import llama_cpp
+import numpy as np
 
 import placement
 from llama_cpp_eagle3 import _core
@@ -123,6 +124,15 @@ class LowLevel:
         """Decode a tree; its root comes first, whose parent is not looked at."""
         shifted = [parent - 1 for parent in parents[1:]]
         self.target.decode_parts([_core.BatchPart(seq_id, n_past, tokens[:1], tokens[1:], shifted, "all")])
+
+    def evaluate(self, tokens: list[int], seq_id: int = 0) -> np.ndarray:
+        """Rows of the tap for a text in an empty sequence, those of all boundaries beside each other."""
+        self.target.truncate(0, seq_id)
+        rows = []
+        for first in range(0, len(tokens), 64):
+            self.target.decode(tokens[first : first + 64], first, seq_id=seq_id)
+            rows.append(self.tap.rows.reshape(self.tap.rows.shape[0], -1).copy())
+        return np.concatenate(rows)
 
     def close(self) -> None:
         """Free the context and the model."""

@@ -18,13 +18,14 @@ _N_SECTION = HEAD_DIM // 8
 class Block:
     """All rows of a text at once: row p is the target's hidden row at p with the token at p + 1."""
 
-    def __init__(self, path: Path, arch: str):
-        self.arch = arch
+    def __init__(self, path: Path, arch: str, index: int = 0):
+        """index: which of chained blocks."""
+        self.arch, self.layer = arch, N_LAYER + index
         self.tensors = {name: t.astype(np.float64) for name, t in random_tensors(path).items()}
 
     def weight(self, name: str) -> np.ndarray:
         """A tensor of the block."""
-        return self.tensors[f"blk.{N_LAYER}.{name}.weight"]
+        return self.tensors[f"blk.{self.layer}.{name}.weight"]
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + _EPS) * self.weight(name).reshape(-1)

@@ -16,6 +16,7 @@ import llama_cpp
 import numpy as np
 
 from arch_keys import N_VOCAB, Keys, arch_of, keys_of, row_of
+from llama_cpp_eagle3.convert.output import add_keys
 from lowlevel import load_model
 from tiny.vocab import add_vocab
 
@@ -45,16 +46,7 @@ def all_archs() -> list[str]:
 def _open(path: Path, arch: str, keys: Keys) -> gguf.GGUFWriter:
     """Begin a file with all metadata."""
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in keys.items():
-        name = key[1:] if key.startswith("/") else f"{arch}.{key}"
-        if isinstance(value, list):
-            writer.add_array(name, value)
-        elif isinstance(value, bool):
-            writer.add_bool(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        else:
-            writer.add_uint32(name, value)
+    add_keys(writer, {key[1:] if key.startswith("/") else f"{arch}.{key}": value for key, value in keys.items()})
     add_vocab(writer, keys["vocab_size"])
     return writer
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arch_keys import STREAMS
 from llama_cpp_eagle3._core import why_no_target
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "targets.md"
@@ -49,7 +50,7 @@ class Found:
 
 
 def table(found: Mapping[str, Found], others: Sequence[str]) -> str:
-    """Both tables in Markdown."""
+    """The tables in Markdown."""
     lines = [
         f"{len(found)} architectures can be targets:",
         "",
@@ -58,8 +59,12 @@ def table(found: Mapping[str, Found], others: Sequence[str]) -> str:
     ]
     for arch, f in sorted(found.items()):
         lines.append(f"| {arch} | {f.tap} | {f.missing} | {f.rollback} | {f.draft} | {f.verdict} |")
-    lines += ["", f"{len(others)} cannot:", "", "| architecture | why not |", "|---|---|"]
-    lines += [f"| {arch} | {why_no_target(arch)} |" for arch in sorted(others)]
+    without_head, not_at_all = sorted(set(others) & set(STREAMS)), sorted(set(others) - set(STREAMS))
+    lines += ["", f"{len(without_head)} take a small model and n-grams, and no head:", ""]
+    lines += ["| architecture | why no head |", "|---|---|"]
+    lines += [f"| {arch} | {why_no_target(arch)} |" for arch in without_head]
+    lines += ["", f"{len(not_at_all)} cannot:", "", "| architecture | why not |", "|---|---|"]
+    lines += [f"| {arch} | {why_no_target(arch)} |" for arch in not_at_all]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""`train --init` with every kind of head of one layer behind an fc: computed as NumPy does, exported unchanged."""
+"""`train --init` with every kind of head that is served: computed as NumPy does, exported unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from head_variants import VARIANTS
+from head_variants import LLAMA3, MLA, VARIANTS
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import convert
 from llama_cpp_eagle3.errors import IncompatibleDraftError
@@ -20,26 +20,21 @@ torch = pytest.importorskip("torch")
 
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
+from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
+from llama_cpp_eagle3.train.rows import Sample, half, top_probabilities  # noqa: E402
 from llama_cpp_eagle3.train.trainer import STATE  # noqa: E402
 
 N_CTX, N_STEPS = 64, 4
 
-
-def is_trained(variant: dict[str, Any]) -> bool:
-    """Whether the trainer takes it; the others it refuses by name."""
-    has_fc = variant.get("use_aux_hidden_state", True)
-    return has_fc and variant.get("n_layer", 1) == 1 and not {"kv_lora_rank", "mask_token"} & set(variant)
-
-
-TRAINED = {name: variant for name, variant in VARIANTS.items() if is_trained(variant)}
-TRAINED["everything"] = VARIANTS["everything"] | {"n_layer": 1}
-TRAINED["mrope"] = {"rope_sections": (4, 2, 2, 0), "rope_interleaved": True}
-REFUSED = {
-    "layers_2": "2 layers",
-    "kimi": "multi-head latent attention",
-    "p_eagle": "a mask token",
-    "no_fc": "no fc",
+TRAINED = VARIANTS | {
+    "everything_1_layer": VARIANTS["everything"] | {"n_layer": 1},
+    "mrope": {"rope_sections": (4, 2, 2, 0), "rope_interleaved": True},
+    "mla_norm_before_residual": MLA | {"norm_before_residual": True, "own_embd": True},
+    "p_eagle_everything": VARIANTS["everything"] | {"mask_token": 7},
+    "rope_llama3_factors": {"rope_scaling": LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 8.0}},
 }
+FORM_LACKS = {name for name, v in TRAINED.items() if "kv_lora_rank" in v or not v.get("use_aux_hidden_state", True)}
+"""Heads that speculators' form has no words for."""
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +70,21 @@ def test_it_computes_what_the_head_means(target: Target, tmp_path: Path, variant
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("variant", TRAINED.values(), ids=TRAINED.keys())
-def test_exported_it_is_the_same_head(target: Target, tmp_path: Path, variant: dict[str, Any], form: str) -> None:
+@pytest.mark.parametrize("name", TRAINED)
+def test_exported_it_is_the_same_head(target: Target, tmp_path: Path, name: str, form: str) -> None:
     """Bit for bit after a conversion that has the checkpoint, and the boundaries as `train` knows them."""
-    tiny = write_head(tmp_path / "head.gguf", target, **variant)
+    tiny = write_head(tmp_path / "head.gguf", target, **TRAINED[name])
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
+    if form == "speculators" and name in FORM_LACKS:
+        with pytest.raises(ValueError, match="choose the form eagle"):
+            export(head, tmp_path / "hf", form, "target")
+        return
+    # rows that are scaled leave no trace in the checkpoint
+    head.scale_rows(torch.from_numpy(np.random.default_rng(1).normal(0.0, 30.0, (9, head.cfg.n_feat))).float())
     export(head, tmp_path / "hf", form, "target")
-    path = convert(
-        tmp_path / "hf", target.path, tmp_path / "again.gguf", outtype="f32", boundaries=head.cfg.boundaries
-    ).path
+    boundaries = head.cfg.boundaries if head.cfg.has_fc else None
+    path = convert(tmp_path / "hf", target.path, tmp_path / "again.gguf", outtype="f32", boundaries=boundaries).path
+    head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
     again = head_from_gguf(path, Path(target.path), N_CTX, N_STEPS)
     assert again.cfg == head.cfg
     expected, found = head.state_dict(), again.state_dict()
@@ -93,16 +94,9 @@ def test_exported_it_is_the_same_head(target: Target, tmp_path: Path, variant: d
     assert torch.equal(head.tok_embd, again.tok_embd)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_trained(target: Target, tmp_path: Path, name: str) -> None:
-    head = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
-    with pytest.raises(IncompatibleDraftError, match=REFUSED[name]):
-        head_from_gguf(Path(head.path), Path(target.path), N_CTX, N_STEPS)
-
-
 def test_other_divisors(target: Target, tmp_path: Path) -> None:
-    """Of a llama3 rotation whose factors are not the usual ones."""
-    scaling = VARIANTS["rope_llama3"]["rope_scaling"] | {"low_freq_factor": 2.0}
+    """Of a llama3 rotation whose factors are none that are tried."""
+    scaling = LLAMA3 | {"low_freq_factor": 1.7}
     head = write_head(tmp_path / "head.gguf", target, rope_scaling=scaling)
     with pytest.raises(IncompatibleDraftError, match="rope_freqs"):
         head_from_gguf(Path(head.path), Path(target.path), N_CTX, N_STEPS)
@@ -128,15 +122,44 @@ def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None
         assert torch.equal(values, after.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("name", ["qwen3_draft", "speculators", "shared_output", "wider_than_target"])
+@pytest.mark.parametrize(
+    "name", ["layers_3", "mla_q_lora", "kimi", "no_fc", "p_eagle", "p_eagle_layers_4", "p_eagle_mla"]
+)
+def test_it_learns(target: Target, tmp_path: Path, name: str) -> None:
+    """A text that it is shown again and again; all of its parts but the embedding change."""
+    tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
+    head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
+    tokens = np.random.default_rng(5).integers(5, target.n_vocab, 32)
+    run = run_target(target, tokens.tolist())
+    top_ids, top_p = top_probabilities(run.logits[4:].astype(np.float32))
+    sample = Sample(0, 5, 0.0, tokens.astype(np.int32), half(run.rows(tiny.boundaries)), top_ids, top_p)
+    head.scale_rows(torch.from_numpy(sample.rows).float())
+    before = {key: value.clone() for key, value in head.state_dict().items()}
+    teacher, anchors = Teacher(head.d2t, target.n_vocab), torch.arange(4, 27)
+    optimizer = torch.optim.AdamW([p for p in head.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for _ in range(25):
+        loss, of_step = ttt_loss(head, teacher, sample, N_STEPS, anchors)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(of_step.mean)
+    assert losses[-1] < 0.6 * losses[0]
+    same = {key for key, value in head.state_dict().items() if torch.equal(value, before[key])}
+    assert same == {"d2t", "row_scale"}
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3_draft", "shared_output", "wider_than_target", "layers_2", "mla_q_lora", "no_fc", "p_eagle"]
+)
 def test_the_command_goes_on_from_it(
     target: Target, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It learns, and what is not to learn stays. The cache has the rows that this head reads, and says no to others."""
+    """It learns, what is not to learn stays, and what was learned drafts."""
     # the trainer's texts are a random model's, so that the head has to know all of its tokens
     variant = VARIANTS[name] | {"boundaries": (1, 2, 4)}
     init = write_head(tmp_path / "init.gguf", target, **variant)
-    run = (*_command(target, tmp_path), "--steps", "2", "--cache", str(tmp_path / "rows"), "--init", init.path)
+    run = (*_command(target, tmp_path), "--steps", "2", "--init", init.path)
     assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 0
     before, after = (
         head_from_gguf(Path(path), Path(target.path), 96, 4) for path in (init.path, tmp_path / "out.gguf")
@@ -145,11 +168,30 @@ def test_the_command_goes_on_from_it(
     assert torch.equal(before.tok_embd, after.tok_embd)
     # the last state, which need not be the best one
     learned = torch.load(tmp_path / "out.gguf.work" / STATE, weights_only=True)["head"]
-    assert not torch.equal(before.attn.q.weight, learned["attn.q.weight"])
+    assert not torch.equal(before.state_dict()["layers.0.attn.o.weight"], learned["layers.0.attn.o.weight"])
     assert torch.equal(before.lm_head.weight, learned["lm_head.weight"]) == (name == "shared_output")
-    capsys.readouterr()
-    other = write_head(tmp_path / "other.gguf", target, **VARIANTS[name] | {"boundaries": (1, 2, 3)})
-    assert main([*run[:-1], other.path, "-o", str(tmp_path / "other-out.gguf")]) == 2
+    told = capsys.readouterr().err
+    assert "with the head of --init: " in told
+    assert "mean acceptance length" in told.split("with the new head: ")[1]
+
+
+def test_a_cache_is_of_its_boundaries(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the rows that one head reads, and says no to another."""
+    first, other = (
+        write_head(tmp_path / f"{layers[-1]}.gguf", target, boundaries=layers).path for layers in ((1, 2, 4), (1, 2, 3))
+    )
+    run = (*_command(target, tmp_path), "--steps", "1", "--cache", str(tmp_path / "rows"), "--init")
+    assert main([*run, first, "-o", str(tmp_path / "out.gguf")]) == 0
+    assert main([*run, other, "-o", str(tmp_path / "other-out.gguf")]) == 2
     assert "other boundaries than [1, 2, 3]" in capsys.readouterr().err
-    assert main([*run, "-o", str(tmp_path / "no.gguf"), "--layers", "1,2,3"]) == 2
+    assert main([*run, first, "-o", str(tmp_path / "no.gguf"), "--layers", "1,2,3"]) == 2
     assert "--init: the head's file has" in capsys.readouterr().err
+
+
+def test_a_form_without_words_for_it(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything is generated."""
+    init = write_head(tmp_path / "init.gguf", target, **VARIANTS["mla"])
+    run = (*_command(target, tmp_path), "--steps", "1", "--export-form", "speculators", "--init", init.path)
+    assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 2
+    assert "choose the form eagle" in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf.work" / "texts.jsonl").exists()

@@ -37,18 +37,18 @@ import sys
 from pathlib import Path
 
 import torch
-from llama_cpp_eagle3.train.ranks import joined
+from llama_cpp_eagle3.train.ranks import process_group
 
-with joined() as ranks:
-    assert ranks.n_ranks == 2 and ranks.all_of(ranks.rank) == [0, 1]
-    assert ranks.from_first(lambda: f"made by {ranks.rank}") == "made by 0"
+with process_group() as ranks:
+    assert ranks.n_ranks == 2 and ranks.all_gather(ranks.rank) == [0, 1]
+    assert ranks.broadcast(lambda: f"made by {ranks.rank}") == "made by 0"
     tensors = [torch.full((2, 3), 1.0 + ranks.rank), torch.tensor(10.0 * ranks.rank)]
-    ranks.add_up(tensors)
+    ranks.all_reduce(tensors)
     assert tensors[0].eq(3).all() and tensors[1] == 10
     head = torch.nn.Linear(2, 2, bias=False)
     frozen = torch.zeros(1)
     head.weight.grad = torch.full((2, 2), 4.0) if ranks.is_first else None
-    ranks.mean_gradients([head.weight, frozen])
+    ranks.average_gradients([head.weight, frozen])
     assert head.weight.grad.eq(2).all() and frozen.grad is None
     Path(sys.argv[1], f"rank {ranks.rank} is right").touch()
 """

@@ -1,4 +1,4 @@
-"""The loss of a head on a sample, and how many of its drafts would be accepted there."""
+"""The loss of a head on a sample: training-time test against the target's probabilities."""
 
 # mypy: disable-error-code="misc, untyped-decorator, no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)
@@ -76,12 +76,12 @@ class Loss:
 
 def inputs(head: Head, sample: Sample) -> tuple[Tensor, Tensor]:
     """Tokens and rows as a batch of one."""
-    device = head.fc.weight.device
+    device = head.device
     tokens = torch.from_numpy(sample.tokens.astype(np.int64)).to(device)[None]
     return tokens, torch.from_numpy(sample.rows).to(device).float()[None]
 
 
-def anchors_of(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.Generator) -> Tensor:
+def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.Generator) -> Tensor:
     """Rows of the answer that later steps start from, at random; each has n_steps rows behind it."""
     first, last = sample.n_first, len(sample.tokens) - n_steps - 1
     n = max(0, last - first)
@@ -108,60 +108,3 @@ def ttt_loss(head: Head, teacher: Teacher, sample: Sample, n_steps: int, anchors
         figures.n_right.append(float(len(at)))
     figures.total, figures.n_rows = float(loss.detach()) * figures.n_right[0], figures.n_right[0]
     return loss, figures
-
-
-@dataclass
-class Rounds:
-    """Rounds of drafting, played on text that the target wrote."""
-
-    n_rounds: int = 0
-    n_accepted: int = 0
-    seen: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
-
-    @classmethod
-    def sum(cls, parts: Iterable[Rounds]) -> Rounds:
-        """Of several."""
-        whole = cls()
-        for part in parts:
-            whole.n_rounds, whole.n_accepted = whole.n_rounds + part.n_rounds, whole.n_accepted + part.n_accepted
-            n = max(len(whole.seen), len(part.seen))
-            whole.seen = [a + b for a, b in zip(whole.seen or [0] * n, part.seen or [0] * n, strict=True)]
-            whole.right = [a + b for a, b in zip(whole.right or [0] * n, part.right or [0] * n, strict=True)]
-        return whole
-
-    @property
-    def mean_length(self) -> float:
-        """Mean acceptance length: tokens a round, the target's own counted."""
-        return 1 + self.n_accepted / max(1, self.n_rounds)
-
-    @property
-    def conditional(self) -> list[float]:
-        """Acceptance at each draft position, if all before it were accepted."""
-        return [round(r / max(1, s), 3) for r, s in zip(self.right, self.seen, strict=True)]
-
-
-@torch.no_grad()
-def play(head: Head, sample: Sample, n_max: int, rounds: Rounds) -> None:
-    """Draft n_max tokens in each round of a text that was written greedily, and count what equals it.
-
-    A chain is accepted as far as it equals the text, so the text's own tokens stand for the draft's where that counts.
-    """
-    tokens, rows = inputs(head, sample)
-    first, n = sample.n_first, tokens.shape[1] - n_max - 1
-    if n <= first:
-        return
-    anchors = torch.arange(first, n, device=rows.device)
-    hits = []
-    for at, logits in head.steps(tokens, rows, n_max, anchors, first=first):
-        hits.append((head.d2t[logits[0].argmax(-1)] == torch.roll(tokens[0], -1)[at])[: len(anchors)])
-    accepted = torch.stack(hits, -1).long().cumprod(-1).sum(-1).tolist()
-    rounds.seen, rounds.right = rounds.seen or [0] * n_max, rounds.right or [0] * n_max
-    row = 0
-    while row < len(accepted):
-        a = accepted[row]
-        rounds.n_rounds, rounds.n_accepted = rounds.n_rounds + 1, rounds.n_accepted + a
-        for i in range(min(a + 1, n_max)):
-            rounds.seen[i] += 1
-            rounds.right[i] += i < a
-        row += a + 1

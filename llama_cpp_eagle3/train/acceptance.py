@@ -1,0 +1,74 @@
+"""How many of a head's drafts would be accepted in a text that the target wrote greedily."""
+
+# mypy: disable-error-code="misc, untyped-decorator, no-any-return"
+# (torch is not installed where mypy runs, so that everything of it is Any)
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from .eagle import Head
+from .loss import inputs
+from .rows import Sample
+
+
+@dataclass
+class Acceptance:
+    """Counts of drafts that were simulated on text of the target."""
+
+    n_drafts: int = 0
+    n_accepted: int = 0
+    n_drafted: list[int] = field(default_factory=list)
+    n_right: list[int] = field(default_factory=list)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Acceptance]) -> Acceptance:
+        """Of several."""
+        whole = cls()
+        for part in parts:
+            whole.n_drafts, whole.n_accepted = whole.n_drafts + part.n_drafts, whole.n_accepted + part.n_accepted
+            n = max(len(whole.n_drafted), len(part.n_drafted))
+            whole.n_drafted = [
+                a + b for a, b in zip(whole.n_drafted or [0] * n, part.n_drafted or [0] * n, strict=True)
+            ]
+            whole.n_right = [a + b for a, b in zip(whole.n_right or [0] * n, part.n_right or [0] * n, strict=True)]
+        return whole
+
+    @property
+    def mean_length(self) -> float:
+        """Mean acceptance length: tokens of a step, the target's own counted."""
+        return 1 + self.n_accepted / max(1, self.n_drafts)
+
+    @property
+    def conditional(self) -> list[float]:
+        """Acceptance at each draft position, if all before it were accepted."""
+        return [round(r / max(1, s), 3) for r, s in zip(self.n_right, self.n_drafted, strict=True)]
+
+
+@torch.no_grad()
+def simulate_acceptance(head: Head, sample: Sample, n_max: int, acceptance: Acceptance) -> None:
+    """Draft n_max tokens in each step through a text that was written greedily, and count what equals it.
+
+    A chain is accepted as far as it equals the text, so the text's own tokens stand for the draft's where that counts.
+    """
+    tokens, rows = inputs(head, sample)
+    first, n = sample.n_first, tokens.shape[1] - n_max - 1
+    if n <= first:
+        return
+    anchors = torch.arange(first, n, device=rows.device)
+    hits = []
+    for at, logits in head.steps(tokens, rows, n_max, anchors, first=first):
+        hits.append((head.d2t[logits[0].argmax(-1)] == torch.roll(tokens[0], -1)[at])[: len(anchors)])
+    accepted = torch.stack(hits, -1).long().cumprod(-1).sum(-1).tolist()
+    acceptance.n_drafted, acceptance.n_right = acceptance.n_drafted or [0] * n_max, acceptance.n_right or [0] * n_max
+    row = 0
+    while row < len(accepted):
+        a = accepted[row]
+        acceptance.n_drafts, acceptance.n_accepted = acceptance.n_drafts + 1, acceptance.n_accepted + a
+        for i in range(min(a + 1, n_max)):
+            acceptance.n_drafted[i] += 1
+            acceptance.n_right[i] += i < a
+        row += a + 1

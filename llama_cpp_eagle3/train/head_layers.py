@@ -1,0 +1,150 @@
+"""A layer of an EAGLE-3 head in PyTorch, with either kind of attention, and what later draft steps need of it."""
+
+# mypy: disable-error-code="misc, untyped-decorator, no-any-return"
+# (torch is not installed where mypy runs, so that everything of it is Any)
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..convert.mla import Mla
+from .head_config import HeadConfig
+from .model import MLP, Attention, RMSNorm, rope
+
+
+class LatentAttention(nn.Module):
+    """DeepSeek's multi-head latent attention (arXiv 2405.04434): keys and values unfolded from a compressed row.
+
+    Weights are laid out as in checkpoints and GGUFs, where rotation is of neighbours.
+    """
+
+    def __init__(self, n_embd: int, n_in: int, mla: Mla, norm_eps: float) -> None:
+        super().__init__()
+        self.mla = mla
+
+        def linear(n: int, m: int) -> nn.Linear:
+            return nn.Linear(n, m, bias=False)
+
+        n_q = mla.n_head * mla.head_dim
+        if mla.q_lora_rank:
+            self.q_a, self.q_a_norm = linear(n_in, mla.q_lora_rank), RMSNorm(mla.q_lora_rank, norm_eps)
+            self.q_b = linear(mla.q_lora_rank, n_q)
+        else:
+            self.q = linear(n_in, n_q)
+        self.kv_a = linear(n_in, mla.kv_lora_rank + mla.n_rot)
+        self.kv_a_norm = RMSNorm(mla.kv_lora_rank, norm_eps)
+        self.kv_b = linear(mla.kv_lora_rank, mla.n_head * (mla.n_nope + mla.n_value))
+        self.o = linear(mla.n_head * mla.n_value, n_embd)
+
+    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries (n_batch, heads, n_tokens, head_dim), the last n_rot values of which are rotated."""
+        q = self.q_b(self.q_a_norm(self.q_a(x)).to(x.dtype)) if self.mla.q_lora_rank else self.q(x)
+        plain, rotated = self._heads(q).split((self.mla.n_nope, self.mla.n_rot), dim=-1)
+        return torch.cat((plain, _rope_of_neighbours(rotated, cos, sin)), dim=-1)
+
+    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (n_batch, heads, n_tokens, head_dim), whose rotated part all heads share, and values."""
+        row, rotated = self.kv_a(x).split((self.mla.kv_lora_rank, self.mla.n_rot), dim=-1)
+        unfolded = self._heads(self.kv_b(self.kv_a_norm(row).to(x.dtype)))
+        keys, values = unfolded.split((self.mla.n_nope, self.mla.n_value), dim=-1)
+        turned = _rope_of_neighbours(rotated, cos, sin)[:, None].expand(-1, self.mla.n_head, -1, -1)
+        return torch.cat((keys, turned), dim=-1), values
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.mla.n_head, -1)).transpose(1, 2)
+
+    def repeat(self, kv: Tensor) -> Tensor:
+        """As it is: every head has keys and values of its own."""
+        return kv
+
+    def out(self, y: Tensor) -> Tensor:
+        """Merge the heads and project."""
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+def _rope_of_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Halves instead of neighbours, of q and k alike, which makes no difference to their products."""
+    return rope(torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1), cos, sin)
+
+
+class HeadLayer(nn.Module):
+    """Attention and feed-forward; the first layer reads the next token's embedding beside the state."""
+
+    def __init__(self, cfg: HeadConfig, number: int) -> None:
+        super().__init__()
+        self.cfg = cfg
+        n_embd, eps = cfg.n_embd, cfg.rms_eps
+        n_in = n_embd if number else 2 * n_embd
+        self.attn_norm = RMSNorm(n_embd, eps)
+        if number == 0:
+            self.hidden_norm = RMSNorm(n_embd, eps)
+        biases = [name.removeprefix(f"layers.{number}.") for name in cfg.biases if name.startswith(f"layers.{number}.")]
+        if cfg.mla:
+            self.attn: Attention | LatentAttention = LatentAttention(n_embd, n_in, cfg.mla, eps)
+        else:
+            self.attn = Attention(
+                n_embd, cfg.n_head, cfg.n_head_kv, cfg.n_embd_head, n_in,
+                _of("attn", biases), eps if cfg.qk_norm else None,
+            )  # fmt: skip
+        self.ffn_norm = RMSNorm(n_embd, eps)
+        self.ffn = MLP(n_embd, cfg.n_ff, _of("ffn", biases), cfg.hidden_act)
+
+    def first_inputs(self, embedding: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """([norm(embedding) ; norm(state)], the attention's input; what attention and feed-forward add to)."""
+        normed = self.hidden_norm(state)
+        x = torch.cat((self.attn_norm(embedding), normed), dim=-1)
+        return x, normed if self.cfg.norm_before_residual else state
+
+    def add(self, residual: Tensor, y: Tensor) -> Tensor:
+        """What the attention found, and the feed-forward of that, added."""
+        x = residual + self.attn.out(y)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Past:
+    """Keys and values of one layer: of the text's rows in step 0, and of each anchor's own later steps."""
+
+    def __init__(self, layer: HeadLayer, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+        """x: the attention's input at all rows in step 0."""
+        self.layer, self.scale = layer, layer.cfg.attn_scale
+        self.n = x.shape[1]
+        self.window = layer.cfg.sliding_window
+        self.k0, self.v0 = (layer.attn.repeat(kv) for kv in layer.attn.keys_and_values(x, cos, sin))
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def attend_first(self, q: Tensor) -> Tensor:
+        """Step 0: queries of the last rows, each to all rows up to its own."""
+        n, first = self.n, self.n - q.shape[2]
+        seen = torch.ones(n - first, n, dtype=torch.bool, device=q.device).tril(first)
+        if self.window:
+            seen = seen.triu(first + 1 - self.window)
+        return F.scaled_dot_product_attention(q, self.k0, self.v0, attn_mask=seen, scale=self.scale)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, anchors: Tensor) -> Tensor:
+        """The next step at each anchor: to the rows up to the anchor's and to its own steps, this one included."""
+        self.keys.append(self.layer.attn.repeat(k))
+        self.values.append(self.layer.attn.repeat(v))
+        i = len(self.keys)
+        row = torch.arange(self.n, device=q.device)[None, :]
+        unseen = row > anchors[:, None]
+        first_own = 0
+        if self.window:
+            unseen = unseen | (row <= anchors[:, None] + i - self.window)
+            first_own = max(0, i - self.window)  # of own steps j + 1, those that the window still has
+        prefix = (q @ self.k0.transpose(-1, -2) * self.scale).float().masked_fill(unseen, -torch.inf)
+        own = torch.stack([(q * key).sum(-1) * self.scale for key in self.keys[first_own:]], dim=-1).float()
+        weights = torch.cat((prefix, own), dim=-1).softmax(-1).to(v.dtype)
+        y = weights[..., : self.n] @ self.v0
+        for j, value in enumerate(self.values[first_own:]):
+            y = y + weights[..., self.n + j, None] * value
+        return y
+
+
+def _of(module: str, biases: Collection[str]) -> list[str]:
+    """Names of a module's parts that have a bias."""
+    return [name.removeprefix(f"{module}.") for name in biases if name.startswith(f"{module}.")]
