@@ -19,7 +19,7 @@ constexpr float share_chain  = 0.5f; // of a level: one more of a chain in the f
 payoff::payoff(std::shared_ptr<cost_curve> target_, std::shared_ptr<cost_curve> begin_,
                std::shared_ptr<cost_curve> step_, first_graph first, int32_t n_nodes_max, bool replays) :
     target(std::move(target_)), begin(std::move(begin_)), step(std::move(step_)), first_(first), replays_(replays),
-    cost_(static_cast<size_t>(n_nodes_max) + 1), replay_(cost_.size()) {
+    cost_(static_cast<size_t>(n_nodes_max) + 1), t_pass_(cost_.size()), replay_(cost_.size()) {
     set_step(1, 0);
 }
 
@@ -30,9 +30,11 @@ void payoff::set_step(int32_t n_seqs, int32_t n_rows_extra) {
     const double plain = n_seqs / (static_cast<double>(t_plain) + t_other_us_);
     price_             = plain * std::max(1.0f, speedup_tokens_ / speedup_time_);
     for (size_t n = 0; n < cost_.size(); ++n) {
-        const auto n_rows = n_base_ + static_cast<int32_t>(n);
-        cost_[n]          = of_time(target->at(n_rows) - t_base);
-        replay_[n]        = replays_ && n_seqs == 1 ? replay_share * of_time(target->at(n_rows + 1) - t_plain) : 0.0f;
+        const auto  n_rows = n_base_ + static_cast<int32_t>(n);
+        const float t      = target->at(n_rows);
+        cost_[n]           = of_time(t - t_base);
+        t_pass_[n]         = t * (n_rows == 2 * target->n_last() ? share_unseen : 1.0f);
+        replay_[n]         = replays_ && n_seqs == 1 ? replay_share * of_time(target->at(n_rows + 1) - t_plain) : 0.0f;
     }
 }
 
@@ -42,12 +44,10 @@ float payoff::best(const std::vector<float> & gains, int32_t unit, bool goes_on,
     n_best = 0;
     for (size_t i = 0; i < n; ++i) {
         gain += gains[i] - (cum - gains[i]) * replay_[i];
-        cum                   = gains[i];
-        const auto    n_draft = static_cast<int32_t>(i + 1) * unit;
-        const int32_t n_rows  = n_base_ + n_draft;
-        const float   value   = gain - cost_[static_cast<size_t>(n_draft)];
-        const float   t_pass  = target->at(n_rows) * (n_rows == 2 * target->n_last() ? share_unseen : 1.0f);
-        const float   score   = goes_on ? (static_cast<float>(n_seqs_) + gain) / (t_pass + t_other_us_) : value;
+        cum                  = gains[i];
+        const size_t n_draft = (i + 1) * static_cast<size_t>(unit);
+        const float  value   = gain - cost_[n_draft];
+        const float  score = goes_on ? (static_cast<float>(n_seqs_) + gain) / (t_pass_[n_draft] + t_other_us_) : value;
         if (value > 0.0f && score > best_score) {
             best       = value;
             best_score = score;

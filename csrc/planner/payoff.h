@@ -68,6 +68,7 @@ class payoff {
     double      price_ = 0.0;
 
     std::vector<float> cost_;   // [n]: price of n more rows
+    std::vector<float> t_pass_; // [n]: microseconds of a pass with n more rows
     std::vector<float> replay_; // [n]: price of a chain that ends after n of its tokens
 };
 
