@@ -1,6 +1,7 @@
 // Replays recorded acceptance at recorded costs, in simulated time, with the planner's own sources.
 //
-//     replay RECORDINGS SCENARIOS N_SEEDS      tokens per second of each scenario with each seed: with the planner, then
+//     replay RECORDINGS SCENARIOS N_SEEDS      tokens per second of each scenario with each seed: with the planner,
+//     then
 //                                              plain, then with an oracle
 //     replay --constants                       the planner's constants and their values
 //
@@ -173,36 +174,36 @@ class run {
 
     // tokens per second; oracle: instead of the planner, at this price (tokens per microsecond)
     double go(int32_t n_tokens, const char * side, double price) {
-        const bool                is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
-        std::vector<llama_seq_id> ids;
-        std::vector<llama_token>  ids_last(static_cast<size_t>(m.n_seqs));
-        std::vector<int32_t>      rooms(static_cast<size_t>(m.n_seqs), 1000);
-        std::vector<eagle3::draw_kind>        draws(static_cast<size_t>(m.n_seqs));
+        const bool is_planner = !std::strcmp(side, "planner"), is_oracle = !std::strcmp(side, "oracle");
+        std::vector<eagle3::draft_request>    requests(static_cast<size_t>(m.n_seqs));
         std::vector<std::vector<llama_token>> tokens;
         std::vector<draft_tree>               drafts(static_cast<size_t>(m.n_seqs));
-        for (int32_t i = 0; i < m.n_seqs; ++i) {
-            ids.push_back(i);
-        }
-        const double t_start = m.now;
+        const double                          t_start = m.now;
         while (n_emitted < n_tokens) {
             int32_t n_extra = 0, n_replay_max = 0, n_rows = 0;
-            for (size_t i = 0; i < ids.size(); ++i) {
-                ids_last[i] = m.of[i]->tokens[static_cast<size_t>(m.at[i]) - 1];
-                draws[i]    = m.of[i]->draw;
+            for (size_t i = 0; i < requests.size(); ++i) {
                 n_extra += m.n_replay[i];
                 n_replay_max = std::max(n_replay_max, m.n_replay[i]);
+                requests[i]  = { static_cast<llama_seq_id>(i),
+                                 m.of[i]->tokens[static_cast<size_t>(m.at[i]) - 1],
+                                 1000,
+                                 1000,
+                                 1000,
+                                 m.of[i]->draw };
             }
             if (is_planner) {
-                std::fill(rooms.begin(), rooms.end(), n_replay_max > 8 ? 0 : 1000);
-                drafts = plan->propose(ids, ids_last, rooms, n_extra, {}, {}, draws);
+                for (eagle3::draft_request & r : requests) {
+                    r.n_room = n_replay_max > 8 ? 0 : 1000;
+                }
+                drafts = plan->propose(requests, n_extra);
             } else if (is_oracle) {
                 draft_best(drafts, price);
             }
             double       other = 0.0;
             const double us    = verify(drafts, tokens, n_rows, other);
             if (is_planner) {
-                for (size_t i = 0; i < ids.size(); ++i) {
-                    plan->judge(ids[i], tokens[i]);
+                for (size_t i = 0; i < requests.size(); ++i) {
+                    plan->judge(requests[i].seq_id, tokens[i]);
                 }
                 plan->finish(n_rows, us, other);
             }
@@ -282,19 +283,19 @@ class run {
         }
     }
 
-    const scenario &                     s_;
-    machine                              m;
+    const scenario &                       s_;
+    machine                                m;
     std::shared_ptr<eagle3::ngram_drafter> ngram;
-    std::unique_ptr<eagle3::planner>     plan;
-    int64_t                              n_emitted = 0;
+    std::unique_ptr<eagle3::planner>       plan;
+    int64_t                                n_emitted = 0;
 
   private:
     std::vector<eagle3::ngram_node> suggested_;
-    double                         t_oracle_ = 0.0;
+    double                          t_oracle_ = 0.0;
 };
 
-// A seed orders the texts, and draws noise and what the head says where it is wrong. Of `fresh` texts each has a planner
-// of its own; else one sees them all.
+// A seed orders the texts, and draws noise and what the head says where it is wrong. Of `fresh` texts each has a
+// planner of its own; else one sees them all.
 double rate(scenario s, const std::vector<recording> & recordings, const char * side, double price, int32_t seed) {
     if (!std::strcmp(side, "plain")) {
         s.values["head"] = "none";

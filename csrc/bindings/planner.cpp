@@ -35,7 +35,9 @@ class py_source : public draft_source {
     bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
     int32_t n_expand() const override { return n_expand_max; }
-    int32_t n_waiting(llama_seq_id) const override { return 0; }
+    int32_t n_waiting(llama_seq_id seq_id) const override {
+        return source_.attr("n_waiting")[py::int_(seq_id)].cast<int32_t>();
+    }
 
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
@@ -129,17 +131,41 @@ py::object plan_to_draft(const draft_tree & plan) {
 
 py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama_seq_id seq_id, int32_t n_rows_extra) {
     const busy_flag::scope scope(self.busy);
-    return plan_to_draft(self.impl.propose({ seq_id }, { id_last }, { n_room }, n_rows_extra).front());
+    const int32_t          n_max = self.impl.params().n_max;
+    return plan_to_draft(self.impl.propose({ { seq_id, id_last, n_room, n_max, n_max } }, n_rows_extra).front());
 }
 
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
                                       int32_t n_rows_extra, const std::vector<int32_t> & n_max,
                                       const std::vector<int32_t> & n_max_ngram, const std::vector<draw_kind> & draws) {
-    const busy_flag::scope  scope(self.busy);
+    const busy_flag::scope scope(self.busy);
+    const size_t           n_seqs = seq_ids.size();
+    const auto             check  = [n_seqs](const char * what, size_t n, bool is_optional) {
+        if (n != n_seqs && !(is_optional && n == 0)) {
+            throw std::invalid_argument(format("planner: expected %s for %zu sequences, found %zu", what, n_seqs, n));
+        }
+    };
+    check("ids_last", ids_last.size(), false);
+    check("n_rooms", n_rooms.size(), false);
+    check("n_max", n_max.size(), true);
+    check("n_max_ngram", n_max_ngram.size(), true);
+    check("draws", draws.size(), true);
+    std::vector<draft_request> requests;
+    for (size_t i = 0; i < n_seqs; ++i) {
+        const int32_t n = self.impl.params().n_max;
+        requests.push_back({ seq_ids[i],
+                             ids_last[i],
+                             n_rooms[i],
+                             n_max.empty() ? n : n_max[i],
+                             n_max_ngram.empty() ? n : n_max_ngram[i],
+                             {} });
+        if (!draws.empty()) {
+            requests.back().draw = draws[i];
+        }
+    }
     std::vector<py::object> drafts;
-    for (const draft_tree & plan :
-         self.impl.propose(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, draws)) {
+    for (const draft_tree & plan : self.impl.propose(requests, n_rows_extra)) {
         drafts.push_back(plan_to_draft(plan));
     }
     return drafts;
@@ -175,16 +201,16 @@ py::dict stats(py_planner & self) {
         }
     }
     py::dict result;
-    result["steps"]             = p.stats.n_rounds;
+    result["steps"]             = p.stats.n_steps;
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
     result["trials"]            = p.stats.n_trials;
     result["ngram"]             = p.stats.n_ngram;
-    result["levels"]            = p.stats.n_steps;
+    result["levels"]            = p.stats.n_levels;
     result["draft_tokens"]      = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
-    result["tokens_per_second"] = p.price();
+    result["tokens_per_second"] = 1e6 * p.costs().price();
     result["is_open"]           = p.worth_asking(1);
     return result;
 }
@@ -218,7 +244,8 @@ void register_planner(py::module_ & m) {
         Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
         drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
-        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll` and `time_us()`, its clock; None drafts nothing.
+        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll`, `n_waiting`, the rows that wait of each sequence,
+        and `time_us()`, its clock; None drafts nothing.
         target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes. They are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
@@ -293,13 +320,14 @@ void register_planner(py::module_ & m) {
             "draft_us",
             [](py_planner & self, int32_t n_tokens) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.draft_us(n_tokens);
+                return self.impl.costs().chain_us(1, n_tokens, 1);
             },
             py::arg("n_tokens"), "Microseconds that drafting a chain of so many tokens takes, with one row waiting.")
         .def_property_readonly(
             "costs",
             [](const py_planner & self) {
-                return py::make_tuple(self.impl.target_costs(), self.impl.begin_costs(), self.impl.step_costs());
+                const payoff & costs = self.impl.costs();
+                return py::make_tuple(costs.target, costs.begin, costs.step);
             },
             "The CostCurves that it refines: of the target, of the draft's first graph and of its levels.")
         .def("stats", &stats, R"pbdoc(

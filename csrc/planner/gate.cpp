@@ -11,38 +11,32 @@ constexpr float   credit_max   = 24.0f; // what a head that turns bad can waste
 constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
 constexpr float   variance_min = 0.25f;
 constexpr float   hopeless     = 14.0f; // at first a step counts so much if nothing was worth verifying, and rightly so
-constexpr float   rate_variance = 1.0f / 32.0f;
-constexpr int32_t n_wait_first  = 8;
-constexpr int32_t n_wait_text   = 32; // at most, when a new text begins
-constexpr int32_t n_wait_max    = 256;
-constexpr int32_t n_lasting     = 64; // steps after which it was worth opening the gate
+constexpr float   rate_variance    = 1.0f / 32.0f;
+constexpr int32_t n_wait_first     = 8;
+constexpr int32_t n_wait_max       = 256;
+constexpr int32_t n_wait_text      = 32; // at most, when a new text begins
+constexpr int32_t n_trial_wait_max = 1024;
 
 } // namespace
 
 bool gate::ask() {
-    if (open_ || wait_ <= 0) {
-        return true;
-    }
-    wait_--;
-    return false;
+    return open_ || wait_-- <= 0;
 }
 
 void gate::update(float value, float expected, bool verified, bool surprise) {
     variance_ += rate_variance * (value * value - variance_);
     const float gain = value / std::sqrt(std::max(variance_, variance_min));
     if (open_) {
-        n_open_++;
         credit_ = std::min(credit_ + (verified || surprise || n_wait_ > 0 ? gain : hopeless * gain), credit_max);
         if (credit_ < 0.0f) {
-            close(n_wait_ > 0 && n_open_ < n_lasting ? std::min(2 * n_wait_, n_wait_max) : n_wait_first);
+            close(n_wait_first);
         }
         return;
     }
     // of a probe that was not verified, all that matters is whether the text agreed with it
     credit_ += verified ? gain : 0.0f;
     if (credit_ > credit_probe) {
-        open_   = true;
-        n_open_ = 0;
+        open_ = true;
     } else if (credit_ < -credit_probe || (expected <= 0.0f && !surprise)) {
         close(std::min(2 * n_wait_, n_wait_max));
     } else {
@@ -58,6 +52,14 @@ void gate::close(int32_t n_wait) {
 
 void gate::new_text() {
     wait_ = std::min(wait_, n_wait_text);
+}
+
+bool trials::due() {
+    if (--wait_ > 0) {
+        return false;
+    }
+    wait_ = n_wait_ = std::min(2 * n_wait_, n_trial_wait_max);
+    return true;
 }
 
 } // namespace eagle3

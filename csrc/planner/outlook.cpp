@@ -7,53 +7,66 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float rate    = 1.0f / 64.0f;
-constexpr float n_prior = 4.0f;
+constexpr float second  = 0.3f;         // p of the second best token, of what the best one leaves over
+constexpr float p_least = 0.005f;       // and 1 minus that: no single token moves the mean far
+constexpr float rate    = 1.0f / 64.0f; // of forgetting, per look
+
+using rank = acceptance::rank;
 
 } // namespace
 
-outlook::outlook() {
-    for (size_t k = 0; k < n_knots; ++k) {
-        const float p = 1.0f / (1.0f + std::exp(-acceptance::knots[k]));
-        p_first_[k]   = 0.9f * p;
-        p_second_[k]  = 0.4f * (1.0f - p_first_[k]);
-        n_seen_[k]    = n_prior;
-    }
+void outlook::observe(float p) {
+    n_seen_ += 1.0f;
+    p = p > p_least ? std::min(p, 1.0f - p_least) : p_least; // a broken head may give none
+    mean_ += std::max(1.0f / n_seen_, rate) * (std::log(p / (1.0f - p)) - mean_);
 }
 
-outlook::table outlook::at(const acceptance & accepted, int32_t depth, llama_seq_id seq_id) const {
-    table result;
-    for (size_t k = 0; k < n_knots; ++k) {
-        result.place[k]    = acceptance::place_of(p_first_[k]);
-        result.q_first[k]  = accepted.at(result.place[k], depth, seq_id, acceptance::rank::best);
-        result.q_second[k] = accepted(p_second_[k], depth, seq_id, acceptance::rank::other);
-    }
-    return result;
+float outlook::p() const {
+    return 1.0f / (1.0f + std::exp(-mean_));
 }
 
-void outlook::observe(const std::vector<draft_node> & nodes, size_t first, const std::vector<float> & places) {
-    for (size_t i = first; i < nodes.size();) {
-        const int32_t      parent   = nodes[i].parent;
-        const llama_seq_id seq_id   = nodes[i].seq_id;
-        float              p_first  = 0.0f;
-        float              p_second = 0.0f;
-        for (; i < nodes.size() && nodes[i].parent == parent && nodes[i].seq_id == seq_id; ++i) {
-            p_second = std::max(p_second, std::min(p_first, nodes[i].p));
-            p_first  = std::max(p_first, nodes[i].p);
+float outlook::best(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead, bool goes_on,
+                    const std::function<float(int32_t)> & cost, int32_t & n_best) const {
+    const auto insert = [&gains](float cum) {
+        gains.insert(std::upper_bound(gains.begin(), gains.end(), cum, std::greater<float>()), cum);
+    };
+    const float p_best = p();
+    float       best   = 0.0f;
+    n_best             = 0;
+    for (int32_t ahead = 1; ahead <= n_ahead; ++ahead) {
+        size_t n_tails = 0;
+        float  level   = 0.0f;
+        for (const tail & t : tails) {
+            if (depth + ahead > t.n_levels) {
+                continue;
+            }
+            const float cum = t.cum * accepted_.at(p_best, depth + ahead, t.seq_id, rank::best);
+            if (trees_) {
+                insert(t.cum * accepted_.at(second * (1.0f - p_best), depth + ahead, t.seq_id, rank::other));
+            }
+            if (!uniform_) {
+                insert(cum);
+            }
+            level += cum;
+            tails[n_tails++] = { cum, t.n_levels, t.seq_id };
         }
-        if (parent < 0) {
-            p_root_ += rate * (p_first - p_root_);
-            continue;
+        if (n_tails == 0) {
+            break;
         }
-        const float place = places[static_cast<size_t>(parent)];
-        for (size_t k = static_cast<size_t>(place); k < n_knots && static_cast<float>(k) < place + 1.0f; ++k) {
-            const float share = 1.0f - std::abs(place - static_cast<float>(k));
-            n_seen_[k] += share;
-            const float step = share * std::max(1.0f / n_seen_[k], rate);
-            p_first_[k] += step * (p_first - p_first_[k]);
-            p_second_[k] += step * (p_second - p_second_[k]);
+        tails.resize(n_tails);
+        if (uniform_) {
+            const auto at = static_cast<size_t>(depth + ahead - 1);
+            gains.resize(std::max(gains.size(), at + 1));
+            gains[at] = std::max(gains[at], level);
+        }
+        int32_t     n     = 0;
+        const float value = value_.best(gains, uniform_ ? value_.n_seqs() : 1, goes_on, n) - cost(ahead);
+        if (value > best) {
+            best   = value;
+            n_best = ahead;
         }
     }
+    return best;
 }
 
 } // namespace eagle3

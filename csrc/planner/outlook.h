@@ -1,42 +1,49 @@
 #pragma once
 
-#include "draft/draft_tree.h"
 #include "planner/acceptance.h"
+#include "planner/payoff.h"
 
-#include <array>
+#include "llama.h"
+
+#include <functional>
 #include <vector>
 
 namespace eagle3 {
 
-// How confidence goes on along a path: the head's mean probability of the best two children of a node, by the node's
-// own. With it one can say what drafting further may give before doing so.
+// What drafting further is expected to be worth, before it is done. Each further token of a path is expected to get the
+// p that the head's best tokens get on average.
 class outlook {
   public:
-    static constexpr size_t n_knots = acceptance::knots.size();
-
-    // By the place of a node's p: the place of its best child's, and how likely the best two are accepted. Computed
-    // once for a level, since it is asked for many nodes.
-    struct table {
-        std::array<float, n_knots> place;
-        std::array<float, n_knots> q_first;
-        std::array<float, n_knots> q_second;
+    // the end of a path
+    struct tail {
+        float        cum;      // probability that the path up to it is accepted
+        int32_t      n_levels; // as deep as the path may be
+        llama_seq_id seq_id;
     };
 
-    outlook();
+    // trees: the second best tokens are verified too. uniform: the paths are chains of one length.
+    outlook(const acceptance & accepted, const payoff & value, bool trees, bool uniform) :
+        accepted_(accepted), value_(value), trees_(trees), uniform_(uniform) {}
 
-    // of nodes at this depth
-    table at(const acceptance & accepted, int32_t depth, llama_seq_id seq_id) const;
+    // the head gave its best token behind a sequence's last one this p
+    void observe(float p);
 
-    // of the first node of a path
-    float place_first() const { return acceptance::place_of(p_root_); }
+    // how likely the head's best token behind a sequence's last one is accepted
+    float first(llama_seq_id seq_id) const { return accepted_.at(p(), 1, seq_id, acceptance::rank::best); }
 
-    // nodes from `first` on are new; places: of the p of all nodes
-    void observe(const std::vector<draft_node> & nodes, size_t first, const std::vector<float> & places);
+    // The most that is expected of following these paths from `depth` on, beside candidates with these gains: one
+    // level, two, ... n_ahead; cost: of so many. n_best: how many levels that are.
+    float best(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead, bool goes_on,
+               const std::function<float(int32_t)> & cost, int32_t & n_best) const;
 
   private:
-    std::array<float, n_knots> p_first_, p_second_, n_seen_;
+    float p() const; // that the head's best tokens get on average
 
-    float p_root_ = 0.7f; // behind id_last
+    const acceptance & accepted_;
+    const payoff &     value_;
+    bool               trees_, uniform_;
+    float              mean_   = 0.85f; // logit of the head's best tokens
+    float              n_seen_ = 4.0f;  // of them; that many stand behind the first value
 };
 
 } // namespace eagle3

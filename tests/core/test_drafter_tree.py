@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drafting import SideBySide, make_drafter
+from drafting import SideBySide, is_chain, make_drafter
 from head_variants import VARIANTS
 from llama_cpp_eagle3.draft import Draft
 from reference import ReferenceHead
@@ -20,11 +20,6 @@ def side(tiny_target, tiny_head, model_address):
     side = SideBySide(make_drafter(tiny_head, model_address(tiny_target.path), n_unroll=1), ReferenceHead(tiny_head))
     yield side
     del side.drafter  # pytest keeps the fixture longer than the server that the drafter may be on
-
-
-def is_chain(draft):
-    """Whether each token follows the one before."""
-    return draft.parents == list(range(-1, len(draft) - 1))
 
 
 def check_tree(side, id_last, depth, top_k, n_tokens):

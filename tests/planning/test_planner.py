@@ -204,7 +204,8 @@ def test_costs_are_learned() -> None:
 @pytest.mark.parametrize("hit", [lambda p: p, lambda p: p**3, lambda p: 0.6 * p, lambda p: 0.1], ids=range(4))
 def test_calibration_converges(hit, rng: np.random.Generator) -> None:
     def true_rate(p: float, depth: int) -> float:
-        return hit(p) * (1.0 if depth == 1 else 0.8)
+        odds = hit(p) / (1.0 - hit(p)) * (1.0 if depth == 1 else 0.5)  # what a sum of logits can say
+        return odds / (1.0 + odds)
 
     head = Head(lambda rng, *_: float(rng.uniform(0.02, 0.98)), lambda p, depth, _: true_rate(p, depth))
     # drafting is nearly free, so that all is seen

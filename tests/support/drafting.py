@@ -108,3 +108,8 @@ def compare(drafter: _core.Eagle3Drafter, reference: ReferenceHead, accepted: tu
         side.process(n_accepted + 1, first=id_last)
     side.propose(side.token())
     return side.worst
+
+
+def is_chain(draft: Any) -> bool:
+    """Whether each token follows the one before."""
+    return list(draft.parents) == list(range(-1, len(draft) - 1))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from drafting import is_chain
 from llama_cpp_eagle3._core import CostCurve, Planner
 from llama_cpp_eagle3.engine.proposers import N_REPLAY_MAX
 
@@ -258,7 +259,7 @@ def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128,
         planner.observe([TRUTH] * n, n_rows, t_verify, t_other)
         if log is not None:
             log.append(len(draft))
-        exact = exact and draft.is_chain
+        exact = exact and is_chain(draft)
         n_expected += machine.head.expected(len(draft)) if exact else 0.0
     if exact:
         return 1e6 * n_expected / (machine.t - t_start)
@@ -272,7 +273,7 @@ def run_batch(machine: Machine, how: Planner | int, n_seqs: int, n_tokens: int) 
         trees: list[tuple[list[int], list[int]]] = [([], [])] * n_seqs
         if isinstance(how, Planner):
             drafts = how.propose_batch(ids, [TRUTH] * n_seqs, [1000] * n_seqs)
-            assert all(draft.is_chain for draft in drafts)
+            assert all(is_chain(draft) for draft in drafts)
             trees = [(draft.tokens, draft.parents) for draft in drafts]
         elif how > 0 and max(machine.n_replay) <= N_REPLAY_MAX:
             n = min(how, machine.n_unroll)

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "planner/cost_curve.h"
+
+#include <memory>
+#include <vector>
+
+namespace eagle3 {
+
+// What a step takes and what it is worth.
+//
+// A step is worth the tokens that it is expected to accept, minus the price of the time by which it is longer than a
+// plain one. The price of a microsecond is the current throughput: the tokens that the latest steps gave in it, and
+// never fewer than plain decoding gives. No draft is worth 0.
+class payoff {
+  public:
+    // The draft's first graph: one level, several of a chain, or all levels at once (P-EAGLE).
+    enum class first_graph : uint8_t { one_level, chain, all_levels };
+
+    // target: a pass over n rows. begin: the first graph over n rows that wait, with one level. step: a level of n
+    // nodes, or, of all_levels, the first graph over one row that waits and n nodes behind it. n_nodes_max: drafted
+    // tokens of a step. replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
+    payoff(std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
+           first_graph first, int32_t n_nodes_max, bool replays);
+
+    // A step of so many sequences, whose pass has so many rows besides one for each and the drafts.
+    void set_step(int32_t n_seqs, int32_t n_rows_extra);
+
+    // The most that verifying the best candidates is worth, and how many of them. gains: how likely each is accepted,
+    // the best first; unit: rows of each. goes_on: what is drafted will be there in the next step too (n-grams), so
+    // that a second is worth what this step gives.
+    float best(const std::vector<float> & gains, int32_t unit, bool goes_on, int32_t & n_best) const;
+
+    // Could a drafter that is always right save time, with chains of up to n_max?
+    bool can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
+
+    // Microseconds of a chain of each sequence, if so many rows wait: all levels that the first graph may have.
+    float chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const;
+
+    // and of a level of its own
+    float level_us(int32_t n_nodes) const { return first_ == first_graph::all_levels ? 0.0f : step->at(n_nodes); }
+
+    // they took so long
+    void observe_chain(int32_t n_rows, int32_t n_levels, int32_t n_seqs, double t_us);
+    void observe_level(int32_t n_nodes, double t_us);
+
+    // what so many microseconds are worth, in tokens
+    float of_time(float t_us) const { return static_cast<float>(price_) * t_us; }
+
+    // tokens of a step beyond those of plain decoding, if drafting took what was expected
+    float of_step(int32_t n_emitted, int32_t n_drafted, float t_draft_us) const;
+
+    // the step is over
+    void observe(int32_t n_emitted, int32_t n_rows, double t_draft_us, double t_verify_us, double t_other_us);
+
+    double  price() const { return price_; }
+    int32_t n_seqs() const { return n_seqs_; }
+
+    const std::shared_ptr<cost_curve> target, begin, step;
+
+  private:
+    first_graph first_;
+    bool        replays_;
+    int32_t     n_seqs_         = 1;
+    int32_t     n_base_         = 1; // rows of the pass without drafts
+    float       t_other_us_     = 0.0f;
+    float       speedup_tokens_ = 1.0f, speedup_time_ = 1.0f; // running averages, relative to plain decoding
+    double      price_ = 0.0;
+
+    std::vector<float> cost_;   // [n]: price of n more rows
+    std::vector<float> t_pass_; // [n]: microseconds of a pass with n more rows
+    std::vector<float> replay_; // [n]: price of a chain that ends after n of its tokens
+};
+
+} // namespace eagle3
