@@ -943,6 +943,9 @@ class _Source(Protocol):
     """A drafter written in Python; nodes are tuples (parent, token, p, depth, seq_id)."""
 
     n_unroll: int
+    @property
+    def n_waiting(self) -> Sequence[int] | Mapping[int, int]:
+        """Rows that wait, by seq_id."""
     def begin(self, seq_ids: list[int], ids_last: list[int], top_k: int, n_steps: int, /) -> list[_Node]: ...
     def expand(self, nodes: list[int], top_k: int, /) -> list[_Node]: ...
     def time_us(self) -> float: ...

@@ -71,7 +71,7 @@ def compare(reference: Reference, n_max: int, n_prompts: int = N_PROMPTS) -> Eag
         llm.close()
     triples = zip(reference.prompts, reference.expected, found, strict=False)
     n_ties = sum(is_tie(reference.llm, p, e, f) for p, e, f in triples)
-    assert n_ties <= 2
+    assert n_ties <= 5  # each is checked; kernels of other instruction sets have others
     return llm
 
 
@@ -109,7 +109,7 @@ def compare_trees(reference: Reference, shape: tuple[int, int, int], n_prompts: 
     finally:
         llm.close()
     triples = zip(reference.prompts, reference.expected, found, strict=False)
-    assert sum(is_tie(reference.llm, p, e, f) for p, e, f in triples) <= 2
+    assert sum(is_tie(reference.llm, p, e, f) for p, e, f in triples) <= 5
     return llm
 
 

@@ -136,6 +136,10 @@ class ClockedDrafter:
         self.drafter, self.time_us = drafter, Clock(50)
         self.n_unroll = drafter.n_unroll
 
+    @property
+    def n_waiting(self) -> dict[int, int]:
+        return {seq_id: self.drafter.n_waiting(seq_id) for seq_id in range(self.drafter.n_seq_max)}
+
     def begin(self, *args: Any) -> Any:
         self.drafter.begin(*args)
         return self.drafter.nodes
