@@ -35,9 +35,7 @@ class py_source : public draft_source {
     bool    is_parallel() const override { return is_parallel_; }
     int32_t n_unroll() const override { return source_.attr("n_unroll").cast<int32_t>(); }
     int32_t n_expand() const override { return n_expand_max; }
-    int32_t n_waiting(llama_seq_id seq_id) const override {
-        return source_.attr("n_waiting")[py::int_(seq_id)].cast<int32_t>();
-    }
+    int32_t n_waiting(llama_seq_id seq_id) const override { return source_.attr("n_waiting")(seq_id).cast<int32_t>(); }
 
     double time_us() const override { return source_.attr("time_us")().cast<double>(); }
 
@@ -244,8 +242,8 @@ void register_planner(py::module_ & m) {
         Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
         drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
-        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_unroll`, `n_waiting`, the rows that wait of each sequence,
-        and `time_us()`, its clock; None drafts nothing.
+        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, the rows of a
+        sequence that wait, `n_unroll`, and `time_us()`, its clock; None drafts nothing.
         target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes. They are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or

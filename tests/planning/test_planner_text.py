@@ -23,17 +23,20 @@ class Said:
         self.at = [N_PROMPT] * len(texts)
         self.nodes: list[Node] = []
         self.right: list[bool] = []
-        self.n_waiting = [1] * len(texts)
+        self.waiting = [1] * len(texts)
         self.n_unroll = 1
 
     def time_us(self) -> float:
         return self.t
 
+    def n_waiting(self, seq_id: int) -> int:
+        return self.waiting[seq_id]
+
     def begin(self, seq_ids: Sequence[int], _: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
         self.nodes, self.right = [], []
-        self.t += self.costs.of("begin", sum(min(self.n_waiting[s], 16) for s in seq_ids))
+        self.t += self.costs.of("begin", sum(min(self.waiting[s], 16) for s in seq_ids))
         for s in seq_ids:
-            self.n_waiting[s] = 0
+            self.waiting[s] = 0
             self._children(-1, s, top_k)
         return self.nodes
 
@@ -78,7 +81,7 @@ class Said:
                     if node < 0:
                         break
                 self.at[s] += len(tokens)
-                self.n_waiting[s] += len(tokens)
+                self.waiting[s] += len(tokens)
                 n += len(tokens)
                 said.append(tokens)
             planner.observe_batch(ids, said, n_rows, t_verify)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import gguf
 import numpy as np
 
 from arch_keys import N_EMBD, N_LAYER
+from loading import is_tie, load, load_plain, prompts, take
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,19 @@ def write_lora(path: Any, target: Any, scale: float = 8.0, arch: str = "llama") 
     writer.write_tensors_to_file()
     writer.close()
     return str(path)
+
+
+def check_adapter(files: Sequence[Any], lora: str, source: str, n_tokens: int, **options: Any) -> None:
+    """The text with an adapter of the target is the target's own with it, and some of what is drafted is accepted.
+
+    files: the target, and the drafter if it is not in the target's file.
+    """
+    plain, without = load_plain(files[0], lora_path=lora), load_plain(files[0])
+    is_other = False
+    with load(*files, lora_path=lora, **options) as llm:
+        for prompt in prompts(3, seed=7):
+            text = take(plain, prompt, n_tokens)
+            is_tie(plain, prompt, text, take(llm, prompt, n_tokens))
+            is_other = is_other or text != take(without, prompt, n_tokens)
+        assert 0 < llm.stats.of(source).accepted < llm.stats.of(source).drafted
+    assert is_other

@@ -100,7 +100,7 @@ class Machine:
         self.rng = np.random.default_rng(seed)
         self.t = 0.0
         self.nodes: list[Node] = []
-        self.n_waiting = [1] * n_seqs
+        self.waiting = [1] * n_seqs
         self.n_tokens = [0] * n_seqs
         self.n_steps = 0
         self.n_replay = [0] * n_seqs
@@ -109,15 +109,18 @@ class Machine:
     def time_us(self) -> float:
         return self.t
 
+    def n_waiting(self, seq_id: int) -> int:
+        return self.waiting[seq_id]
+
     def begin(self, seq_ids: Sequence[int], _: Sequence[int], top_k: int, n_steps: int = 1) -> list[Node]:
         self.nodes = []
         for s in seq_ids:
-            if self.n_waiting[s] > 16:  # are not left to the graph that drafts
-                self.t += 1000.0 * KV_ONLY * (self.n_waiting[s] - 1)
-                self.n_waiting[s] = 1
-        self.t += self.costs.of("begin", sum(self.n_waiting[s] for s in seq_ids))
+            if self.waiting[s] > 16:  # are not left to the graph that drafts
+                self.t += 1000.0 * KV_ONLY * (self.waiting[s] - 1)
+                self.waiting[s] = 1
+        self.t += self.costs.of("begin", sum(self.waiting[s] for s in seq_ids))
         for s in seq_ids:
-            self.n_waiting[s] = 0
+            self.waiting[s] = 0
             self._children(-1, s, top_k)
         level = list(range(len(self.nodes)))
         for _ in range(n_steps - 1):  # chains in one graph
@@ -165,10 +168,10 @@ class Machine:
             if self.replays:
                 self.n_replay[s] = 0 if n == 1 + len(tokens) else self.n_replay[s] + n
             self.n_tokens[s] += n
-            self.n_waiting[s] += n
-            if self.n_waiting[s] > 128:  # the drafter takes them in without drafting
-                t_other += 1000.0 * KV_ONLY * self.n_waiting[s]
-                self.n_waiting[s] = 1
+            self.waiting[s] += n
+            if self.waiting[s] > 128:  # the drafter takes them in without drafting
+                t_other += 1000.0 * KV_ONLY * self.waiting[s]
+                self.waiting[s] = 1
         self.t += t_verify + t_other
         return emitted, n_rows, t_verify, t_other
 

@@ -134,11 +134,7 @@ class ClockedDrafter:
 
     def __init__(self, drafter: Any):
         self.drafter, self.time_us = drafter, Clock(50)
-        self.n_unroll = drafter.n_unroll
-
-    @property
-    def n_waiting(self) -> dict[int, int]:
-        return {seq_id: self.drafter.n_waiting(seq_id) for seq_id in range(self.drafter.n_seq_max)}
+        self.n_unroll, self.n_waiting = drafter.n_unroll, drafter.n_waiting
 
     def begin(self, *args: Any) -> Any:
         self.drafter.begin(*args)
