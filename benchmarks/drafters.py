@@ -60,6 +60,7 @@ class Files:
 
 def files_of(kind: str, folder: Path) -> Files:
     """The files of a kind, in `folder`; those that are there already are used again."""
+    folder.mkdir(parents=True, exist_ok=True)
     trained = planning.cache_dir() / "toys"
     paths = folder / f"pystdlib-1B-{kind}-Q4_0.gguf", folder / f"pystdlib-1B-{kind}-useless-Q4_0.gguf"
     target = folder / "pystdlib-1B-Q4_0.gguf"

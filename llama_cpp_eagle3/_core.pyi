@@ -285,16 +285,12 @@ class Target:
 
         Rows are numbered through all parts.
         """
-    def can_take_back(self, parts: Sequence[BatchPart]) -> bool:
-        """Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
-
-        llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
-        """
     def accept(self, seq_id: int, path: Sequence[int]) -> None:
         """After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
         Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path goes
-        back to before the part; snapshots do not reach that far, the sequence is then removed altogether.
+        back to before the part; snapshots do not reach that far, and unless a state was saved before the part the
+        sequence is removed altogether.
         """
     def accept_batch(self, seq_ids: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Do the same for several sequences; one that holds no draft stays as it is."""
@@ -379,8 +375,12 @@ class Target:
 
         "trim" removes positions (attention), "snapshots" goes back to a state that llama.cpp kept (recurrent,
         n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens in front of the
-        next one, so that there is never a pass for them alone.
+        next one, so that there is never a pass for them alone. Snapshots that do not reach far enough are helped by a
+        checkpoint.
         """
+    @property
+    def n_snapshots(self) -> int | None:
+        """Tokens of a draft that can be rejected without a replay; None: all of any draft."""
     @property
     def n_seq(self) -> int:
         """Sequences of the caller."""
@@ -1021,15 +1021,15 @@ class Planner:
         n_nodes_max: int | None = None,
         n_seq_max: int = 1,
         uniform: bool = False,
-        replays: bool = False,
+        n_snapshots: int | None = None,
         ngram: NgramDrafter | None = None,
     ) -> None:
         """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
         waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
         behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of
-        all sequences together (default: n_max). replays: of a partly accepted chain the next pass evaluates the
-        accepted tokens again. ngram: drafts too; it must be up to date in
-        each step. Raises ValueError.
+        all sequences together (default: n_max). n_snapshots: if more tokens of a chain are rejected, the next
+        pass evaluates all accepted ones again; None: never. ngram: drafts too; it must be up to date in each step.
+        Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
         """Draft what may follow id_last, or nothing.

@@ -72,7 +72,6 @@ class LoadedModel:
             tap=loading.tap,
             draft_model=llm.draft_model,
             ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
-            n_rs_seq=self._context_params.n_rs_seq,
             before_step=loading.check_servers,
             log=log,
             prefill_budget=given["prefill_budget"],
@@ -255,12 +254,7 @@ class LoadedModel:
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
-        """Check settings, and make the planner that they need; returns the nanoseconds that measuring took.
-
-        Raises:
-            ValueError: the settings cannot work.
-        """
-        self.engine.check_draft(settings)
+        """Make the planner that settings need; returns the nanoseconds that measuring took."""
         return self.have_planner() if settings.mode == "auto" else 0
 
     def explain(self, stats: Stats, settings: DraftSettings) -> None:

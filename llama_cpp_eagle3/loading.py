@@ -19,6 +19,9 @@ from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
 from .rpc import RpcServers, find_device
 
+N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
+"""States that llama.cpp keeps of a recurrent target's only sequence, and of each of several: of a draft so many tokens
+can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
 
@@ -138,7 +141,8 @@ class Loading:
             )
         if draft.drafts:
             if has_states:
-                params.n_rs_seq = draft.depth  # llama.cpp makes it 0 where the architecture keeps no snapshots
+                # llama.cpp makes it 0 where the architecture keeps no snapshots
+                params.n_rs_seq = min(draft.depth, N_SNAPSHOTS if n_seq == 1 else N_SNAPSHOTS_SHARED)
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
                 # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
                 # frees no cell that a leaf borrows: the cache would run full, so that there are only chains

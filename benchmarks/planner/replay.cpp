@@ -84,7 +84,9 @@ class run {
         params.top_k        = m.n_top;
         params.n_seq_max    = m.n_seqs;
         params.uniform      = m.uniform;
-        params.replays      = m.replays;
+        if (m.replays) {
+            params.n_snapshots = 0;
+        }
         std::unique_ptr<source> head;
         if (m.head != "none") {
             head = std::make_unique<source>(m);

@@ -100,7 +100,8 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
                                          std::shared_ptr<cost_curve> draft_begin,
                                          std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
-                                         bool uniform, bool replays, std::shared_ptr<ngram_drafter> ngram) {
+                                         bool uniform, std::optional<int32_t> n_snapshots,
+                                         std::shared_ptr<ngram_drafter> ngram) {
     if (ngram != nullptr && ngram->n_seq_max() < n_seq_max) {
         throw std::invalid_argument(format("planner: expected a NgramDrafter for %d sequences, found one for %d",
                                            n_seq_max, ngram->n_seq_max()));
@@ -112,7 +113,7 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
     params.n_nodes_max  = n_nodes_max.value_or(n_max);
     params.n_seq_max    = n_seq_max;
     params.uniform      = uniform;
-    params.replays      = replays;
+    params.n_snapshots  = n_snapshots;
     std::unique_ptr<draft_source> source;
     if (py::isinstance<py_drafter>(drafter)) {
         source = std::make_unique<drafter_source>(drafter.cast<py_drafter &>());
@@ -249,16 +250,16 @@ void register_planner(py::module_ & m) {
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
         of all trees of a step, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one step, of all sequences together (default: n_max).
-        uniform: chains of sequences that share a pass have one length. replays: of a partly accepted chain the next pass
-        evaluates all accepted tokens again. ngram: a NgramDrafter for the
-        same sequences, which drafts too; it must be up to date in each step.
+        uniform: chains of sequences that share a pass have one length. n_snapshots: if more tokens of a chain are
+        rejected, the next pass evaluates all accepted ones again; None: never. ngram: a NgramDrafter for the same
+        sequences, which drafts too; it must be up to date in each step.
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
         .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
              py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
              py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("uniform") = false, py::arg("replays") = false, py::arg("ngram").none(true) = py::none(),
+             py::arg("uniform") = false, py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none(),
              py::keep_alive<1, 2>())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(

@@ -233,17 +233,6 @@ void register_target(py::module_ & m) {
             Rows are numbered through all parts.
         )pbdoc")
         .def(
-            "can_take_back",
-            [](py_target & self, const std::vector<batch_part> & parts) {
-                const busy_flag::scope scope(self.busy);
-                return self.impl.memory().can_take_back(parts);
-            },
-            py::arg("parts"), R"pbdoc(
-            Whether `accept` could take back the drafts of these parts, if they were decoded in one batch.
-
-            llama.cpp moves states of recurrent sequences without their snapshots, if it cuts the batch to pieces.
-        )pbdoc")
-        .def(
             "accept",
             [](py_target & self, llama_seq_id seq_id, const std::vector<int32_t> & path) {
                 const busy_flag::scope scope(self.busy);
@@ -253,7 +242,8 @@ void register_target(py::module_ & m) {
             After a part that was a draft: accept the path through these of its rows, and remove its other tokens.
 
             Rows count from the part's first one, which the path begins with: 0, 1, 2, ... for a chain. An empty path
-            goes back to before the part; snapshots do not reach that far, the sequence is then removed altogether.
+            goes back to before the part; snapshots do not reach that far, and unless a state was saved before the part
+            the sequence is removed altogether.
         )pbdoc")
         .def(
             "accept_batch",
@@ -421,8 +411,12 @@ void register_target(py::module_ & m) {
             "rollback_kind", [](py_target & self) { return to_string(self.impl.memory().rollback(0).kind()); }, R"pbdoc(
             How rejected tokens go: "trim" removes positions (attention), "snapshots" goes back to a state that llama.cpp
             kept (recurrent, n_rs_seq > 0), "checkpoint" restores the state before the batch and puts the accepted tokens
-            in front of the next one, so that there is never a pass for them alone.
+            in front of the next one, so that there is never a pass for them alone. Snapshots that do not reach far enough
+            are helped by a checkpoint.
         )pbdoc")
+        .def_property_readonly(
+            "n_snapshots", [](const py_target & self) { return self.impl.memory().rollback(0).n_snapshots(); },
+            "tokens of a draft that can be rejected without a replay; None: all of any draft")
         .def_property_readonly(
             "n_ctx", [](const py_target & self) { return self.impl.memory().n_ctx_seq(); }, "positions of a sequence")
         .def_property_readonly(

@@ -3,6 +3,7 @@
 #include "planner/acceptance.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace eagle3 {
 
@@ -17,9 +18,11 @@ constexpr float share_chain  = 0.5f; // of a level: one more of a chain in the f
 } // namespace
 
 payoff::payoff(std::shared_ptr<cost_curve> target_, std::shared_ptr<cost_curve> begin_,
-               std::shared_ptr<cost_curve> step_, first_graph first, int32_t n_nodes_max, bool replays) :
-    target(std::move(target_)), begin(std::move(begin_)), step(std::move(step_)), first_(first), replays_(replays),
-    cost_(static_cast<size_t>(n_nodes_max) + 1), t_pass_(cost_.size()), replay_(cost_.size()) {
+               std::shared_ptr<cost_curve> step_, first_graph first, int32_t n_nodes_max,
+               std::optional<int32_t> n_snapshots) :
+    target(std::move(target_)), begin(std::move(begin_)), step(std::move(step_)), first_(first),
+    n_snapshots_(n_snapshots.value_or(n_nodes_max)), cost_(static_cast<size_t>(n_nodes_max) + 1), t_pass_(cost_.size()),
+    replay_(cost_.size()) {
     set_step(1, 0);
 }
 
@@ -34,17 +37,23 @@ void payoff::set_step(int32_t n_seqs, int32_t n_rows_extra) {
         const float t      = target->at(n_rows);
         cost_[n]           = of_time(t - t_base);
         t_pass_[n]         = t * (n_rows == 2 * target->n_last() ? share_unseen : 1.0f);
-        replay_[n]         = replays_ && n_seqs == 1 ? replay_share * of_time(target->at(n_rows + 1) - t_plain) : 0.0f;
+        // sequences with other numbers of rows are a pass of their own (recurrent states)
+        replay_[n]         = of_time(n_seqs == 1 ? replay_share * (target->at(n_rows + 1) - t_plain) : t_plain);
     }
 }
 
 float payoff::best(const std::vector<float> & gains, int32_t unit, bool goes_on, int32_t & n_best) const {
     const size_t n    = std::min(gains.size(), (cost_.size() - 1) / static_cast<size_t>(unit));
-    float        best = 0.0f, best_score = 0.0f, gain = 0.0f, cum = 1.0f;
-    n_best = 0;
+    float        best = 0.0f, best_score = 0.0f, gain = 0.0f;
+    const auto   n_snapshots = static_cast<size_t>(n_snapshots_);
+    n_best                   = 0;
     for (size_t i = 0; i < n; ++i) {
-        gain += gains[i] - (cum - gains[i]) * replay_[i];
-        cum                  = gains[i];
+        gain += gains[i];
+        if (i >= n_snapshots) {
+            const size_t end     = i - n_snapshots; // chains that end there can no longer go back without a replay
+            const float  n_ended = (end == 0 ? static_cast<float>(n_seqs_) : gains[end - 1]) - gains[end];
+            gain -= (n_seqs_ == 1 ? n_ended : 1.0f - std::exp(-n_ended)) * replay_[end];
+        }
         const size_t n_draft = (i + 1) * static_cast<size_t>(unit);
         const float  value   = gain - cost_[n_draft];
         const float  score = goes_on ? (static_cast<float>(n_seqs_) + gain) / (t_pass_[n_draft] + t_other_us_) : value;

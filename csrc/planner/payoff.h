@@ -3,6 +3,7 @@
 #include "planner/cost_curve.h"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace eagle3 {
@@ -19,9 +20,10 @@ class payoff {
 
     // target: a pass over n rows. begin: the first graph over n rows that wait, with one level. step: a level of n
     // nodes, or, of all_levels, the first graph over one row that waits and n nodes behind it. n_nodes_max: drafted
-    // tokens of a step. replays: of a partly accepted chain the next pass evaluates all accepted tokens again.
+    // tokens of a step. n_snapshots: of a chain of which more are rejected the next pass evaluates all accepted tokens
+    // again; none: never.
     payoff(std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
-           first_graph first, int32_t n_nodes_max, bool replays);
+           first_graph first, int32_t n_nodes_max, std::optional<int32_t> n_snapshots);
 
     // A step of so many sequences, whose pass has so many rows besides one for each and the drafts.
     void set_step(int32_t n_seqs, int32_t n_rows_extra);
@@ -60,7 +62,7 @@ class payoff {
 
   private:
     first_graph first_;
-    bool        replays_;
+    int32_t     n_snapshots_; // as many as a chain can have: nothing is evaluated again
     int32_t     n_seqs_         = 1;
     int32_t     n_base_         = 1; // rows of the pass without drafts
     float       t_other_us_     = 0.0f;
@@ -69,7 +71,8 @@ class payoff {
 
     std::vector<float> cost_;   // [n]: price of n more rows
     std::vector<float> t_pass_; // [n]: microseconds of a pass with n more rows
-    std::vector<float> replay_; // [n]: price of a chain that ends after n of its tokens
+    std::vector<float>
+        replay_; // [n]: price of a replay where a chain ends after n of its tokens; any of several chains
 };
 
 } // namespace eagle3

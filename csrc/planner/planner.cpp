@@ -55,7 +55,7 @@ planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_dra
                  std::shared_ptr<cost_curve> step, const planner_params & params) :
     source_(std::move(source)), ngram_(std::move(ngram)), params_(checked(params)),
     payoff_(std::move(target), std::move(begin), std::move(step), first_graph_of(source_.get(), has_trees()),
-            params.n_nodes_max, params.replays),
+            params.n_nodes_max, params.n_snapshots),
     acceptance_(params.n_seq_max), ngram_acceptance_(params.n_seq_max),
     outlook_(acceptance_, payoff_, has_trees(), params.uniform),
     candidates_(acceptance_, ngram_acceptance_, params.n_seq_max, params.n_nodes_max,

@@ -20,7 +20,8 @@ struct planner_params {
     int32_t top_k        = 1;  // candidates behind each node; 1: chains only
     int32_t n_seq_max    = 1;
     bool    uniform      = false; // chains of several sequences have one length: other batches would be cut to pieces
-    bool    replays      = false; // of a partly accepted chain the next pass evaluates all accepted tokens again
+    // of a chain of which more are rejected than this, the next pass evaluates all accepted tokens again; none: never
+    std::optional<int32_t> n_snapshots = {};
 };
 
 struct planner_stats {

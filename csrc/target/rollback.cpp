@@ -33,20 +33,14 @@ size_t seq_rollback::n_state_bytes() const {
                : llama_state_seq_get_size_ext(ctx_, seq_id_, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 }
 
-void seq_rollback::check(int32_t n_tokens) const {
-    if (kind_ == rollback_kind::snapshots && n_tokens > n_rs_seq_ + 1) {
-        throw std::invalid_argument(
-            format("a draft of %d tokens is longer than the target's snapshots allow: it keeps %d per sequence. Draft "
-                   "less, or load the model with a larger draft_n_max",
-                   n_tokens - 1, n_rs_seq_));
-    }
-}
-
-void seq_rollback::begin(int32_t n_tokens, llama_pos pos) {
+void seq_rollback::begin(int32_t n_tokens, llama_pos pos, bool has_snapshots) {
     abort();
-    check(n_tokens);
-    if (kind_ == rollback_kind::checkpoint && n_tokens > 1) {
-        store(before_, batch_flags_); // a single token is never rejected: it is the last one that was accepted
+    // the first token is never rejected: it is the last one that was accepted
+    const int32_t n_back = n_tokens - 1;
+    has_before_          = kind_ != rollback_kind::trim && n_back > (has_snapshots ? n_rs_seq_ : 0);
+    if (has_before_ && !(is_before_ && before_.n_past == memory_end())) {
+        store(before_, batch_flags_);
+        is_before_ = true;
     }
     n_past_   = pos;
     n_tokens_ = 0;
@@ -59,8 +53,9 @@ void seq_rollback::decoded(const std::vector<llama_token> & tokens) {
         batch_    = tokens;
     }
     replay_.clear();
+    is_before_ = false;
     // the state after the last token of a batch is the newest of its snapshots, so one less can be taken back
-    n_back_ = std::min(n_rs_seq_, static_cast<int32_t>(tokens.size()) - 1);
+    n_back_    = std::min(n_rs_seq_, static_cast<int32_t>(tokens.size()) - 1);
 }
 
 void seq_rollback::commit(int32_t n_accepted) {
@@ -75,25 +70,26 @@ void seq_rollback::commit(int32_t n_accepted) {
         return;
     }
     const int32_t n_past = n_past_ + n_accepted;
-    switch (kind_) {
-        case rollback_kind::trim: llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1); return;
-        case rollback_kind::snapshots:
-            if (memory_end() > n_past) {
-                truncate(n_past);
-            }
-            return;
-        case rollback_kind::checkpoint: break;
-    }
-    if (n_tokens_ == 0 && replay_.empty() && memory_end() <= n_past_) {
-        return; // nothing was decoded
-    }
-    if (n_tokens_ == 1 || !restore(before_, batch_flags_)) {
-        reset();
+    if (kind_ == rollback_kind::trim) {
+        llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1);
         return;
     }
-    if (n_tokens_ > 0) {
-        batch_.resize(batch_.size() - n_tokens_ + n_accepted);
-        replay_.swap(batch_);
+    if (n_tokens_ == 0 && this->n_past() <= n_past) {
+        return; // nothing was decoded
+    }
+    if (replay_.empty() && trim(n_past)) {
+        return;
+    }
+    if (has_before_ && restore(before_, batch_flags_)) {
+        is_before_ = true;
+        if (n_tokens_ > 0) {
+            batch_.resize(batch_.size() - n_tokens_ + n_accepted);
+            replay_.swap(batch_);
+        }
+    } else if (replay_.empty()) {
+        truncate(n_past);
+    } else {
+        reset(); // it is not known how much of the replay was decoded
     }
 }
 
@@ -116,15 +112,20 @@ bool seq_rollback::can_trim(int32_t n_past) const {
     if (n_past == 0) {
         return true;
     }
-    switch (kind_) {
-        case rollback_kind::trim:
-            // a sliding-window cache drops what has left the window, and the window moves back with n_past
-            return n_swa_ == 0 ||
-                   llama_memory_seq_pos_min(llama_get_memory(ctx_), seq_id_) <= std::max(0, n_past - n_swa_);
-        case rollback_kind::snapshots: return memory_end() - n_past <= n_back_;
-        case rollback_kind::checkpoint: return false;
+    if (kind_ != rollback_kind::trim) {
+        return memory_end() - n_past <= n_back_;
     }
-    return false;
+    // a sliding-window cache drops what has left the window, and the window moves back with n_past
+    return n_swa_ == 0 || llama_memory_seq_pos_min(llama_get_memory(ctx_), seq_id_) <= std::max(0, n_past - n_swa_);
+}
+
+bool seq_rollback::trim(int32_t n_past) {
+    if (!can_trim(n_past) || !llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1)) {
+        return false;
+    }
+    n_back_    = 0;
+    is_before_ = false;
+    return true;
 }
 
 int32_t seq_rollback::truncate(int32_t n_past) {
@@ -142,8 +143,7 @@ int32_t seq_rollback::truncate(int32_t n_past) {
     while (!saved_.empty() && saved_.back().n_past > n_past) {
         saved_.pop_back();
     }
-    if (can_trim(n_past) && llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, n_past, -1)) {
-        n_back_ = 0;
+    if (trim(n_past)) {
         return n_past;
     }
     while (!saved_.empty()) {
@@ -272,7 +272,8 @@ void seq_rollback::store(saved_state & state, uint32_t flags) {
 }
 
 bool seq_rollback::restore(const saved_state & state, uint32_t flags) {
-    n_back_ = 0;
+    n_back_    = 0;
+    is_before_ = false;
     if (state.n_past == 0) {
         clear_memory();
         return true;
@@ -288,7 +289,8 @@ bool seq_rollback::restore(const saved_state & state, uint32_t flags) {
 // what the memory holds, and what it could go back to
 void seq_rollback::clear_memory() {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq_id_, 0, -1);
-    n_back_ = 0;
+    n_back_    = 0;
+    is_before_ = false;
     saved_.clear();
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace eagle3 {
@@ -11,7 +12,8 @@ namespace eagle3 {
 // how the memory of a context gets rid of rejected tokens
 enum class rollback_kind {
     trim,       // attention: remove positions
-    snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the state after each of the last tokens of a batch
+    snapshots,  // recurrent, n_rs_seq > 0: llama.cpp keeps the states after the last tokens of a batch; where these do
+                // not reach, as checkpoint
     checkpoint, // recurrent: save the state before the batch, restore it after a rejection
 };
 
@@ -35,14 +37,17 @@ class seq_rollback {
     int32_t                          n_past() const { return memory_end() + static_cast<int32_t>(replay_.size()); }
     const std::vector<llama_token> & replay() const { return replay_; }
 
+    // tokens of a batch that can be taken back without a replay; none: all
+    std::optional<int32_t> n_snapshots() const {
+        return kind_ == rollback_kind::trim ? std::nullopt : std::optional(n_rs_seq_);
+    }
+
     bool open() const { return open_; }
 
-    // throws std::invalid_argument if a batch of n_tokens, not counting the replay, cannot be taken back in parts
-    void check(int32_t n_tokens) const;
-
     // a batch of n_tokens, not counting the replay, is about to be decoded at a position, where the sequence ends, and
-    // may be taken back in parts. A batch that was left open is aborted
-    void begin(int32_t n_tokens, llama_pos pos);
+    // may be taken back in parts. has_snapshots: those of this batch will be there. A batch that was left open is
+    // aborted
+    void begin(int32_t n_tokens, llama_pos pos, bool has_snapshots);
 
     // tokens, the replay in front, are in the memory now
     void decoded(const std::vector<llama_token> & tokens);
@@ -50,8 +55,8 @@ class seq_rollback {
     // keep the first n_accepted tokens of the batch
     void commit(int32_t n_accepted);
 
-    // the state before begin(). What snapshots cannot bring back (the state before a batch that was decoded) is
-    // removed altogether: n_past() is 0 then
+    // the state before begin(); if it was not saved, since snapshots bring back all of the batch but its first token,
+    // the last one that save() kept, or nothing at all
     void abort();
 
     // A batch that begins at this position, the replay included, has failed: take back what is in the memory of it. The
@@ -74,7 +79,10 @@ class seq_rollback {
     void                 state_set(const std::vector<uint8_t> & state);
 
     // other sequences' states were gathered where this one's snapshots were, or it is not known what was decoded
-    void drop_snapshots() { n_back_ = 0; }
+    void drop_snapshots() {
+        n_back_    = 0;
+        is_before_ = false;
+    }
 
   private:
     struct saved_state {
@@ -83,6 +91,7 @@ class seq_rollback {
     };
 
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
+    bool    trim(int32_t n_past);
     void    store(saved_state & state, uint32_t flags);
     bool    restore(const saved_state & state, uint32_t flags);
     void    clear_memory();
@@ -105,6 +114,8 @@ class seq_rollback {
     int32_t                  n_tokens_ = 0; // of the batch, once it is decoded
     std::vector<llama_token> batch_;        // the same, the replay in front
     saved_state              before_;
+    bool                     has_before_ = false; // it was saved for this batch
+    bool                     is_before_  = false; // the memory is what was saved last
 
     std::vector<saved_state> saved_; // for truncate(), the latest last
 };

@@ -74,9 +74,6 @@ int32_t target::check_part(const batch_part & part) const {
         return 0;
     }
     if (part.parents.empty()) {
-        if (part.is_draft) {
-            memory_.rollback(part.seq_id).check(n);
-        }
         return 0;
     }
     const int32_t n_leaf = count_leaves(part);
@@ -148,9 +145,9 @@ void target::add_tree(const batch_part & part) {
     }
 }
 
-void target::add_chain(const batch_part & part) {
+void target::add_chain(const batch_part & part, bool has_snapshots) {
     if (part.is_draft) {
-        memory_.open_chain(part.seq_id, part.n_past, static_cast<int32_t>(part.tokens.size()));
+        memory_.open_chain(part.seq_id, part.n_past, static_cast<int32_t>(part.tokens.size()), has_snapshots);
     }
     const auto & replay = memory_.rollback(part.seq_id).replay();
     llama_pos    pos    = memory_.position(part.seq_id, part.n_past) - static_cast<int32_t>(replay.size());
@@ -209,6 +206,7 @@ void target::decode(const std::vector<batch_part> & parts) {
         throw std::invalid_argument(format("the trees of this batch need %d sequence ids for their leaves, %d are free",
                                            n_leaf, memory_.n_leaves_free()));
     }
+    const std::vector<bool> lost = memory_.snapshots_lost(parts);
     begin_batch();
     for (const auto & part : parts) {
         if (is_media) {
@@ -216,7 +214,7 @@ void target::decode(const std::vector<batch_part> & parts) {
         } else if (!part.parents.empty()) {
             add_tree(part);
         } else {
-            add_chain(part);
+            add_chain(part, lost.empty() || !lost[static_cast<size_t>(part.seq_id)]);
         }
     }
     try {
@@ -240,9 +238,7 @@ void target::decode(const std::vector<batch_part> & parts) {
         rollback.decoded({ first, last });
         first = last;
     }
-    if (parts.size() > 1) {
-        memory_.drop_lost_snapshots(batch_.to_llama());
-    }
+    memory_.drop_snapshots(lost);
 }
 
 void target::decode_batch(const std::vector<llama_token> & tokens, const std::vector<llama_pos> & pos,

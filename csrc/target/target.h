@@ -86,7 +86,7 @@ class target {
     void    begin_batch();
     void    begin_part(const batch_part & part);
     void    add_tree(const batch_part & part);
-    void    add_chain(const batch_part & part);
+    void    add_chain(const batch_part & part, bool has_snapshots);
     void    add_media(const batch_part & part);
     int32_t decode_rows();
     void    run();

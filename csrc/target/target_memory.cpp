@@ -222,10 +222,10 @@ void target_memory::accept(llama_seq_id seq_id, const std::vector<int32_t> & pat
     leaves_.release(seq_id, draft.pos);
 }
 
-void target_memory::open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens) {
+void target_memory::open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens, bool has_snapshots) {
     open_draft & draft = drafts_[seq_id];
     draft              = { position(seq_id, n_past), n_tokens, {}, {} };
-    rollbacks_[seq_id].begin(n_tokens, draft.pos);
+    rollbacks_[seq_id].begin(n_tokens, draft.pos, has_snapshots);
 }
 
 std::vector<target_memory::tree_node> target_memory::open_tree(llama_seq_id seq_id, int32_t n_past,
@@ -285,17 +285,13 @@ void target_memory::take_back(llama_seq_id id, llama_pos first) {
     leaves_.abandon(id);
 }
 
-bool target_memory::can_take_back(const std::vector<batch_part> & parts) const {
-    const auto is_draft = [](const batch_part & part) {
-        return part.is_draft && part.tokens.size() > 1;
-    };
-    if (kind() != rollback_kind::snapshots || parts.size() < 2 || std::none_of(parts.begin(), parts.end(), is_draft)) {
-        return true;
+std::vector<bool> target_memory::snapshots_lost(const std::vector<batch_part> & parts) const {
+    if (kind() != rollback_kind::snapshots || parts.size() < 2) {
+        return {};
     }
     std::vector<llama_seq_id> ids;
     for (const auto & part : parts) {
-        check_seq(part.seq_id);
-        ids.insert(ids.end(), part.tokens.size(), part.seq_id);
+        ids.insert(ids.end(), rollbacks_[part.seq_id].replay().size() + part.tokens.size(), part.seq_id);
     }
     std::vector<llama_seq_id *> seq_ids;
     for (llama_seq_id & id : ids) {
@@ -306,17 +302,10 @@ bool target_memory::can_take_back(const std::vector<batch_part> & parts) const {
     batch.n_tokens             = static_cast<int32_t>(ids.size());
     batch.n_seq_id             = n_seq_ids.data();
     batch.seq_id               = seq_ids.data();
-    const auto lost            = snapshots_lost(batch, ubatch_split_of(ctx_), n_seq_max_);
-    return std::none_of(parts.begin(), parts.end(), [&](const batch_part & part) {
-        return is_draft(part) && lost[static_cast<size_t>(part.seq_id)];
-    });
+    return eagle3::snapshots_lost(batch, ubatch_split_of(ctx_), n_seq_max_);
 }
 
-void target_memory::drop_lost_snapshots(const llama_batch & batch) {
-    if (kind() != rollback_kind::snapshots) {
-        return;
-    }
-    const auto lost = snapshots_lost(batch, ubatch_split_of(ctx_), n_seq_max_);
+void target_memory::drop_snapshots(const std::vector<bool> & lost) {
     for (size_t s = 0; s < lost.size(); ++s) {
         if (lost[s]) {
             rollbacks_[s].drop_snapshots();

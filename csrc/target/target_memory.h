@@ -82,14 +82,15 @@ class target_memory {
     // remove the other tokens. Rows count from the part's first one; those of a chain are 0, 1, 2, ...
     void accept(llama_seq_id seq_id, const std::vector<int32_t> & path);
 
-    // whether accept() could take back the drafts of these parts, as llama.cpp would cut their batch: snapshots of a
-    // recurrent state may be left behind (see snapshot_moves)
-    bool can_take_back(const std::vector<batch_part> & parts) const;
-
     // The rest is for decoding, which target does.
 
-    // a drafted chain comes next, at n_past; or a tree. Leaves that the tree needs must be free
-    void open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens);
+    // Of each sequence id: whether a batch of these parts, replays in front, may leave it without its snapshots (see
+    // snapshot_moves). Empty: it leaves none behind
+    std::vector<bool> snapshots_lost(const std::vector<batch_part> & parts) const;
+
+    // a drafted chain comes next, at n_past; or a tree. Leaves that the tree needs must be free. has_snapshots: those
+    // of its batch will be there
+    void open_chain(llama_seq_id seq_id, int32_t n_past, int32_t n_tokens, bool has_snapshots);
 
     struct tree_node {
         llama_pos            pos;
@@ -111,8 +112,8 @@ class target_memory {
     // An open batch is aborted; what cannot go back is removed altogether
     void take_back(llama_seq_id id, llama_pos first);
 
-    // drop the snapshots that this batch may have left behind; or all of them
-    void drop_lost_snapshots(const llama_batch & batch);
+    // drop the snapshots of these sequences; or all of them
+    void drop_snapshots(const std::vector<bool> & lost);
     void drop_snapshots();
 
   private:

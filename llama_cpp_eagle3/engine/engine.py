@@ -50,7 +50,6 @@ class Engine:
         ngram: NgramDrafter | None = None,
         prefill_budget: int | None = None,
         prefix_cache_bytes: int = 0,
-        n_rs_seq: int = 0,
         before_step: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ):
@@ -68,7 +67,6 @@ class Engine:
             prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
                 step's time.
             prefix_cache_bytes: host memory for evicted prefixes.
-            n_rs_seq: snapshots that a recurrent target keeps of each sequence.
             before_step: called before each step; it may raise.
             log: called with lines for the user.
         """
@@ -80,11 +78,10 @@ class Engine:
         """What target and draft hold, slot by slot."""
         self.draft = draft or DraftSettings()
         self.before_step = before_step
-        self._n_rs_seq = n_rs_seq
         self._guard = Guard(type(self).__name__)
         self.proposers = Proposers(self.slots, ngram, draft_model)
         """Who drafts: the planner, the n-gram drafter, or a proposer in place of both."""
-        self.stepper = Stepper(self.slots, vocab, self.proposers, n_batch, n_rs_seq, prefill_budget)
+        self.stepper = Stepper(self.slots, vocab, self.proposers, n_batch, prefill_budget)
         self.scheduler = self.stepper.scheduler
         """The open step, and the sequences that run and wait."""
 
@@ -154,7 +151,6 @@ class Engine:
         """The first half of `add`: check a request and make its sequence, for `submit`. From any thread."""
         request.check(self.vocab.n_tokens, self.n_ctx, self.n_batch, self.target)
         draft = request.draft or self.draft
-        self.check_draft(draft)
         n_prompt = len(request.tokens)
         chain = SamplerChain(request.sampling, self.vocab, self.n_ctx)
         n_complete = 0 if request.exact else N_COMPLETE
@@ -176,17 +172,6 @@ class Engine:
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence with the next step, wherever it is; one that has ended stays as it is. From any thread."""
         self.scheduler.cancel(sequence)
-
-    def check_draft(self, draft: DraftSettings) -> None:
-        """Raise ValueError for a draft that the target cannot take back."""
-        n_rs_seq = self._n_rs_seq
-        drafts = self.drafter is not None or (self.proposers.ngram is not None and draft.mode == "auto")
-        if drafts and self.target.rollback_kind == "snapshots" and draft.depth > n_rs_seq:
-            raise ValueError(
-                f"a draft of {draft.depth} tokens is longer than the target's snapshots allow: it keeps "
-                f"{n_rs_seq} per sequence. Draft less, or load the model with a larger draft_n_max or "
-                "draft_tree_depth"
-            )
 
     # steps
 

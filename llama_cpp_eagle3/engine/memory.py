@@ -32,7 +32,7 @@ class Memory:
         self.target, self.drafter, self.tap = target, drafter, tap
         self.drafter_name = _name_of(drafter)
         """The source that the drafter is, as in `draft_sources`; empty without one."""
-        self._can_replay = target.rollback_kind == "checkpoint"
+        self._can_replay = target.rollback_kind != "trim"
         self._n_heads = 1
         self._log = log
 

@@ -35,7 +35,6 @@ class Stepper:
         vocab: Vocab,
         proposers: Proposers,
         n_batch: int,
-        n_rs_seq: int,
         prefill_budget: int | None,
     ):
         """The arguments are those of `Engine`."""
@@ -43,7 +42,7 @@ class Stepper:
         self.memory: Memory = slots.memory
         self.outputs = Outputs()
         self.prefill_budget = PrefillBudget(prefill_budget)
-        self.verifier = Verifier(self.memory, proposers, n_batch, n_rs_seq)
+        self.verifier = Verifier(self.memory, proposers, n_batch)
         self.scheduler = Scheduler(
             slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=proposers.begin
         )

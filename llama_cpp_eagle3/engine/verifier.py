@@ -18,15 +18,13 @@ N_ROWS_ARGMAX = 33
 class Verifier:
     """Runs the target on steps, and keeps track of whose rows the last batch holds."""
 
-    def __init__(self, memory: Memory, proposers: Proposers, n_batch: int, n_rs_seq: int):
-        """n_batch: rows of a batch. n_rs_seq: snapshots that a recurrent target keeps of each sequence."""
+    def __init__(self, memory: Memory, proposers: Proposers, n_batch: int):
+        """n_batch: rows of a batch."""
         target = memory.target
         self.memory, self.proposers, self.n_batch = memory, proposers, n_batch
         self.argmax_on_device = False
         """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
-        self._has_snapshots = target.rollback_kind == "snapshots"
-        self._n_drafts_max = n_rs_seq if self._has_snapshots else n_batch
         self.owners: list[Sequence] = []
         """Sequences whose `rows` are those of the last batch."""
         self._n_batches = target.n_batches  # of the target, that one included
@@ -34,7 +32,7 @@ class Verifier:
     @property
     def n_drafts_max(self) -> int:
         """Tokens of a sequence's draft that can be verified."""
-        return min(self._n_drafts_max, N_ROWS_ARGMAX - 1) if self.argmax_on_device else self._n_drafts_max
+        return min(self.n_batch, N_ROWS_ARGMAX - 1) if self.argmax_on_device else self.n_batch
 
     def verify(self, step: Step) -> None:
         """Evaluate a step's tokens and drafts in one batch.
@@ -43,8 +41,6 @@ class Verifier:
             ContextFullError: the context has no room for them.
         """
         target, batch = self.memory.target, self._batch(step)
-        if self._has_snapshots and not target.can_take_back(batch):
-            batch = self._shorten(step)
         if batch:
             self._drop_rows()
             target.decode_parts(batch)
@@ -114,16 +110,4 @@ class Verifier:
             else:
                 batch.append(scheduled.media.piece(self.memory.target, s.seq_id, scheduled.n_past, len(tokens), logits))
         step.n_own_rows = row
-        return batch
-
-    def _shorten(self, step: Step) -> list[BatchPart]:
-        """Give drafts that could not be rolled back one length, which may help, or leave them out."""
-        shortest = min(len(scheduled.draft) for scheduled in step.scheduled if scheduled.draft.tokens)
-        for n in (shortest, 0):
-            for scheduled in step.scheduled:
-                step.n_rows -= max(0, len(scheduled.draft) - n)
-                scheduled.draft = scheduled.draft.first(n)
-            batch = self._batch(step)
-            if self.memory.target.can_take_back(batch):
-                break
         return batch

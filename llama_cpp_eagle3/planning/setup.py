@@ -183,7 +183,7 @@ def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     """A planner for a loaded pair, or one that never drafts if there is no head; `options` are those of `Planner`."""
     drafter = engine.drafter if costs.draft_begin else None
     nothing = {1: 1.0}
-    options.setdefault("replays", engine.target.rollback_kind == "checkpoint")
+    options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.proposers.ngram)
     return Planner(
         drafter,

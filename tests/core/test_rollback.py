@@ -14,6 +14,8 @@ from random_arch import N_VOCAB, load_random_arch
 pytestmark = pytest.mark.also_on_rpc("target-on-rpc")
 
 N_MAX = 5
+N_SNAPSHOTS = [0, 1, 3, N_MAX]
+"""None, fewer than are drafted, as many."""
 KINDS = {
     "llama": "trim",
     "gemma3": "trim",
@@ -21,13 +23,14 @@ KINDS = {
     "qwen35moe": "snapshots",
     "lfm2": "snapshots",
     "nemotron_h": "snapshots",
+    "deepseek4": "snapshots",
     "qwen3next": "checkpoint",
     "mamba2": "checkpoint",
 }
 
 
 def context(folder: Path, arch: str, **params) -> LowLevel:
-    return LowLevel(load_random_arch(folder, arch), [0, 1], n_rs_seq=N_MAX, **params)
+    return LowLevel(load_random_arch(folder, arch), [0, 1], **{"n_rs_seq": N_MAX} | params)
 
 
 def run_steps(low: LowLevel, rng: np.random.Generator, n_steps: int, seq_id: int = 0) -> list[int]:
@@ -47,12 +50,18 @@ def run_steps(low: LowLevel, rng: np.random.Generator, n_steps: int, seq_id: int
     return text
 
 
-@pytest.mark.parametrize("swa_full", [True, False])
-@pytest.mark.parametrize("arch", KINDS)
-def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: bool) -> None:
+@pytest.mark.parametrize(
+    ("arch", "swa_full", "n_snapshots"),
+    [(arch, swa_full, N_MAX) for arch in KINDS for swa_full in (True, False)]
+    + [(arch, True, n) for arch in KINDS if KINDS[arch] == "snapshots" for n in N_SNAPSHOTS[:-1]],
+)
+def test_rejected_tokens_leave_no_trace(tmp_path: Path, arch: str, swa_full: bool, n_snapshots: int) -> None:
     rng = np.random.default_rng(1)
-    with context(tmp_path, arch, swa_full=swa_full) as low, context(tmp_path, arch, swa_full=swa_full) as fresh:
-        assert low.target.rollback_kind == KINDS[arch]
+    params = {"swa_full": swa_full}
+    with context(tmp_path, arch, n_rs_seq=n_snapshots, **params) as low, context(tmp_path, arch, **params) as fresh:
+        kind = KINDS[arch] if n_snapshots else "checkpoint"
+        assert low.target.rollback_kind == kind
+        assert low.target.n_snapshots == {"trim": None, "snapshots": n_snapshots, "checkpoint": 0}[kind]
         text = run_steps(low, rng, 25)
         for i in range(0, len(text), 50):
             fresh.target.decode(text[i : i + 50], i)
@@ -113,6 +122,41 @@ def test_abort(tmp_path: Path, arch: str) -> None:
         np.testing.assert_allclose(low.target.logits(1), fresh.target.logits(4), atol=1e-4)
 
 
+@pytest.mark.parametrize("n_snapshots", N_SNAPSHOTS)
+def test_where_snapshots_do_not_reach(tmp_path: Path, n_snapshots: int) -> None:
+    """A draft that is longer than they reach is replayed if more of it is rejected, and only then."""
+    draft = [4, 5, 6, 7, 8, 9]
+    with context(tmp_path, "qwen35", n_rs_seq=n_snapshots) as low, context(tmp_path, "qwen35") as fresh:
+        for n_draft in range(2, len(draft) + 1):
+            for n_kept in range(n_draft + 1):
+                low.target.truncate(0)
+                low.target.decode([1, 2, 3], 0)
+                n_past = n_replay = 0
+                for _ in range(3):  # a replay in front of a draft that is rejected, too
+                    n_past = low.target.n_past()
+                    low.decode_draft(draft[:n_draft], n_past)
+                    low.target.accept(0, list(range(n_kept)))
+                    n_rejected = n_draft - n_kept
+                    if n_rejected > n_snapshots and (n_kept > 0 or n_draft > n_snapshots + 1):
+                        n_replay += n_kept
+                        assert low.target.n_past() == n_past + n_kept
+                    elif n_kept > 0 or n_rejected <= n_replay:
+                        n_replay = 0
+                        assert low.target.n_past() == n_past + n_kept
+                    else:
+                        break
+                    assert low.target.n_replay() == n_replay
+                else:
+                    text = [1, 2, 3, *3 * draft[:n_kept], 1]
+                    low.target.decode([1], len(text) - 1)
+                    fresh.target.truncate(0)
+                    fresh.target.decode(text, 0)
+                    found, expected = low.target.logits(0), fresh.target.logits(len(text) - 1)
+                    np.testing.assert_allclose(found, expected, atol=2e-4, err_msg=f"{n_kept} of {n_draft}")
+                    continue
+                assert low.target.n_past() == 0  # the state before the batch is gone
+
+
 @pytest.mark.parametrize("arch", ["gemma3", "qwen35", "mamba2"])
 def test_saved_states(tmp_path: Path, arch: str) -> None:
     """Going back further than a step: to the last saved state, else to the beginning."""
@@ -139,12 +183,15 @@ def test_saved_states(tmp_path: Path, arch: str) -> None:
                 np.testing.assert_allclose(low.target.logits(49), fresh_logits[i + 50], atol=5e-4)
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen35", "mamba2", "qwen3next"])
-def test_sequences(tmp_path: Path, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "n_snapshots"),
+    [("llama", 0), ("mamba2", 0), ("qwen3next", 0), *(("qwen35", n) for n in N_SNAPSHOTS), ("deepseek4", 1)],
+)
+def test_sequences(tmp_path: Path, arch: str, n_snapshots: int) -> None:
     """Three sequences in one batch each step, with other lengths and other acceptance; the third one skips steps."""
     rng = np.random.default_rng(4)
     texts = [rng.integers(0, N_VOCAB, n).tolist() for n in (3, 9, 5)]
-    with context(tmp_path, arch, n_seq_max=3) as low, context(tmp_path, arch) as fresh:
+    with context(tmp_path, arch, n_seq_max=3, n_rs_seq=n_snapshots) as low, context(tmp_path, arch) as fresh:
         low.target.decode_parts(parts_of(*((s, 0, text) for s, text in enumerate(texts))))
         for i in range(12):
             parts = []
@@ -171,10 +218,6 @@ def test_sequences(tmp_path: Path, arch: str) -> None:
 
 def test_errors(tmp_path: Path) -> None:
     with context(tmp_path, "qwen35") as low:
-        with pytest.raises(
-            ValueError, match="draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"
-        ):
-            low.decode_draft([1] * 7, 0)
         with pytest.raises(Eagle3Error, match="sequence 0 has no draft to accept a path of"):
             low.target.accept(0, [0])
         low.decode_draft([1, 2], 0)
@@ -247,13 +290,13 @@ def test_copies(tmp_path: Path, arch: str, swa_full: bool) -> None:
 
 
 def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
-    """llama.cpp moves the state of the sequence between two that go on reading, without its snapshots."""
+    """llama.cpp moves the state of the sequence between two that go on reading, without its snapshots: a replay."""
     rng = np.random.default_rng(0)
     model = load_random_arch(tmp_path, "qwen35")
     draft = [5, 6, 7]
     with LowLevel(model, n_seq_max=3, n_rs_seq=4, kv_unified=True, n_ubatch=32) as low:
 
-        def after(n_each: int) -> tuple[bool, np.ndarray]:
+        def after(n_each: int) -> tuple[int, np.ndarray]:
             """A draft of sequence 1, of which nothing is kept but its root, beside prompts; what comes next then."""
             for s in range(3):
                 low.target.truncate(0, s)
@@ -263,23 +306,21 @@ def test_snapshots_that_a_batch_leaves_behind(tmp_path: Path) -> None:
                 _core.BatchPart(1, 3, [4], draft),
                 _core.BatchPart(2, 3, rng.integers(0, 100, n_each).tolist()),
             ]
-            is_safe = low.target.can_take_back(parts)
             low.target.decode_parts(parts)
             low.target.accept(1, [0])
-            if low.target.n_past(1) < 4:  # nothing wrong is kept
-                low.target.decode([2, 2, 3, 4][low.target.n_past(1) :], low.target.n_past(1), seq_id=1)
+            n_replay = low.target.n_replay(1)
             low.target.decode([8], 4, seq_id=1)
-            return is_safe, low.target.logits(0).copy()
+            return n_replay, low.target.logits(0).copy()
 
         low.target.decode([2, 2, 3, 4], 0, seq_id=1)
         low.target.decode([8], 4, seq_id=1)
         expected = low.target.logits(0).copy()
-        verdicts = []
+        n_replayed = []
         for n_each in (4, 5, 9, 12, 14, 20):
-            is_safe, found = after(n_each)
-            verdicts.append(is_safe)
+            n_replay, found = after(n_each)
+            n_replayed.append(n_replay)
             np.testing.assert_allclose(found, expected, atol=1e-4, err_msg=f"{n_each} rows of each prompt")
-        assert verdicts == [True, True, *[False] * 4]
+        assert n_replayed == [0, 0, 1, 1, 1, 1]
         # snapshots that are older than a batch of others
         low.target.decode([2, 2, 3, 4, 9], 0, seq_id=1)
         low.target.decode_parts([_core.BatchPart(s, low.target.n_past(s), [1]) for s in (0, 2)])

@@ -110,9 +110,6 @@ class Machine(RuleBasedStateMachine):
         assert self.engine.n_ctx == 256
         assert self.engine.target.is_pooled == self.is_pool
         self.llm.draft = "chain"  # "auto" would measure first
-        n_snapshots = self.llm.context_params.n_rs_seq
-        self.n_max = min(draft_n_max, n_snapshots) if n_snapshots else draft_n_max
-        self.llm.draft_n_max = self.n_max
         self._patch_clock()
         if with_head and with_planner:
             self._plan()
@@ -148,19 +145,6 @@ class Machine(RuleBasedStateMachine):
     def _tokens(self, text: tuple[int, int, list[int]]) -> list[int]:
         i, n, tail = text
         return [*self.kind.texts[i][:n], *tail]
-
-    def _settings(self, mode: DraftSettings) -> DraftSettings:
-        """Not deeper than the snapshots are."""
-        n_max = min(mode.n_max, self.n_max)
-        return DraftSettings(
-            mode=mode.mode,
-            n_max=n_max,
-            n_min=min(mode.n_min, n_max),
-            p_min=mode.p_min,
-            tree_depth=min(mode.tree_depth, self.n_max),
-            tree_topk=mode.tree_topk,
-            tree_tokens=mode.tree_tokens,
-        )
 
     # sequences
 
@@ -200,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             draw.sampling([failing] if failing else []),
             max_tokens=max_tokens,
             stop=stop,
-            draft=self._settings(mode),
+            draft=mode,
             logprobs=logprobs,
         )
         self.requests.append(Request(sequence, prompt, draw, max_tokens, failing))

@@ -12,6 +12,7 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama, _core
 from llama_cpp_eagle3.draft import Draft
+from llama_cpp_eagle3.loading import N_SNAPSHOTS
 from loading import Drafts, is_tie, load, load_plain, prompts, take
 from random_arch import N_VOCAB
 from recurrent_pairs import KINDS, write_pair
@@ -55,7 +56,7 @@ def test_told_at_load(pair: Any, caplog: pytest.LogCaptureFixture) -> None:
         assert line in caplog.text
         n_rs_seq = llama_cpp.llama_cpp._lib.llama_n_rs_seq
         n_rs_seq.argtypes, n_rs_seq.restype = (llama_cpp.llama_context_p_ctypes,), llama_cpp.ctypes.c_uint32
-        assert n_rs_seq(llm.ctx) == (5 if KINDS[arch] == "snapshots" else 0)
+        assert n_rs_seq(llm.ctx) == llm.target.n_snapshots == (N_SNAPSHOTS if KINDS[arch] == "snapshots" else 0)
 
 
 def test_lossless(models: Any) -> None:
@@ -73,7 +74,7 @@ def test_lossless(models: Any) -> None:
     assert n_ties <= 2
 
 
-def test_trees_become_chains_that_the_snapshots_hold(pair: Any) -> None:
+def test_trees_become_chains(pair: Any) -> None:
     _, target, head = pair
     prompt = prompts(1, N_VOCAB)[0]
     with closing(load_plain(target, **OPTIONS)) as plain:
@@ -89,20 +90,14 @@ def test_trees_become_chains_that_the_snapshots_hold(pair: Any) -> None:
                 assert [next(stream) for _ in range(30)] == expected
 
 
-def test_longer_than_the_snapshots(models: Any) -> None:
-    """Raised after loading: an error before anything is evaluated."""
-    _, llm = models
-    llm.draft_n_max = 6
-    if llm.target.rollback_kind != "snapshots":
-        assert len(take(llm, [1, 2, 3], 20)) == 20
-        return
-    with pytest.raises(ValueError, match="a draft of 6 tokens is longer than the target's snapshots allow: it keeps 5"):
-        take(llm, [1, 2, 3], 20)
-    assert llm.n_tokens == llm.target.n_past() == 0
-    with pytest.raises(ValueError, match="longer than the target's snapshots"):
-        llm.generate_batch([[1, 2, 3]])
-    llm.draft_n_max = 5
-    assert len(take(llm, [1, 2, 3], 20)) == 20
+def test_longer_than_at_load(models: Any) -> None:
+    """The length is not bound to what was loaded."""
+    plain, llm = models
+    expected = take(plain, [1, 2, 3], 40)
+    llm.engine.proposers.override = Drafts(some_right(llm, [1, 2, 3, *expected], np.random.default_rng(2)))
+    llm.draft_n_max = 12
+    assert take(llm, [1, 2, 3], 30) == expected[:30]
+    assert len(llm.last_stats.accepted_per_position) == 12
 
 
 def test_same_and_longer_prompts_are_reused(models: Any) -> None:

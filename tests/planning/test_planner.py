@@ -318,15 +318,16 @@ def test_all_levels_in_one_graph(target: str, name: str) -> None:
     assert run_auto(machine, planner, 3000) > 0.95 * best
 
 
+@pytest.mark.parametrize("n_snapshots", [0, 1])
 @pytest.mark.parametrize("target", ["Q4_0", "F16"])
 @pytest.mark.parametrize("name", ["useless", "0.7", "varied"])
-def test_tokens_that_are_evaluated_again(target: str, name: str) -> None:
+def test_tokens_that_are_evaluated_again(target: str, name: str, n_snapshots: int) -> None:
     """Where rejected tokens cost a replay in the next pass, drafting has to pay for that too."""
     costs, head = Costs(us(TARGETS[target])), HEADS[name]
-    best = max(run_batch(Machine(costs, head, 1, replays=True), n, 1, 4000) for n in range(8))
-    machine = Machine(costs, head, 2, replays=True)
+    best = max(run_batch(Machine(costs, head, 1, n_snapshots=n_snapshots), n, 1, 4000) for n in range(8))
+    machine = Machine(costs, head, 2, n_snapshots=n_snapshots)
     machine.head = Head(head.p, head.hit)  # what is expected of a chain alone says nothing here
-    planner = make_planner(machine, replays=True, **CHAIN)
+    planner = make_planner(machine, n_snapshots=n_snapshots, **CHAIN)
     assert run_auto(machine, planner, 5000) >= 0.97 * best
 
 

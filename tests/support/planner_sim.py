@@ -94,9 +94,15 @@ class Machine:
     is_parallel = False
 
     def __init__(
-        self, costs: Costs, head: Head, seed: int = 0, n_seqs: int = 1, n_unroll: int = 1, replays: bool = False
+        self,
+        costs: Costs,
+        head: Head,
+        seed: int = 0,
+        n_seqs: int = 1,
+        n_unroll: int = 1,
+        n_snapshots: int | None = None,
     ):
-        self.costs, self.head, self.n_unroll, self.replays = costs, head, n_unroll, replays
+        self.costs, self.head, self.n_unroll, self.n_snapshots = costs, head, n_unroll, n_snapshots
         self.rng = np.random.default_rng(seed)
         self.t = 0.0
         self.nodes: list[Node] = []
@@ -165,8 +171,9 @@ class Machine:
                 if token == TRUTH and parent == node:
                     node, n = i, n + 1
             emitted.append(n)
-            if self.replays:
-                self.n_replay[s] = 0 if n == 1 + len(tokens) else self.n_replay[s] + n
+            if self.n_snapshots is not None:
+                n_rejected = 1 + len(tokens) - n
+                self.n_replay[s] = 0 if n_rejected <= self.n_snapshots else self.n_replay[s] + n
             self.n_tokens[s] += n
             self.waiting[s] += n
             if self.waiting[s] > 128:  # the drafter takes them in without drafting

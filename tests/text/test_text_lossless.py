@@ -52,7 +52,7 @@ def test_greedy_text_is_plain(pair: tuple[str, Any, Any], sources: tuple[Any, ..
 
 @pytest.mark.parametrize("unified", [True, False])
 def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
-    _, target, head = pair
+    kind, target, head = pair
     options: dict[str, Any] = {"n_parallel": 3, "kv_unified": unified, "n_ctx": 768}
     texts = looping(5, 2)
     with closing(load_plain(target)) as plain, closing(load(target, head, draft="auto", **options)) as llm:
@@ -61,7 +61,8 @@ def test_several_sequences(pair: tuple[str, Any, Any], unified: bool) -> None:
         results = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True)
         found = [result.tokens[:N_TOKENS] for result in results]  # a character may have been completed
         assert sum(is_tie(plain, *three) for three in zip(texts, expected, found, strict=True)) <= 1
-        assert llm.last_stats.of("ngram").drafted > 0
+        # a replay of one of several sequences is a pass of its own, which these texts would not pay for
+        assert llm.last_stats.of("ngram").drafted > 0 or kind == "checkpoint"
 
 
 def test_without_a_head_nothing_is_measured_unless_it_is_asked_for(tiny_target: Any) -> None:
