@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from llama_cpp_eagle3.bench.random_model import SHAPES, Shape
 from llama_cpp_eagle3.train.eagle import Head
 from llama_cpp_eagle3.train.head_config import HeadConfig, Rotation
+from llama_cpp_eagle3.train.packing import PackedTexts
 from llama_cpp_eagle3.train.rows import cache_bytes
 
 
@@ -52,14 +53,15 @@ def make_head(shape: Shape, n_draft: int, n_steps: int, n_ctx: int) -> Head:
 def flops_of_text(head: Head, texts: Texts, n_steps: int, n_anchors: int) -> int:
     """Of one text in training, forward and backward; a product and its sum are two."""
     n = texts.n_prompt + texts.n_answer
-    tokens = torch.zeros(1, n, dtype=torch.long, device="meta")
-    rows = torch.empty(1, n, head.cfg.n_feat, device="meta")
-    anchors = torch.zeros(n_anchors, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        tokens, rows = torch.zeros(n, dtype=torch.long), torch.empty(n, head.cfg.n_feat)
+        anchors = torch.zeros(n_anchors, dtype=torch.long)
+    packed = PackedTexts(tokens, rows, [n], [texts.n_prompt - 1], [anchors])
     counter = FlopCounterMode(display=False)
     with counter:
         loss = torch.zeros((), device="meta")
-        for _, logits in head.steps(tokens, rows, n_steps, anchors, first=texts.n_prompt - 1):
-            loss = loss + logits.log_softmax(-1).mean()
+        for _, normed in head.steps(packed, n_steps):
+            loss = loss + head.logits(normed).log_softmax(-1).mean()
         loss.backward()
     return int(counter.get_total_flops())
 

@@ -58,6 +58,10 @@ def add_arguments(parser: Parser) -> None:
         "--dtype", choices=("auto", "f32", "bf16"), default="auto",
         help="of matrix products (default: bf16 where the device has it)",
     )  # fmt: skip
+    group.add_argument(
+        "--optimizer", choices=("adamw", "muon"), default="adamw",
+        help="muon learns more from each text, but its steps cost more: narrow heads, large --batch (default: adamw)",
+    )  # fmt: skip
     group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
     group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
     group.add_argument(
@@ -105,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     if args.device is not None:
         check_device(args.device)
     settings = Settings(
-        minutes=args.minutes, steps=args.steps, lr=args.lr, batch=args.batch, ttt_steps=args.ttt_steps,
+        minutes=args.minutes, steps=args.steps, lr=args.lr, optimizer=args.optimizer, batch=args.batch,
+        ttt_steps=args.ttt_steps,
         anchors=args.anchors, eval_every=args.eval_every, device=args.device, dtype=args.dtype, patience=args.patience,
         seed=args.seed,
     )  # fmt: skip

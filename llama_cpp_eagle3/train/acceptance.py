@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .eagle import Head
-from .loss import inputs
+from .packing import pack
 from .rows import Sample
 
 
@@ -54,14 +54,13 @@ def simulate_acceptance(head: Head, sample: Sample, n_max: int, acceptance: Acce
 
     A chain is accepted as far as it equals the text, so the text's own tokens stand for the draft's where that counts.
     """
-    tokens, rows = inputs(head, sample)
-    first, n = sample.n_first, tokens.shape[1] - n_max - 1
+    first, n = sample.n_first, len(sample.tokens) - n_max - 1
     if n <= first:
         return
-    anchors = torch.arange(first, n, device=rows.device)
-    hits = []
-    for at, logits in head.steps(tokens, rows, n_max, anchors, first=first):
-        hits.append((head.d2t[logits[0].argmax(-1)] == torch.roll(tokens[0], -1)[at])[: len(anchors)])
+    texts = pack([sample], [torch.arange(first, n)], head.device)
+    following, hits = torch.roll(texts.tokens, -1), []
+    for index, normed in head.steps(texts, n_max):
+        hits.append((head.d2t[head.logits(normed)[0].argmax(-1)] == following[index])[: n - first])
     accepted = torch.stack(hits, -1).long().cumprod(-1).sum(-1).tolist()
     acceptance.n_drafted, acceptance.n_right = acceptance.n_drafted or [0] * n_max, acceptance.n_right or [0] * n_max
     row = 0

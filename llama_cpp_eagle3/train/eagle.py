@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from .head_config import HeadConfig
 from .head_layers import HeadLayer, Past
 from .model import RMSNorm
+from .packing import PackedTexts
 
 
 def _power_of_2(x: Tensor) -> Tensor:
@@ -126,44 +128,62 @@ class Head(nn.Module):
         return self.fc(rows * self.row_scale).float()  # what steps add to stays f32 where products are bf16
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the last layer's states: (what the next step reads, logits)."""
+        """Of the last layer's states: (what the next step reads, what the lm_head reads)."""
         normed = self.norm(x)
+        return normed if self.cfg.norm_output else x, normed
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """Over the draft vocabulary, of what `outputs` and `steps` give."""
         logits = self.lm_head(normed)
-        return (
-            normed if self.cfg.norm_output else x,
-            logits if self.cfg.logit_scale == 1 else logits * self.cfg.logit_scale,
-        )
+        return logits if self.cfg.logit_scale == 1 else logits * self.cfg.logit_scale
 
-    def steps(
-        self, tokens: Tensor, rows: Tensor, n_steps: int, anchors: Tensor, first: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Run ``n_steps`` draft steps with the text's own tokens; yield (positions compared with, logits) of each step.
+    def steps(self, texts: PackedTexts, n_steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Run ``n_steps`` draft steps with the texts' own tokens; yield (indices, what `logits` reads) of each step.
 
-        ``tokens`` (n_batch, n_tokens); ``rows`` (n_batch, n_tokens, n_feat). Step 0 runs at all rows but the last,
-        causally. Step i > 0 runs at ``anchors`` only: each attends to the step-0 keys up to its own row, and to the
-        keys of its own earlier steps. Row p of step i has RoPE position p + i and predicts what the target samples at
-        position p + 1 + i, so its logits are to be compared with the target's there: these positions are yielded. Of
-        the rows before ``first`` step 0 has keys and values alone. P-EAGLE's later steps read the mask token and
-        `mask_row` instead of the text and the last step's state, which makes them one pass when drafting.
+        Step 0 runs at all rows but the last of each text, causally. Step i > 0 runs at the anchors only: each attends
+        to the step-0 keys of its text up to its own row, and to the keys of its own earlier steps. Row p of step i has
+        RoPE position p + i and predicts what the target samples at position p + 1 + i, so its logits are to be compared
+        with the target's there: the indices of these tokens in ``texts.tokens`` are yielded. P-EAGLE's later steps read
+        the mask token and `mask_row` instead of the text and the last step's state, which makes them one pass when
+        drafting.
         """
-        n = tokens.shape[1] - 1
-        x, residual = self.layers[0].first_inputs(self.tok_embd[tokens[:, 1:]], self.fuse(rows[:, :n]))
+        device = texts.tokens.device
+
+        def each(first_of: Sequence[int], n_of: Sequence[int], offset_of: Sequence[int]) -> Tensor:
+            """Of each text the numbers from offset + first to offset + n."""
+            parts = zip(first_of, n_of, offset_of, strict=True)
+            return torch.cat([torch.arange(offset + first, offset + n, device=device) for first, n, offset in parts])
+
+        n_rows, zeros = texts.n_rows, [0] * len(texts.lengths)
+        index, position = each(zeros, n_rows, texts.starts), each(zeros, n_rows, zeros)
+        x, residual = self.layers[0].first_inputs(self.tok_embd[texts.tokens[index + 1]], self.fuse(texts.rows[index]))
+        x, residual = x[None], residual[None]
+        cos, sin = self.cos[position], self.sin[position]
+        # all rows' states are the next layer's keys; behind the last layer those before `firsts` are not needed
+        asked = each(texts.firsts, n_rows, [0, *accumulate(n_rows)][:-1])
         pasts: list[Past] = []
         for number, layer in enumerate(self.layers):
             if number:
                 x = layer.attn_norm(residual)
-            pasts.append(past := Past(layer, x, self.cos[:n], self.sin[:n]))
-            # all rows' states are the next layer's keys; behind the last layer those before `first` are not needed
-            begin = first if number == len(self.layers) - 1 else 0
-            q = layer.attn.queries(x[:, begin:], self.cos[begin:n], self.sin[begin:n])
-            residual = layer.add(residual[:, begin:], past.attend_first(q))
-        state, logits = self.outputs(residual)
-        yield torch.arange(first + 1, n + 1, device=tokens.device), logits
+            pasts.append(past := Past(layer, x, cos, sin, n_rows))
+            if number < len(self.layers) - 1:
+                y = past.attend_first(layer.attn.queries(x, cos, sin), zeros)
+            else:
+                y = past.attend_first(layer.attn.queries(x[:, asked], cos[asked], sin[asked]), texts.firsts)
+                residual = residual[:, asked]
+            residual = layer.add(residual, y)
+        state, normed = self.outputs(residual)
+        yield index[asked] + 1, normed
 
-        state = state[:, anchors - first]
+        n_asked = [n - first for n, first in zip(n_rows, texts.firsts, strict=True)]
+        starts = [0, *accumulate(n_asked)]
+        of_text = list(zip(texts.anchors, texts.firsts, starts, strict=False))
+        state = state[:, torch.cat([anchors - first + start for anchors, first, start in of_text])]
+        anchor = torch.cat([*texts.anchors])
+        begin = torch.cat([torch.full_like(a, start) for a, start in zip(texts.anchors, texts.starts, strict=True)])
         for i in range(1, n_steps):
-            at = anchors + i
-            following = tokens[:, at + 1]
+            at = anchor + i
+            following = texts.tokens[begin + at + 1][None]
             if self.cfg.is_parallel:
                 following = torch.full_like(following, self.cfg.mask_token)
                 state = self.fuse(self.mask_row).expand(*following.shape, -1)
@@ -173,7 +193,7 @@ class Head(nn.Module):
                 if past is not pasts[0]:
                     x = layer.attn_norm(residual)
                 keys, values = layer.attn.keys_and_values(x, cos, sin)
-                y = past.attend(layer.attn.queries(x, cos, sin), keys, values, anchors)
+                y = past.attend(layer.attn.queries(x, cos, sin), keys, values, texts.anchors)
                 residual = layer.add(residual, y)
-            state, logits = self.outputs(residual)
-            yield at + 1, logits
+            state, normed = self.outputs(residual)
+            yield begin + at + 1, normed

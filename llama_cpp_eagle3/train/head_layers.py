@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -106,42 +106,51 @@ class HeadLayer(nn.Module):
 
 
 class Past:
-    """Keys and values of one layer: of the text's rows in step 0, and of each anchor's own later steps."""
+    """Keys and values of one layer: of the texts' rows in step 0, and of each anchor's own later steps."""
 
-    def __init__(self, layer: HeadLayer, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """x: the attention's input at all rows in step 0."""
+    def __init__(self, layer: HeadLayer, x: Tensor, cos: Tensor, sin: Tensor, n_rows: Sequence[int]) -> None:
+        """x: the attention's input at all rows in step 0, of texts one behind the other; n_rows: of each text."""
         self.layer, self.scale = layer, layer.cfg.attn_scale
-        self.n = x.shape[1]
         self.window = layer.cfg.sliding_window
-        self.k0, self.v0 = (layer.attn.repeat(kv) for kv in layer.attn.keys_and_values(x, cos, sin))
+        k0, v0 = (layer.attn.repeat(kv).split(list(n_rows), dim=2) for kv in layer.attn.keys_and_values(x, cos, sin))
+        self.texts = list(zip(k0, v0, strict=True))
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
-    def attend_first(self, q: Tensor) -> Tensor:
-        """Step 0: queries of the last rows, each to all rows up to its own."""
-        n, first = self.n, self.n - q.shape[2]
-        seen = torch.ones(n - first, n, dtype=torch.bool, device=q.device).tril(first)
-        if self.window:
-            seen = seen.triu(first + 1 - self.window)
-        return F.scaled_dot_product_attention(q, self.k0, self.v0, attn_mask=seen, scale=self.scale)
+    def attend_first(self, q: Tensor, firsts: Sequence[int]) -> Tensor:
+        """Step 0: queries of each text's rows from `firsts` on, each to all rows of its text up to its own."""
+        n_queries = [k.shape[2] - first for (k, _), first in zip(self.texts, firsts, strict=True)]
+        found = []
+        for q_text, (k, v), first in zip(q.split(n_queries, dim=2), self.texts, firsts, strict=True):
+            seen = torch.ones(q_text.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(first)
+            if self.window:
+                seen = seen.triu(first + 1 - self.window)
+            found.append(F.scaled_dot_product_attention(q_text, k, v, attn_mask=seen, scale=self.scale))
+        return torch.cat(found, dim=2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, anchors: Tensor) -> Tensor:
-        """The next step at each anchor: to the rows up to the anchor's and to its own steps, this one included."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, anchors: Sequence[Tensor]) -> Tensor:
+        """The next step at each text's anchors: to its rows up to the anchor's, and to the anchor's own steps."""
         self.keys.append(self.layer.attn.repeat(k))
         self.values.append(self.layer.attn.repeat(v))
         i = len(self.keys)
-        row = torch.arange(self.n, device=q.device)[None, :]
-        unseen = row > anchors[:, None]
-        first_own = 0
-        if self.window:
-            unseen = unseen | (row <= anchors[:, None] + i - self.window)
-            first_own = max(0, i - self.window)  # of own steps j + 1, those that the window still has
-        prefix = (q @ self.k0.transpose(-1, -2) * self.scale).float().masked_fill(unseen, -torch.inf)
+        first_own = max(0, i - self.window) if self.window else 0  # of own steps j + 1, those that the window still has
         own = torch.stack([(q * key).sum(-1) * self.scale for key in self.keys[first_own:]], dim=-1).float()
-        weights = torch.cat((prefix, own), dim=-1).softmax(-1).to(v.dtype)
-        y = weights[..., : self.n] @ self.v0
+        n_anchors = [len(at) for at in anchors]
+        found, weights_own = [], []
+        for q_text, own_text, (k0, v0), at in zip(
+            q.split(n_anchors, dim=2), own.split(n_anchors, dim=2), self.texts, anchors, strict=True
+        ):
+            row = torch.arange(k0.shape[2], device=q.device)[None, :]
+            unseen = row > at[:, None]
+            if self.window:
+                unseen = unseen | (row <= at[:, None] + i - self.window)
+            prefix = (q_text @ k0.transpose(-1, -2) * self.scale).float().masked_fill(unseen, -torch.inf)
+            weights = torch.cat((prefix, own_text), dim=-1).softmax(-1).to(v.dtype)
+            found.append(weights[..., : k0.shape[2]] @ v0)
+            weights_own.append(weights[..., k0.shape[2] :])
+        y, weights = torch.cat(found, dim=2), torch.cat(weights_own, dim=2)
         for j, value in enumerate(self.values[first_own:]):
-            y = y + weights[..., self.n + j, None] * value
+            y = y + weights[..., j, None] * value
         return y
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .eagle import Head
+from .packing import pack
 from .rows import Sample
 
 STEP_WEIGHT = 0.8
@@ -26,15 +27,23 @@ class Teacher:
         self.t2d = torch.full((n_vocab,), -1, dtype=torch.long, device=d2t.device)
         self.t2d[d2t] = torch.arange(len(d2t), device=d2t.device)
 
-    def __call__(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """(draft ids, probabilities that sum to 1, weight) of the rows from n_first on.
+    def __call__(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(draft ids, probabilities that sum to 1, best token, weight) of the packed rows of samples.
 
-        The weight is 0 where the best token cannot be drafted.
+        The weight is 0 where the best token cannot be drafted, and for rows that predict tokens of the prompt, of which
+        nothing is known.
         """
-        ids = self.t2d[torch.from_numpy(sample.top_ids).to(self.t2d.device).long()]
-        p = torch.from_numpy(sample.top_p).to(ids.device).float() * (ids >= 0)
-        weight = (ids[:, 0] >= 0).float()
-        return ids.clamp_min(0), p / p.sum(-1, keepdim=True).clamp_min(1e-6), weight
+        device = self.t2d.device
+
+        def packed(name: str) -> Tensor:
+            parts = [np.pad(getattr(s, name), ((len(s.tokens) - len(s.top_ids), 0), (0, 0))) for s in samples]
+            return torch.from_numpy(np.concatenate(parts)).to(device)
+
+        top_ids, top_p = packed("top_ids").long(), packed("top_p").float()
+        ids = self.t2d[top_ids]
+        p = top_p * (ids >= 0)
+        weight = ((ids[:, 0] >= 0) & (top_p[:, 0] > 0)).float()
+        return ids.clamp_min(0), p / p.sum(-1, keepdim=True).clamp_min(1e-6), top_ids[:, 0], weight
 
 
 @dataclass
@@ -74,13 +83,6 @@ class Loss:
         return [round(a / max(1.0, n), 4) for a, n in zip(self.right, self.n_right, strict=True)]
 
 
-def inputs(head: Head, sample: Sample) -> tuple[Tensor, Tensor]:
-    """Tokens and rows as a batch of one."""
-    device = head.device
-    tokens = torch.from_numpy(sample.tokens.astype(np.int64)).to(device)[None]
-    return tokens, torch.from_numpy(sample.rows).to(device).float()[None]
-
-
 def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.Generator) -> Tensor:
     """Rows of the answer that later steps start from, at random; each has n_steps rows behind it."""
     first, last = sample.n_first, len(sample.tokens) - n_steps - 1
@@ -88,23 +90,32 @@ def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.
     return torch.from_numpy(np.sort(first + rng.choice(n, size=min(n, n_anchors), replace=False)))
 
 
-def ttt_loss(head: Head, teacher: Teacher, sample: Sample, n_steps: int, anchors: Tensor) -> tuple[Tensor, Loss]:
+def ttt_loss(
+    head: Head, teacher: Teacher, samples: Sequence[Sample], n_steps: int, anchors: Sequence[Tensor]
+) -> tuple[Tensor, Loss]:
     """Training-time test: n_steps draft steps, each on the states of the one before.
 
+    anchors: of each sample, the rows that later steps start from.
+
     Returns:
-        The mean over the answer's rows of the soft cross entropy, weighted 0.8^i at step i; and its figures.
+        The mean over texts of the mean over the answer's rows of the soft cross entropy, weighted 0.8^i at step i; and
+        its figures.
     """
-    tokens, rows = inputs(head, sample)
-    ids, p, weight = teacher(sample)
-    loss, figures = torch.zeros((), device=rows.device), Loss()
-    for i, (at, logits) in enumerate(head.steps(tokens, rows, n_steps, anchors.to(rows.device), first=sample.n_first)):
-        at = at - sample.n_first  # rows before have no probabilities
-        log_q = logits[0].float().log_softmax(-1)
-        each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at]
-        loss = loss + STEP_WEIGHT**i * each.mean()
-        best = head.d2t[log_q.detach().argmax(-1)]
-        target = torch.from_numpy(sample.top_ids[:, 0]).to(rows.device)[at]
-        figures.right.append(float((best == target).float().sum()))
-        figures.n_right.append(float(len(at)))
-    figures.total, figures.n_rows = float(loss.detach()) * figures.n_right[0], figures.n_right[0]
-    return loss, figures
+    texts = pack(samples, anchors, head.device)
+    ids, p, best, weight = teacher(samples)
+    text_ids = texts.text_ids
+    steps = list(head.steps(texts, n_steps))
+    at = torch.cat([index for index, _ in steps])
+    log_q = head.logits(torch.cat([normed for _, normed in steps], dim=1))[0].float().log_softmax(-1)
+    each = -(p[at] * log_q.gather(1, ids[at])).sum(-1) * weight[at]
+    n_rows = [text_ids[index].bincount(minlength=len(samples)) for index, _ in steps]  # of each step and text
+    share = torch.cat([STEP_WEIGHT**i / n_rows[i][text_ids[index]] for i, (index, _) in enumerate(steps)])
+    of_text = torch.zeros(len(samples), device=share.device).index_add(0, text_ids[at], each * share)
+    right = (head.d2t[log_q.detach().argmax(-1)] == best[at]).float().split([len(index) for index, _ in steps])
+    figures = Loss(
+        float((of_text.detach() * n_rows[0]).sum()),
+        float(n_rows[0].sum()),
+        [float(hits.sum()) for hits in right],
+        [float(len(hits)) for hits in right],
+    )
+    return of_text.mean(), figures

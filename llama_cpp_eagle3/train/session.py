@@ -34,8 +34,8 @@ from .rows import AnswerGenerator, Extractor, Source, cache_bytes, cache_path
 from .trainer import STATE, Settings, Trainer, split
 
 _SETTINGS = "settings.json"
-_VERSION = 2
-"""Of what the work folder holds; 1 had other names of the head's weights."""
+_VERSION = 3
+"""Of what the work folder holds; 2 had another state of the optimizer, 1 other names of the head's weights."""
 _N_ANSWER_MIN = 8
 _N_SELF = 128
 """Prompts that the model makes up at once."""
@@ -315,6 +315,7 @@ def _check_folder(job: Job) -> None:
         "layers": list(job.layers),
         "norms": dict.fromkeys(("fc_norm", "norm_output"), job.eagle31),
         "seed": job.training.seed,
+        "optimizer": job.training.optimizer,
         "ttt_steps": job.training.ttt_steps,
     }
     settings = {**ours, "batch": job.training.batch}

@@ -25,6 +25,7 @@ from llama_cpp_eagle3.whole_file import whole_file
 
 from . import corpus, export, prompts
 from .model import Config, Llama
+from .optimizer import Optimizer
 from .trainer import native_bf16
 
 CHECKPOINT = "target.pt"
@@ -75,36 +76,6 @@ def evaluate(model: Llama, stream: np.ndarray, n_windows: int = 48) -> dict[str,
     return {"loss": loss / total, "accuracy": right / total}
 
 
-class Optimizer:
-    """Muon for the layers' matrices, AdamW for embedding and norms: fewer tokens to the same loss than AdamW alone."""
-
-    def __init__(self, model: torch.nn.Module, lr: float, weight_decay: float = 0.1) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        matrices = [p for name, p in named if p.dim() == 2 and "embd" not in name and "lm_head" not in name]
-        others = [p for name, p in named if p.dim() != 2 or "embd" in name or "lm_head" in name]
-        # match_rms_adamw scales Muon's update to AdamW's, so that one learning rate serves both
-        muon = torch.optim.Muon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-        adamw = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
-        self.parts: list[torch.optim.Optimizer] = [muon, adamw]
-
-    def step(self, lr: float) -> None:
-        """Apply and clear the gradients."""
-        for part in self.parts:
-            for group in part.param_groups:
-                group["lr"] = lr
-            part.step()
-            part.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        """State of both parts."""
-        return [part.state_dict() for part in self.parts]
-
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore :meth:`state_dict`."""
-        for part, state in zip(self.parts, states, strict=True):
-            part.load_state_dict(state)
-
-
 def progress_bar(steps: int, minutes: float, step: int, elapsed: float) -> Any:
     """A bar over steps if their number is given, else over seconds."""
     form = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
@@ -121,7 +92,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     held = np.load(args.out / "heldout.npy")
 
     model = Llama(Config())
-    optimizer = Optimizer(model, args.lr)
+    optimizer = Optimizer(model.named_parameters(), args.lr, muon=True, weight_decay=0.0, weight_decay_muon=0.1)
     step, epoch, elapsed = 0, 0, 0.0
     log: list[dict[str, float]] = []
     path = args.out / CHECKPOINT

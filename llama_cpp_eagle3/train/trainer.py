@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import Eagle3Error
@@ -27,6 +28,7 @@ from .acceptance import Acceptance, simulate_acceptance
 from .data import Text
 from .eagle import Head
 from .loss import Loss, Teacher, sample_anchors, ttt_loss
+from .optimizer import Optimizer
 from .ranks import Ranks
 from .rows import Sample, Source
 
@@ -54,6 +56,8 @@ class Settings:
     """Where the head learns, as torch names it; None = an accelerator if there is one."""
     dtype: str = "auto"
     """Of matrix products: "bf16", "f32", or "auto": bf16 where the device has it. Weights and norms are f32."""
+    optimizer: str = "adamw"
+    """Or "muon", for matrices of layers."""
     warmup: int = 30
     batch: int = 4
     """Texts per step."""
@@ -138,11 +142,7 @@ class Trainer:
         self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
         self.texts = list(texts)
         self.teacher = Teacher(head.d2t, head.cfg.n_vocab)
-        learning = [p for p in head.parameters() if p.requires_grad]
-        decayed = [p for p in learning if p.dim() == 2]
-        others = [p for p in learning if p.dim() != 2]
-        groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95))
+        self.optimizer = Optimizer(head.named_parameters(), self.lr, muon=settings.optimizer == "muon")
         self.step = self.epoch = self.at = self.n_rows = self.n_without_gain = 0
         self.elapsed = 0.0
         self.best = math.inf
@@ -274,28 +274,27 @@ class Trainer:
         """
         s, figures = self.settings, Loss()
         self.head.train()
+        learned: list[Sample] = []
+        anchors: list[Tensor] = []
         for sample in samples:
             rng = np.random.default_rng((s.seed, self.step, sample.id))
-            anchors = sample_anchors(sample, s.ttt_steps, s.anchors, rng)
-            if not len(anchors):
-                continue
+            if len(at := sample_anchors(sample, s.ttt_steps, s.anchors, rng)):
+                learned.append(sample)
+                anchors.append(at)
+        if learned:
             with self._autocast():
-                loss, of_sample = ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)
-            (loss / len(samples)).backward()
-            figures.add(of_sample)
+                loss, figures = ttt_loss(self.head, self.teacher, learned, s.ttt_steps, anchors)
+            loss.backward()
         self.ranks.average_gradients(self.head.parameters())
         figures = Loss.sum(self.ranks.all_gather(figures))
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), s.clip))
         if not (math.isfinite(figures.total) and math.isfinite(norm)):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             raise TrainingError(
                 f"step {self.step}: the loss is {figures.mean}, its gradient {norm}. The head of the step before is "
                 f"kept in '{self.folder}': go on with --resume and a lower --lr (now {self.lr:g})"
             )
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step(self.learning_rate())
         self.step += 1
         self.n_rows += int(figures.n_rows)
         return figures
@@ -311,7 +310,7 @@ class Trainer:
             anchors = sample_anchors(sample, s.ttt_steps, 48, rng)
             with self._autocast():
                 if len(anchors):
-                    loss.add(ttt_loss(self.head, self.teacher, sample, s.ttt_steps, anchors)[1])
+                    loss.add(ttt_loss(self.head, self.teacher, [sample], s.ttt_steps, [anchors])[1])
                 if sample.temperature == 0:
                     simulate_acceptance(self.head, sample, s.n_max, acceptance)
         loss, acceptance = Loss.sum(self.ranks.all_gather(loss)), Acceptance.sum(self.ranks.all_gather(acceptance))

@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
 from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
+from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
 from llama_cpp_eagle3.train.rows import Sample, half, top_probabilities  # noqa: E402
 from llama_cpp_eagle3.train.trainer import STATE  # noqa: E402
 
@@ -52,9 +53,14 @@ def test_it_computes_what_the_head_means(target: Target, tmp_path: Path, variant
     rows = run_target(target, tokens).rows(tiny.boundaries)
     first, anchors = 5, [6, 11, 18]
     with torch.no_grad():
-        ids, states = torch.tensor([tokens]), torch.from_numpy(rows).float()[None]
-        found = [(at.tolist(), logits[0].numpy()) for at, logits in
-                 head.steps(ids, states, N_STEPS, torch.tensor(anchors), first=first)]  # fmt: skip
+        # a text of other tokens stands before it, which changes nothing
+        ids, states = torch.tensor([*reversed(tokens), *tokens]), torch.from_numpy(np.vstack([rows, rows])).float()
+        at = torch.tensor(anchors)
+        texts = PackedTexts(ids, states, [len(tokens)] * 2, [2, first], [torch.tensor([3, 4]), at])
+        found = []
+        for i, (index, normed) in enumerate(head.steps(texts, N_STEPS)):
+            n_before = len(tokens) - 1 - 2 if i == 0 else 2
+            found.append(((index[n_before:] - len(tokens)).tolist(), head.logits(normed)[0, n_before:].numpy()))
     for k, p in enumerate(anchors):
         judge = ReferenceHead(tiny)
         judge.process(rows[: p + 1], tokens[: p + 1], 0)
@@ -122,6 +128,43 @@ def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None
         assert torch.equal(values, after.state_dict()[name]), name
 
 
+def _sample(target: Target, boundaries: tuple[int, ...], number: int, n_tokens: int, n_prompt: int) -> Sample:
+    tokens = np.random.default_rng(number).integers(5, target.n_vocab, n_tokens)
+    run = run_target(target, tokens.tolist())
+    top_ids, top_p = top_probabilities(run.logits[n_prompt - 1 :].astype(np.float32))
+    return Sample(number, n_prompt, 0.0, tokens.astype(np.int32), half(run.rows(boundaries)), top_ids, top_p)
+
+
+@pytest.mark.parametrize("name", ["plain", "layers_3", "kimi", "p_eagle", "sliding_window"])
+def test_texts_do_not_see_each_other(target: Target, tmp_path: Path, name: str) -> None:
+    """Packed, texts have the mean of the losses that they have alone, and of the gradients."""
+    tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
+    head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
+    teacher = Teacher(head.d2t, target.n_vocab)
+    samples = [_sample(target, tiny.boundaries, *sizes) for sizes in ((1, 32, 5), (2, 20, 9), (3, 26, 1))]
+    anchors = [torch.tensor(at) for at in ([4, 7, 20], [8, 11], [0, 3, 5, 9])]
+
+    def gradients() -> dict[str, Any]:
+        found = {key: p.grad for key, p in head.named_parameters() if p.requires_grad}
+        head.zero_grad()
+        return found
+
+    alone, total = [], 0.0
+    for sample, at in zip(samples, anchors, strict=True):
+        loss, figures = ttt_loss(head, teacher, [sample], N_STEPS, [at])
+        (loss / len(samples)).backward()
+        alone.append(float(loss.detach()))
+        total += figures.total
+    expected = gradients()
+    loss, figures = ttt_loss(head, teacher, samples, N_STEPS, anchors)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(sum(alone) / len(alone), rel=1e-6)
+    assert figures.total == pytest.approx(total, rel=1e-6)
+    assert figures.n_right == [27 + 11 + 25, 9, 9, 9][: len(figures.n_right)]
+    for key, gradient in gradients().items():
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-4, atol=1e-6 * float(expected[key].abs().max()))
+
+
 @pytest.mark.parametrize(
     "name", ["layers_3", "mla_q_lora", "kimi", "no_fc", "p_eagle", "p_eagle_layers_4", "p_eagle_mla"]
 )
@@ -129,17 +172,14 @@ def test_it_learns(target: Target, tmp_path: Path, name: str) -> None:
     """A text that it is shown again and again; all of its parts but the embedding change."""
     tiny = write_head(tmp_path / "head.gguf", target, **VARIANTS[name])
     head = head_from_gguf(Path(tiny.path), Path(target.path), N_CTX, N_STEPS)
-    tokens = np.random.default_rng(5).integers(5, target.n_vocab, 32)
-    run = run_target(target, tokens.tolist())
-    top_ids, top_p = top_probabilities(run.logits[4:].astype(np.float32))
-    sample = Sample(0, 5, 0.0, tokens.astype(np.int32), half(run.rows(tiny.boundaries)), top_ids, top_p)
+    sample = _sample(target, tiny.boundaries, 5, 32, 5)
     head.scale_rows(torch.from_numpy(sample.rows).float())
     before = {key: value.clone() for key, value in head.state_dict().items()}
     teacher, anchors = Teacher(head.d2t, target.n_vocab), torch.arange(4, 27)
     optimizer = torch.optim.AdamW([p for p in head.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for _ in range(25):
-        loss, of_step = ttt_loss(head, teacher, sample, N_STEPS, anchors)
+        loss, of_step = ttt_loss(head, teacher, [sample], N_STEPS, [anchors])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -15,6 +15,7 @@ from llama_cpp_eagle3.train.build import fresh_head, head_from_gguf, target_conf
 from llama_cpp_eagle3.train.checkpoint import export  # noqa: E402
 from llama_cpp_eagle3.train.data import Text  # noqa: E402
 from llama_cpp_eagle3.train.eagle import Head  # noqa: E402
+from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
 from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
 from llama_cpp_eagle3.train.trainer import Settings, Trainer  # noqa: E402
 
@@ -40,9 +41,9 @@ def make_rows(head: Head) -> torch.Tensor:
 
 
 def logits(head: Head, rows: torch.Tensor) -> torch.Tensor:
-    tokens = torch.arange(40)[None] % 7
+    texts = PackedTexts(torch.arange(40) % 7, rows[0], [40], [4], [torch.arange(10, 30)])
     with torch.no_grad():
-        return torch.cat([found[0] for _, found in head.steps(tokens, rows, 3, torch.arange(10, 30), first=4)])
+        return torch.cat([head.logits(normed)[0] for _, normed in head.steps(texts, 3)])
 
 
 @pytest.mark.parametrize("eagle31", [False, True], ids=("eagle3", "eagle3.1"))
