@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
@@ -30,11 +31,8 @@ class Acceptance:
         whole = cls()
         for part in parts:
             whole.n_drafts, whole.n_accepted = whole.n_drafts + part.n_drafts, whole.n_accepted + part.n_accepted
-            n = max(len(whole.n_drafted), len(part.n_drafted))
-            whole.n_drafted = [
-                a + b for a, b in zip(whole.n_drafted or [0] * n, part.n_drafted or [0] * n, strict=True)
-            ]
-            whole.n_right = [a + b for a, b in zip(whole.n_right or [0] * n, part.n_right or [0] * n, strict=True)]
+            whole.n_drafted = [a + b for a, b in zip_longest(whole.n_drafted, part.n_drafted, fillvalue=0)]
+            whole.n_right = [a + b for a, b in zip_longest(whole.n_right, part.n_right, fillvalue=0)]
         return whole
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -59,17 +60,15 @@ class Loss:
     def add(self, other: Loss) -> None:
         """Add another's rows."""
         self.total, self.n_rows = self.total + other.total, self.n_rows + other.n_rows
-        n = len(other.right)
-        self.right = [a + b for a, b in zip(self.right or [0.0] * n, other.right, strict=True)]
-        self.n_right = [a + b for a, b in zip(self.n_right or [0.0] * n, other.n_right, strict=True)]
+        self.right = [a + b for a, b in zip_longest(self.right, other.right, fillvalue=0.0)]
+        self.n_right = [a + b for a, b in zip_longest(self.n_right, other.n_right, fillvalue=0.0)]
 
     @classmethod
     def sum(cls, parts: Iterable[Loss]) -> Loss:
         """Of several."""
         whole = cls()
         for part in parts:
-            if part.right:
-                whole.add(part)
+            whole.add(part)
         return whole
 
     @property
