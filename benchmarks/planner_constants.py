@@ -42,6 +42,7 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "gate.variance_min": ("squared tokens", "of what a step gains, at least", "chosen"),
     "gate.hopeless": ("factor", "of a loss at first, if nothing was worth verifying", "chosen: random heads"),
     "gate.rate_variance": ("share / step", "forgetting of that variance", "chosen"),
+    "gate.rate_worth": ("share / step", "forgetting of what a drafter gives, which others are compared with", "chosen"),
     "gate.n_wait_first": ("steps", "from a closed gate to the first probe", "chosen"),
     "gate.n_wait_max": ("steps", "between probes at last", "derived: a probe costs one draft"),
     "gate.n_wait_text": ("steps", "to the next probe at most when a text begins", "chosen"),
@@ -61,11 +62,11 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
         "of rows evaluated again that the next draft does not pay for",
         "chosen: by replay",
     ),
-    "payoff.share_chain": ("share", "of a level's time that one more in the first graph takes", "chosen"),
+    "draft_costs.share_chain": ("share", "of a level's time that one more in the first graph takes", "chosen"),
     "planner.n_look_ahead": ("levels", "that are predicted", "chosen: kernels are fast at 4 and 8 rows"),
     "planner.n_trial": ("tokens", "of a trial", "measured: kernels get fast at four rows"),
-    "planner.n_waiting_max": ("rows", "that the first graph of a draft evaluates", "derived: what drafters take"),
-    "planner.n_ready_max": ("rows", "that wait and that a probe evaluates at most", "chosen"),
+    "head.n_waiting_max": ("rows", "that the first graph of a draft evaluates", "derived: what drafters take"),
+    "head.n_ready_max": ("rows", "that wait and that a probe evaluates at most", "chosen"),
     "planner.q_surprise": ("probability", "an accepted token that was believed less is news", "chosen"),
 }
 """Name -> unit, what it stands for, the reason of its value."""

@@ -32,10 +32,10 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "gate.deviation",
         "gate.cpp",
-        "const float gain = value / std::sqrt(std::max(variance_, variance_min));",
-        "const float gain = value / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
+        "const float gain = more / std::sqrt(std::max(variance_, variance_min));",
+        "const float gain = more / (on ? std::sqrt(std::max(variance_, variance_min)) : 1.0f);",
     ),
-    ("gate.expected", "gate.cpp", "(expected <= 0.0f && !surprise)", "(on && expected <= 0.0f && !surprise)"),
+    ("gate.expected", "gate.cpp", "(expected <= rival && !surprise)", "(on && expected <= rival && !surprise)"),
     (
         "payoff.price",
         "payoff.cpp",
@@ -46,16 +46,21 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "trials",
         "planner.cpp",
-        "} else if (step_.value_ngram <= 0.0f &&",
-        "} else if (on && step_.value_ngram <= 0.0f &&",
+        "if (!pays && step_.value_ngram <= 0.0f &&",
+        "if (on && !pays && step_.value_ngram <= 0.0f &&",
     ),
     (
         "can_pay",
         "planner.cpp",
-        "if (payoff_.can_pay(n_seqs, n_rows_extra, n_max)) {",
-        "if (!on || payoff_.can_pay(n_seqs, n_rows_extra, n_max)) {",
+        "if (payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {",
+        "if (!on || payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {",
     ),
-    ("may_wait", "planner.cpp", "return !worth_asking(n_seqs) && ", "return on && !worth_asking(n_seqs) && "),
+    (
+        "may_wait",
+        "planner.cpp",
+        "found |= !is_worth(heads_[i], n_seqs) &&",
+        "found |= on && !is_worth(heads_[i], n_seqs) &&",
+    ),
     ("one_in_four", "planner.cpp", "return n * 0x9E3779B9u < 1u << 30;", "return on && n * 0x9E3779B9u < 1u << 30;"),
     ("first_graph_steps", "planner.cpp", "if (n_most > 1 &&", "if (on && n_most > 1 &&"),
     (
@@ -67,8 +72,8 @@ SWITCHES: list[tuple[str, str, str, str]] = [
     (
         "head_adds",
         "planner.cpp",
-        "(step_.value_ngram <= 0.0f || head_adds())",
-        "(!on || step_.value_ngram <= 0.0f || head_adds())",
+        "(step_.value_ngram <= 0.0f || head_adds(h))",
+        "(!on || step_.value_ngram <= 0.0f || head_adds(h))",
     ),
     (
         "candidates.both",
@@ -111,8 +116,8 @@ MECHANISMS |= {
     "payoff.other time": {"payoff.rate_other": 0.0},
     "payoff.replay_share": {"payoff.replay_share": 0.0},
     "payoff.share_unseen": {"payoff.share_unseen": 1.0},
-    "leave_waiting": {"planner.n_ready_max": 1e6},
-    "leave_waiting + may_wait": {"planner.n_ready_max": 1e6, "may_wait": 0.0},
+    "leave_waiting": {"head.n_ready_max": 1e6},
+    "leave_waiting + may_wait": {"head.n_ready_max": 1e6, "may_wait": 0.0},
     "outlook.observe": {"outlook.rate": 0.0},
     "outlook: one level": {"planner.n_look_ahead": 1.0},
     "outlook: no levels": {"planner.n_look_ahead": 0.0},

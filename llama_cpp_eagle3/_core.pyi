@@ -570,6 +570,9 @@ class Drafter:
     """
 
     @property
+    def parts(self) -> tuple[Drafter, ...]:
+        """The drafters that it is made of: itself, or those of a `JointDrafter`."""
+    @property
     def cpu_kernels(self) -> dict[str, int]:
         """[name of a kernel]: own weights that it computes."""
     @property
@@ -584,16 +587,16 @@ class Drafter:
         n_past: int,
         seq_id: int = 0,
         rows: Sequence[int] | None = None,
-        can_defer: bool = False,
+        can_defer: int = 0,
     ) -> None:
         """Append rows of the last decode: those of the tokens at positions n_past, n_past + 1, ... of a sequence.
 
         `rows` are their indices in the batch, one per token; by default they are the first ones. can_defer:
-        `begin` is not expected soon, so that a prompt's K/V is not computed before. tap: None for a drafter that reads
-        no rows.
+        `begin` is not expected soon, so that a prompt's K/V is not computed before; a bit for each of `parts`. tap:
+        None for a drafter that reads no rows.
         """
     def process_batch(
-        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], bool]]
+        self, tap: FeatureTap | None, parts: Sequence[tuple[int, int, list[int], list[int], int]]
     ) -> None:
         """Do the same for several sequences, each (seq_id, n_past, tokens, rows, can_defer).
 
@@ -608,7 +611,7 @@ class Drafter:
         tokens: Sequence[int],
         n_past: int,
         seq_id: int = 0,
-        can_defer: bool = False,
+        can_defer: int = 0,
     ) -> None:
         """Append rows from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt)."""
     def set_noise(self, noise: GumbelNoise | None, seq_id: int = 0) -> None:
@@ -987,6 +990,15 @@ class NgramDrafter:
     def n_bytes(self, seq_id: int = 0) -> int:
         """Memory of a sequence's text."""
 
+class JointDrafter(Drafter):
+    """Several drafters of one target, held as one: their sequences are the same. Drafts are the first one's."""
+
+    def __init__(self, parts: Sequence[Drafter], n_embd: int) -> None:
+        """parts: are used through this one from now on, but for `begin`, `expand` and `nodes`; `close` leaves them.
+
+        n_embd: of the target. Raises IncompatibleDraftError.
+        """
+
 class DrawKind:
     """How a text's tokens are sampled, as far as the drafter can compute it."""
 
@@ -1010,11 +1022,9 @@ class Planner:
 
     def __init__(
         self,
-        drafter: Drafter | _Source | None,
+        drafters: Sequence[tuple[Drafter | _Source, CostCurve, CostCurve]],
         target: CostCurve,
         *,
-        draft_begin: CostCurve,
-        draft_step: CostCurve,
         n_max: int = 16,
         top_k: int = 1,
         n_leaves_max: int = 1,
@@ -1024,12 +1034,11 @@ class Planner:
         n_snapshots: int | None = None,
         ngram: NgramDrafter | None = None,
     ) -> None:
-        """target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
-        waiting rows, and of a level of n nodes; they are refined while running. n_max: longest path. top_k: candidates
-        behind each node, 1 = chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of
-        all sequences together (default: n_max). n_snapshots: if more tokens of a chain are rejected, the next
-        pass evaluates all accepted ones again; None: never. ngram: drafts too; it must be up to date in each step.
-        Raises ValueError.
+        """drafters: for each costs of its first graph over n waiting rows and of a level of n nodes. target: costs of a
+        pass over n rows. All are refined while running. n_max: longest path. top_k: candidates behind each node, 1 =
+        chains only. n_leaves_max: leaves of a tree. n_nodes_max: drafted tokens of one step, of all sequences together
+        (default: n_max). n_snapshots: if more tokens of a chain are rejected, the next pass evaluates all accepted ones
+        again; None: never. ngram: drafts too; it must be up to date in each step. Raises ValueError.
         """
     def propose(self, id_last: int, n_room: int, seq_id: int = 0, n_rows_extra: int = 0) -> Draft:
         """Draft what may follow id_last, or nothing.
@@ -1046,11 +1055,13 @@ class Planner:
         n_max: Sequence[int] = (),
         n_max_ngram: Sequence[int] = (),
         draws: Sequence[DrawKind] = (),
+        drafters: Sequence[int] = (),
     ) -> list[Draft]:
         """Draft for sequences that share one pass of the target.
 
         n_max, n_max_ngram: longest paths of the head's tokens and of the n-gram drafter's; else the planner's n_max.
-        draws: how the tokens of each are chosen, which is as it was if not given, and greedy at first.
+        draws: how the tokens of each are chosen, which is as it was if not given, and greedy at first. drafters: which
+        may be asked for each, as bits.
         """
     def observe(
         self, tokens: Sequence[int], n_rows: int, t_verify_us: float, t_other_us: float = 0.0, seq_id: int = 0
@@ -1071,27 +1082,27 @@ class Planner:
         """The same for several sequences."""
     def reset(self, seq_id: int = 0) -> None:
         """A new text begins in this sequence."""
-    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_ngram: bool = False) -> float:
-        """How likely a node is accepted once its parent is, if the head (or the n-gram drafter) gives it p."""
+    def acceptance(self, p: float, depth: int = 1, seq_id: int = 0, by_ngram: bool = False, drafter: int = 0) -> float:
+        """How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p."""
     def can_pay(self, n_seqs: int = 1) -> bool:
-        """Whether a head that is always right could save time. If not, it is asked in a trial now and then alone."""
-    def may_wait(self, seq_id: int, n_seqs: int) -> bool:
-        """Whether the head need not evaluate a sequence's prompt now: with n_seqs at once it is not asked lately.
+        """Whether one that is always right could save time. If not, one is asked in a trial now and then alone."""
+    def may_wait(self, seq_id: int, n_seqs: int) -> int:
+        """Drafters that need not evaluate a sequence's prompt now, as bits: with n_seqs at once they are not asked.
 
-        Prompts of some texts do not wait even then: with those the head is probed.
+        Prompts of some texts do not wait even then: with those they are probed.
         """
     def draft_us(self, n_tokens: int) -> float:
-        """Microseconds that drafting a chain of so many tokens takes, with one row waiting."""
+        """Microseconds that drafting a chain of so many tokens takes at least, with one row waiting."""
     @property
-    def costs(self) -> tuple[CostCurve, CostCurve, CostCurve]:
-        """What it refines: costs of the target, of the draft's first graph and of its levels."""
+    def costs(self) -> tuple[CostCurve, ...]:
+        """What it refines: costs of the target, then of each drafter's first graph and of its levels."""
     def stats(self) -> dict[str, Any]:
         """What happened so far.
 
-        `steps`, of which `drafted` asked the head, `probes` of them although the gate was closed, `trials` although no
-        head could pay; `ngram`, steps that verified something of the n-gram drafter's; `levels` that the head drafted
-        behind its first graph; `draft_tokens`, {drafted tokens verified: steps}; `draft_us`; `planning_us`, own time;
-        `tokens_per_second`, the current estimate; `is_open`, the gate for one sequence.
+        `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` although its gate was closed,
+        `trials` although none could pay; `ngram`, steps that verified something of the n-gram drafter's; `levels` that
+        were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps}; `draft_us`; `planning_us`,
+        own time; `tokens_per_second`, the current estimate; `is_open`, whether a gate for one sequence is.
         """
 
 def grammar_sampler(

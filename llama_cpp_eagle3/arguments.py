@@ -81,10 +81,12 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         draft_sources: what may draft in "auto": "eagle3", a head; "mtp", the block for multi-token prediction in
             the target's file; "simple", "dflash" and "assistant", the small model, block drafter or Gemma 4 assistant
             that draft_model_path names;
-            "ngram", which drafts what followed earlier where the text ended as it ends now. Default: all that there
-            is, "mtp" without a draft_model_path; if there is only "ngram", then only with draft="auto".
+            "ngram", which drafts what followed earlier where the text ended as it ends now. "mtp" beside the one of
+            draft_model_path loads both: "auto" asks the one that pays better, other settings are the first named one's.
+            Default: all that there is, "mtp" without a draft_model_path; if there is only "ngram", then only with
+            draft="auto".
         draft_n_max: maximum length of a chain of drafted tokens per step (default 3, in "auto" 8, of a block
-            drafter 16).
+            drafter 16). Of several drafters a fixed length is the first one's.
         draft_ngram_n_max: the same for the n-gram drafter (default: draft_n_max if given, else 32).
         draft_ngram_store: search what other sequences wrote too: an NgramStore, or True for the one that all
             objects of this process on the same model file share.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-BY_MODEL, BY_NGRAM = 1, 2
-"""Who suggested a drafted token, as bits: the model that drafts (a head, a block, a small model), or n-grams."""
+BY_NGRAM, FIRST_DRAFTER = 1, 2
+"""Who suggested a drafted token, as bits: n-grams, or one of the drafters with weights, whose bits follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Draft:
 
     `parents[i]` is the index in `tokens` of the token before token i, -1 for those that follow the last token of the
     text. `probs[i]` is the head's own probability of token i behind its parent; empty if they were not requested.
-    `sources[i]` is the drafter of token i: BY_MODEL, BY_NGRAM or both; empty: the model.
+    `sources[i]` is who drafted token i: BY_NGRAM, FIRST_DRAFTER << k or several of them; empty: the first drafter.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Draft:
     def n_of(self, source: int) -> int:
         """Number of tokens that a source drafted."""
         if not self.sources:
-            return len(self.tokens) if source == BY_MODEL else 0
+            return len(self.tokens) if source == FIRST_DRAFTER else 0
         return sum(1 for s in self.sources if s & source)
 
     def __len__(self) -> int:

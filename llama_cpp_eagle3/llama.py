@@ -149,8 +149,9 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         if given["mmproj_path"] is not None:
             self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
             self._log(self._projector.describe())
-            if self._loading.draft_file is not None and self._loading.draft_file.of_media:
-                self._log(self._loading.draft_file.of_media)
+            for file in self._loading.draft_files:
+                if file.of_media:
+                    self._log(file.of_media)
         if self.draft == "auto":
             loaded.use_stored_type()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,8 @@ class LoadedModel:
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
         """Load the drafter; None if it cannot be loaded and is not required."""
-        loading, log, file, params = self._loading, self._log, self._loading.draft_file, self._context_params
-        if file is None:
+        loading, log, files, params = self._loading, self._log, self._loading.draft_files, self._context_params
+        if not files:
             return None
         draft = loading.draft
         place = LoadedTarget(
@@ -109,13 +110,14 @@ class LoadedModel:
             type_k=draft.type_k,
             type_v=draft.type_v,
         )
-        try:  # the function must not hold self, which would keep itself alive
-            return Head(lambda draft_type: loading.make_drafter(place, draft_type, log), draft.type)
+        try:  # the functions must not hold self, which would keep itself alive
+            makes = [partial(loading.make_drafter, file, place, log) for file in files]
+            return Head(makes, draft.type, int(lib.llama_model_n_embd(self._model)))
         except (IncompatibleDraftError, ModelFileError) as e:
             if draft_required:
                 raise
             loading.drop_draft()
-            log(f"the {file.describe()} does not draft: {e}")
+            log(f"the {files[0].describe()} does not draft: {e}")
             return None
 
     def _tell(self) -> None:
@@ -147,14 +149,13 @@ class LoadedModel:
         pair, tap, target = self._loading.pair, self._loading.tap, self.engine.target
         assert self.head is not None
         assert pair is not None
-        assert pair.draft is not None
         drafter = self.head.drafter
         reads = "reads tokens alone"
         if tap is not None and drafter.n_embd_feat:
             reads = f"reads {drafter.boundaries} of {pair.target.n_layer} layers by the {tap.kind} tap"
         return (
-            f"draft by the {pair.draft.describe()}, on {drafter.device}, {reads}"
-            + (f" ({pair.draft.note})" if pair.draft.note else "")
+            f"draft by the {' and the '.join(draft.describe() for draft in pair.drafts)}, on {drafter.device}, {reads}"
+            + "".join(f" ({draft.note})" for draft in pair.drafts if draft.note)
             + f"; rejected tokens go by {target.rollback_kind}"
             + (f", {self.n_state_bytes} bytes of state per sequence" if self.n_state_bytes else "")
         )
@@ -272,7 +273,7 @@ class LoadedModel:
         # the head borrows the model's tables, the context calls the tap: this order
         self.engine.close()
         if self.head is not None:
-            self.head.drafter.close()
+            self.head.close()
 
 
 def _measure_state(target: Target, token: int) -> int:

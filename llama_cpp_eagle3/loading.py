@@ -50,9 +50,7 @@ class Loading:
         self.kernels: CpuKernels | None = None
         self.kernel_choice = KernelChoice(model.cpu_kernels)
         if not vocab_only:
-            self.pair = check_pair(
-                model_path, draft.model_path, draft.target_layers, uses_own_block=draft.uses_own_block
-            )
+            self.pair = check_pair(model_path, draft.paths(model_path), draft.target_layers)
             info = self.pair.target
             self._check_length()
             if self.pair.boundaries:
@@ -69,7 +67,8 @@ class Loading:
         self._why_no_guards = ""
 
     def _check_length(self) -> None:
-        file, draft = self.draft_file, self.draft
+        draft = self.draft
+        file = self.draft_files[0] if self.draft_files else None
         n_most = None if file is None else file.n_draft_max
         if file is not None and n_most is not None and draft.mode != "auto" and draft.depth > n_most:
             name = "draft_tree_depth" if draft.mode == "tree" else "draft_n_max"
@@ -81,27 +80,28 @@ class Loading:
     def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
         """Check the models' headers, in a child process too; see `check_file`."""
         check_file(self.model_path, options, checked)
-        if self.draft_file is not None and self.draft_file.is_model:
-            check_file(self.draft_file.path, {}, checked)
+        for file in self.draft_files:
+            if file.is_model:
+                check_file(file.path, {}, checked)
 
     @property
-    def draft_file(self) -> DrafterFile | None:
-        """The drafter's file, by its header; None without one."""
-        return None if self.pair is None else self.pair.draft
+    def draft_files(self) -> tuple[DrafterFile, ...]:
+        """What drafts, by the headers of the files."""
+        return () if self.pair is None else self.pair.drafts
 
     def drop_draft(self) -> None:
         """Continue without a drafter."""
         assert self.pair is not None
-        self.pair = replace(self.pair, draft=None)
+        self.pair = replace(self.pair, drafts=())
         self.draft = self.draft.without_model()
 
     @property
     def pair_id(self) -> tuple[str, str]:
-        """Fingerprints of target and head ("mtp": the target's own block); empty without one."""
-        if self.draft_file is None:
+        """Fingerprints of target and head ("mtp": the target's own block), or of several; empty without one."""
+        if not self.draft_files:
             return "", ""
-        draft = self.draft.model_path
-        return fingerprint(self.model_path), self.draft_file.source if draft is None else fingerprint(draft)
+        ids = [f.source if f.path == self.model_path else fingerprint(f.path) for f in self.draft_files]
+        return fingerprint(self.model_path), "+".join(ids)
 
     def preset_model(self, params: Any) -> None:
         """Set what Llama has no argument for in a llama_model_params."""
@@ -186,10 +186,11 @@ class Loading:
         with without_details():  # it makes the context's graphs, to check them
             return Target(int(ctx), int(model), self.tap, self.draft.n_parallel, self._n_guards)
 
-    def make_drafter(self, target: LoadedTarget, draft_type: int | None, log: Callable[[str], None]) -> Drafter:
-        """Load the drafter, its wider matrices converted to a type."""
-        assert self.draft_file is not None
-        drafter = self.draft_file.make(target, draft_type)
+    def make_drafter(
+        self, file: DrafterFile, target: LoadedTarget, log: Callable[[str], None], draft_type: int | None
+    ) -> Drafter:
+        """Load a drafter, its wider matrices converted to a type."""
+        drafter = file.make(target, draft_type)
         matrices = drafter.matrices
         if matrices and self.kernel_choice.mode != "off":
             drafter.use_cpu_kernels(self.kernel_choice.limits(matrices, target.n_threads, log))

@@ -34,8 +34,10 @@ class DraftOptions:
     """The draft's side of the constructor's arguments, as `Eagle3Llama` documents them."""
 
     model_path: str | None
-    kind: DrafterKind | None
-    """What drafts with weights."""
+    kinds: tuple[DrafterKind, ...]
+    """What drafts with weights; fixed settings are the first one's."""
+    uses_own_block: bool
+    """Whether the target's own block for multi-token prediction is one of them."""
     mode: str
     sources: tuple[str, ...]
     n_max: int
@@ -77,17 +79,20 @@ class DraftOptions:
         tree_topk, target_layers = arguments["draft_tree_topk"], arguments["draft_target_layers"]
         has_tree = (tree_depth, tree_topk, tree_tokens) != (None, None, None)
         path = None if model_path is None else os.path.expanduser(os.fspath(model_path))
-        kind = draft_kind if path is not None else MtpBlock if has_block else None
-        chosen = _sources(arguments["draft_sources"], kind, has_file=path is not None, is_auto=draft == "auto")
-        if path is None:
-            kind = MtpBlock if MtpBlock.source in chosen else None
+        of_file = draft_kind if path is not None else None
+        usual = MtpBlock if of_file is None and has_block else of_file
+        chosen = _sources(arguments["draft_sources"], usual, of_file, is_auto=draft == "auto")
+        kinds = tuple(kind for name in chosen for kind in {of_file, MtpBlock} if kind and kind.source == name)
+        if of_file is not None and of_file not in kinds:
+            kinds = (of_file,)
         mode = _mode(draft, n_max is not None or bool(n_min or p_min), has_tree)
         return cls(
             model_path=path,
-            kind=kind,
+            kinds=kinds,
+            uses_own_block=MtpBlock in kinds and of_file is not MtpBlock,
             mode=mode,
             sources=chosen,
-            n_max=_n_max(kind, mode) if n_max is None else n_max,
+            n_max=_n_max(kinds, mode) if n_max is None else n_max,
             ngram_n_max=(n_max or _N_MAX_TEXT) if ngram_n_max is None else ngram_n_max,
             n_min=n_min,
             p_min=p_min,
@@ -123,21 +128,22 @@ class DraftOptions:
     @property
     def has_model(self) -> bool:
         """Whether a head, a block of the target, or a small model is loaded to draft."""
-        return self.kind is not None
+        return bool(self.kinds)
 
-    @property
-    def uses_own_block(self) -> bool:
-        """Whether the target's own block for multi-token prediction drafts."""
-        return self.kind is MtpBlock and self.model_path is None
+    def paths(self, model_path: str) -> list[str]:
+        """The files of what drafts with weights, in their order: the target's for its own block."""
+        is_own = [kind is MtpBlock and self.uses_own_block for kind in self.kinds]
+        return [model_path if own or self.model_path is None else self.model_path for own in is_own]
 
     def without_model(self) -> DraftOptions:
         """The same with nothing that drafts with weights."""
-        return replace(self, kind=None, model_path=None, sources=tuple(s for s in self.sources if s == NGRAM))
+        sources = tuple(s for s in self.sources if s == NGRAM)
+        return replace(self, kinds=(), uses_own_block=False, model_path=None, sources=sources)
 
     @property
     def drafts(self) -> bool:
         """Whether anything may be drafted."""
-        return self.kind is not None or bool(self.sources)
+        return bool(self.kinds or self.sources)
 
     @property
     def n_rows(self) -> int:
@@ -167,34 +173,33 @@ def _mode(mode: str | None, chain: bool, tree: bool) -> str:
     return "tree" if tree else "chain" if chain else "auto"
 
 
-def _n_max(kind: DrafterKind | None, mode: str) -> int:
-    if mode != "auto":
-        return 3
-    return DrafterFile.n_max_auto if kind is None else kind.n_max_auto
+def _n_max(kinds: Sequence[DrafterKind], mode: str) -> int:
+    return 3 if mode != "auto" else max((kind.n_max_auto for kind in kinds), default=DrafterFile.n_max_auto)
 
 
 def _sources(
-    sources: Sequence[DraftSource] | None, kind: DrafterKind | None, *, has_file: bool, is_auto: bool
+    sources: Sequence[DraftSource] | None, usual: DrafterKind | None, of_file: DrafterKind | None, *, is_auto: bool
 ) -> tuple[str, ...]:
     """What may draft in "auto": the argument, without those that are missing. Raises ValueError for unknown ones.
 
-    kind: what drafts with weights, if there is something; has_file: which was given.
+    usual: what drafts with weights if nothing is named; of_file: what is given as a file.
     """
     if sources is None:
-        return (kind.source, NGRAM) if kind is not None else (NGRAM,) if is_auto else ()
+        return (usual.source, NGRAM) if usual is not None else (NGRAM,) if is_auto else ()
     if isinstance(sources, str) or not set(sources) <= set(SOURCES):
         raise ValueError(f"expected draft_sources to be some of {SOURCES}, found {sources!r}")
-    for name in sources:
-        if name == NGRAM or (kind is not None and name == kind.source):
-            continue
-        if has_file and kind is not None:
+    of_models = [name for name in dict.fromkeys(sources) if name != NGRAM]
+    for name in of_models:
+        asked = kind_of_source(name)
+        if of_file is not None and (of_file.source not in of_models or asked not in (of_file, MtpBlock)):
             raise ValueError(
-                f"draft_sources names {name!r}, but a {kind.title} is given as draft_model_path: drop one of them"
+                f"draft_sources names {name!r}, but a {of_file.title} is given as draft_model_path: name "
+                f"{of_file.source!r}, alone or with 'mtp', the block in the target's file; or drop the file"
             )
-        if (asked := kind_of_source(name)).needs_file:
+        if of_file is None and asked.needs_file:
             raise ValueError(f"draft_sources names {name!r}, but no {asked.title} is given as draft_model_path")
     # ("eagle3", "ngram") is for files with and without a head; without a block, "mtp" is refused when it is looked for
-    return tuple(name for name in sources if name != Eagle3Head.source or kind is Eagle3Head)
+    return tuple(name for name in dict.fromkeys(sources) if name != Eagle3Head.source or of_file is Eagle3Head)
 
 
 def default_threads() -> int:
@@ -275,16 +280,15 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
         )
     if not draft.has_model:
         return
-    assert draft.kind is not None
     if draft.model_path is None and any(v is not None for v in (draft.type, draft.target_layers, draft.device)):
         raise ValueError(
             "draft_type, draft_target_layers and draft_device are for heads: a block of the target ('mtp') has the "
             "target's types and runs where the target's last layer does"
         )
-    if not draft.kind.takes_head_options and (draft.type is not None or draft.target_layers is not None):
+    if not any(kind.takes_head_options for kind in draft.kinds) and (draft.type, draft.target_layers) != (None, None):
         raise ValueError(
-            f"draft_type and draft_target_layers are for heads: a {draft.kind.title} has the types of its file, which "
-            "shows what it reads"
+            f"draft_type and draft_target_layers are for heads: a {draft.kinds[0].title} has the types of its file, "
+            "which shows what it reads"
         )
     n_room = min(n_ctx or n_batch, n_batch)
     if draft.mode != "auto" and draft.n_rows + 1 > n_room:

@@ -10,35 +10,31 @@ from dataclasses import dataclass
 from ._core import TargetInfo, read_arch, read_target
 from .drafters import DrafterFile, MtpBlock, kind_of, kind_of_arch
 from .drafters.fit import check_boundaries, check_generates
-from .errors import ModelFileError
+from .errors import IncompatibleDraftError, ModelFileError
 
 _SAMPLE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what drafts for it."""
+    """A target and what drafts for it, if something does."""
 
     target: TargetInfo
-    draft: DrafterFile | None
+    drafts: tuple[DrafterFile, ...]
     boundaries: tuple[int, ...]
-    """What is read of the target."""
+    """What is read of the target, by any of them."""
 
 
 def check_pair(
-    model_path: str,
-    draft_model_path: str | None,
-    draft_target_layers: Sequence[int] | None = None,
-    *,
-    uses_own_block: bool = False,
+    model_path: str, draft_paths: Sequence[str] = (), draft_target_layers: Sequence[int] | None = None
 ) -> Pair:
-    """Read both headers and check that they fit.
+    """Read the headers and check that they fit.
 
-    uses_own_block: without a draft, the target's own block for multi-token prediction drafts.
+    draft_paths: files of what drafts; the target's for its own block for multi-token prediction.
 
     Raises:
         ModelFileError: one of the files cannot be read or is not what it should be.
-        IncompatibleDraftError: the two do not belong together.
+        IncompatibleDraftError: they do not belong together.
     """
     named = kind_of_arch(read_arch(model_path))
     if what := named.why_no_target if named else "":
@@ -47,17 +43,18 @@ def check_pair(
     if what := kind_of(model_path).why_no_target:
         raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
     layers = None if draft_target_layers is None else tuple(int(b) for b in draft_target_layers)
-    draft: DrafterFile | None = None
-    if draft_model_path is not None:
-        draft = kind_of(draft_model_path)(draft_model_path)
-    elif uses_own_block:
-        draft = MtpBlock(model_path)
-    if draft is not None:
-        return Pair(target, draft, draft.fit(model_path, target, layers))
-    if layers is not None:
+    drafts = tuple(MtpBlock(path) if path == model_path else kind_of(path)(path) for path in draft_paths)
+    if not drafts and layers is not None:
         check_generates(model_path, target, target.why_no_target)
         check_boundaries(model_path, target, "draft_target_layers", layers)
-    return Pair(target, None, layers or ())
+    read = [draft.fit(model_path, target, layers) for draft in drafts] or [layers or ()]
+    boundaries = tuple(dict.fromkeys(b for of_one in read for b in of_one))
+    if len(boundaries) > 1 and max(boundaries) > target.n_layer + 1:
+        raise IncompatibleDraftError(
+            f"the {' and the '.join(draft.title for draft in drafts)} cannot draft together for '{model_path}': its "
+            "block reads all residual streams of the target, which has several"
+        )
+    return Pair(target, drafts, boundaries)
 
 
 def fingerprint(path: str) -> str:

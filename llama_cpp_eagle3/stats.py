@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .draft import BY_MODEL, BY_NGRAM, Draft
+from .draft import FIRST_DRAFTER, Draft
 
 _NS = 1e-9
 
@@ -60,11 +61,11 @@ class Stats:
     sample_ns: int = 0
     total_ns: int = 0
 
-    def begin_draft(self, draft: Draft, drafter: str) -> None:
-        """Count a draft that is verified. drafter: the source's name; empty without a drafter."""
+    def begin_draft(self, draft: Draft, names: Sequence[str]) -> None:
+        """Count a draft that is verified. names: of the sources, in the order of their bits."""
         self.drafts += 1
-        for source, n_tokens in ((drafter, draft.n_of(BY_MODEL)), ("ngram", draft.n_of(BY_NGRAM))):
-            if source and n_tokens:
+        for i, source in enumerate(names):
+            if n_tokens := draft.n_of(1 << i):
                 if source not in self.by_source:
                     self.by_source[source] = SourceStats()
                 self.by_source[source].drafted += n_tokens
@@ -72,7 +73,7 @@ class Stats:
         if len(draft.tokens) > n and draft.depth > n:  # the first is quick to compute
             self.accepted_per_position += [0] * (draft.depth - n)
 
-    def judge(self, draft: Draft, i: int, node: int, drafter: str) -> None:
+    def judge(self, draft: Draft, i: int, node: int, names: Sequence[str]) -> None:
         """Count the i-th token of a step: token `node` of the draft is accepted; -1: the rest is rejected."""
         self.tokens += 1
         if node < 0:
@@ -81,11 +82,10 @@ class Stats:
         self.drafted += 1
         self.accepted += 1
         self.accepted_per_position[i] += 1
-        bits = draft.sources[node] if draft.sources else BY_MODEL
-        if bits & BY_MODEL and drafter:
-            self.by_source[drafter].accepted += 1
-        if bits & BY_NGRAM:
-            self.by_source["ngram"].accepted += 1
+        bits = draft.sources[node] if draft.sources else FIRST_DRAFTER
+        for i, source in enumerate(names):
+            if bits >> i & 1:
+                self.by_source[source].accepted += 1
 
     def of(self, source: str) -> SourceStats:
         """What one source drafted; zeros if it did not."""
@@ -203,7 +203,7 @@ class Stats:
                 f"mean acceptance length {self.mean_acceptance_length:.2f}",
                 f"accepted {self.accepted}/{self.drafted} = {100 * self.draft_acceptance_rate:.1f} % [{per_position}]",
             ]
-        if "ngram" in self.by_source:
+        if "ngram" in self.by_source or len(self.by_source) > 1:
             parts += [f"of {name} {x.accepted}/{x.drafted}" for name, x in self.by_source.items()]
         if self.why_not_drafted:
             parts.append(f"nothing drafted: {self.why_not_drafted}")

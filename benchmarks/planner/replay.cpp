@@ -87,13 +87,12 @@ class run {
         if (m.replays) {
             params.n_snapshots = 0;
         }
-        std::unique_ptr<source> head;
+        std::vector<eagle3::priced_source> heads;
         if (m.head != "none") {
-            head = std::make_unique<source>(m);
+            heads.push_back({ std::make_unique<source>(m), shared(m.begin), shared(m.step) });
         }
-        plan = std::make_unique<eagle3::planner>(std::move(head), ngram,
-                                                 shared(s.text("told").empty() ? m.target : s.curve("told")),
-                                                 shared(m.begin), shared(m.step), params);
+        plan = std::make_unique<eagle3::planner>(std::move(heads), ngram,
+                                                 shared(s.text("told").empty() ? m.target : s.curve("told")), params);
         for (size_t i = 0; i < static_cast<size_t>(m.n_seqs); ++i) {
             begin_text(i);
         }
@@ -105,10 +104,10 @@ class run {
         if (ngram) {
             ngram->begin(id);
             ngram->update(id, 0, m.of[seq]->tokens.data(), static_cast<size_t>(m.at[seq]),
-                         static_cast<size_t>(m.of[seq]->n_prompt));
+                          static_cast<size_t>(m.of[seq]->n_prompt));
         }
         if (m.head != "none") {
-            if (plan->may_wait(id, m.n_seqs)) {
+            if (plan->may_wait(id, m.n_seqs) != 0) {
                 m.n_waiting[seq] = m.of[seq]->n_prompt;
             } else {
                 m.spend(m.us_row * m.of[seq]->n_prompt);
@@ -160,7 +159,7 @@ class run {
             }
             if (ngram) {
                 ngram->update(static_cast<int32_t>(i), static_cast<size_t>(m.at[i]), tokens[i].data(), tokens[i].size(),
-                             static_cast<size_t>(m.of[i]->n_prompt));
+                              static_cast<size_t>(m.of[i]->n_prompt));
             }
             m.at[i] += n;
         }
@@ -387,7 +386,7 @@ int main(int argc, char ** argv) {
         const cost_curve       one({ { 1, 1.0 } });
         const auto             curve = std::make_shared<cost_curve>(one);
         eagle3::planner_params params;
-        const eagle3::planner  all(nullptr, nullptr, curve, curve, curve, params);
+        const eagle3::planner  all({}, nullptr, curve, params);
         for (const auto & [name, value] : replay::known()) {
             std::printf("%s %.9g\n", name.c_str(), value);
         }

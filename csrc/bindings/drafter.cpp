@@ -46,7 +46,7 @@ void check_rows(const feature_tap * tap, const tokens_t & tokens, const std::vec
 }
 
 void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & tokens, int32_t n_past,
-                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, bool can_defer) {
+                 llama_seq_id seq_id, const std::optional<std::vector<int32_t>> & rows, int32_t can_defer) {
     const busy_flag::scope scope(self.busy);
     const auto             n_tokens = static_cast<int32_t>(tokens.size());
     if (rows) {
@@ -60,7 +60,7 @@ void process_tap(py_drafter & self, const feature_tap * tap, const tokens_t & to
 }
 
 // of one sequence: its id, n_past, tokens, rows, can_defer
-using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, bool>;
+using tap_part = std::tuple<llama_seq_id, int32_t, tokens_t, std::vector<int32_t>, int32_t>;
 
 void process_batch(py_drafter & self, const feature_tap * tap, const std::vector<tap_part> & parts) {
     const busy_flag::scope scope(self.busy);
@@ -79,7 +79,7 @@ void process_batch(py_drafter & self, const feature_tap * tap, const std::vector
 }
 
 void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & tokens, int32_t n_past, llama_seq_id seq_id,
-                  bool can_defer) {
+                  int32_t can_defer) {
     if (rows.ndim() < 2 || rows.shape(0) != static_cast<py::ssize_t>(tokens.size()) ||
         rows.size() != rows.shape(0) * self.impl().n_embd_feat()) {
         throw std::invalid_argument(
@@ -130,6 +130,9 @@ void register_drafter(py::module_ & m) {
     py::class_<py_drafter>(m, "Drafter",
                            "What drafts tokens for several sequences from the target's rows. One class for each kind.")
         .def_property_readonly(
+            "parts", [](const py::object & self) { return py::make_tuple(self); },
+            "The drafters that it is made of: itself, or those of a JointDrafter.")
+        .def_property_readonly(
             "cpu_kernels", [](const py_drafter & self) { return self.impl().cpu_kernels(); },
             "[name of a kernel]: own weights that it computes.")
         .def_property_readonly(
@@ -151,17 +154,17 @@ void register_drafter(py::module_ & m) {
             py::arg("n_rows_max"), without_gil,
             "Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most.")
         .def("process", &process_tap, py::arg("tap"), py::arg("tokens"), py::arg("n_past"), py::arg("seq_id") = 0,
-             py::arg("rows") = py::none(), py::arg("can_defer") = false, without_gil,
+             py::arg("rows") = py::none(), py::arg("can_defer") = 0, without_gil,
              "Append rows of the tap's last decode, one per token: those of the tokens at positions n_past, "
              "n_past + 1, ... of a sequence. rows: their indices in the batch, by default the first ones. tap: "
              "None "
              "for a drafter that reads no rows (n_embd_feat 0). can_defer: begin() is not expected soon, so that a "
-             "prompt's K/V is not computed before.")
+             "prompt's K/V is not computed before; a bit for each of `parts`.")
         .def("process_batch", &process_batch, py::arg("tap"), py::arg("parts"), without_gil,
              "The same for several sequences, each (seq_id, n_past, tokens, rows, can_defer). Of one that has "
              "some of these rows already, the rest; one that lacks rows before them goes on without those (`restart`).")
         .def("process_rows", &process_rows, py::arg("rows"), py::arg("tokens"), py::arg("n_past"),
-             py::arg("seq_id") = 0, py::arg("can_defer") = false,
+             py::arg("seq_id") = 0, py::arg("can_defer") = 0,
              "The same from an array, float32 of shape (n_tokens, n_boundaries * n_embd_tgt).")
         .def(
             "set_noise",
@@ -312,12 +315,14 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_bytes_read", [](const py_drafter & self) { return self.impl().n_bytes_read(); },
             "of the matrices that the first graph of a draft reads, lm_head included")
-        .def_property_readonly("t_process_us", [](const py_drafter & self) { return self.impl().stats.t_process_us; })
-        .def_property_readonly("t_propose_us", [](const py_drafter & self) { return self.impl().stats.t_propose_us; })
+        .def_property_readonly("t_process_us",
+                               [](const py_drafter & self) { return self.impl().all_stats().t_process_us; })
+        .def_property_readonly("t_propose_us",
+                               [](const py_drafter & self) { return self.impl().all_stats().t_propose_us; })
         .def_property_readonly(
             "t_graph_us", [](const py_drafter & self) { return self.impl().t_graph_us(); }, "of both, inside ggml")
-        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().stats.n_propose; })
-        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().stats.n_steps; });
+        .def_property_readonly("n_propose", [](const py_drafter & self) { return self.impl().all_stats().n_propose; })
+        .def_property_readonly("n_steps", [](const py_drafter & self) { return self.impl().all_stats().n_steps; });
 }
 
 } // namespace eagle3::python

@@ -78,6 +78,7 @@ PYBIND11_MODULE(_core, m) {
     register_simple_drafter(m);
     register_dflash(m);
     register_assistant(m);
+    register_joint_drafter(m);
     register_text(m);
     register_planner(m);
     register_sampler(m);

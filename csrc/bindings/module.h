@@ -14,6 +14,7 @@ void register_target(py::module_ & m);
 void register_target_info(py::module_ & m);
 void register_guard(py::module_ & m);
 void register_head(py::module_ & m);
+void register_joint_drafter(py::module_ & m);
 void register_kernels(py::module_ & m);
 void register_model_files(py::module_ & m);
 void register_drafter(py::module_ & m);

@@ -57,7 +57,7 @@ class py_source : public draft_source {
 // a Drafter: the GIL is released while it computes
 class drafter_source : public draft_source {
   public:
-    explicit drafter_source(py_drafter & drafter) : drafter_(drafter) {}
+    explicit drafter_source(py::object drafter) : object_(std::move(drafter)), drafter_(object_.cast<py_drafter &>()) {}
 
     void begin(const std::vector<llama_seq_id> & seq_ids, const tokens_t & ids_last, int32_t top_k,
                int32_t n_steps) override {
@@ -82,23 +82,25 @@ class drafter_source : public draft_source {
     double time_us() const override { return static_cast<double>(ggml_time_us()); }
 
   private:
+    py::object   object_; // keeps it
     py_drafter & drafter_;
 };
 
 // a planner and the flag that keeps a second thread out
 struct py_planner {
-    py_planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_drafter> ngram,
-               std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
-               const planner_params & params) :
-        impl(std::move(source), std::move(ngram), std::move(target), std::move(begin), std::move(step), params) {}
+    py_planner(std::vector<priced_source> heads, std::shared_ptr<ngram_drafter> ngram,
+               std::shared_ptr<cost_curve> target, const planner_params & params) :
+        impl(std::move(heads), std::move(ngram), std::move(target), params) {}
 
     planner   impl;
     busy_flag busy;
 };
 
-std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared_ptr<cost_curve> target,
-                                         std::shared_ptr<cost_curve> draft_begin,
-                                         std::shared_ptr<cost_curve> draft_step, int32_t n_max, int32_t top_k,
+// a drafter, and what its first graph and its levels cost
+using priced_object = std::tuple<py::object, std::shared_ptr<cost_curve>, std::shared_ptr<cost_curve>>;
+
+std::unique_ptr<py_planner> make_planner(const std::vector<priced_object> & drafters,
+                                         std::shared_ptr<cost_curve> target, int32_t n_max, int32_t top_k,
                                          int32_t n_leaves_max, std::optional<int32_t> n_nodes_max, int32_t n_seq_max,
                                          bool uniform, std::optional<int32_t> n_snapshots,
                                          std::shared_ptr<ngram_drafter> ngram) {
@@ -114,14 +116,17 @@ std::unique_ptr<py_planner> make_planner(const py::object & drafter, std::shared
     params.n_seq_max    = n_seq_max;
     params.uniform      = uniform;
     params.n_snapshots  = n_snapshots;
-    std::unique_ptr<draft_source> source;
-    if (py::isinstance<py_drafter>(drafter)) {
-        source = std::make_unique<drafter_source>(drafter.cast<py_drafter &>());
-    } else if (!drafter.is_none()) {
-        source = std::make_unique<py_source>(drafter);
+    std::vector<priced_source> heads;
+    for (const auto & [drafter, begin, step] : drafters) {
+        std::unique_ptr<draft_source> source;
+        if (py::isinstance<py_drafter>(drafter)) {
+            source = std::make_unique<drafter_source>(drafter);
+        } else {
+            source = std::make_unique<py_source>(drafter);
+        }
+        heads.push_back({ std::move(source), begin, step });
     }
-    return std::make_unique<py_planner>(std::move(source), std::move(ngram), std::move(target), std::move(draft_begin),
-                                        std::move(draft_step), params);
+    return std::make_unique<py_planner>(std::move(heads), std::move(ngram), std::move(target), params);
 }
 
 py::object plan_to_draft(const draft_tree & plan) {
@@ -137,7 +142,8 @@ py::object propose(py_planner & self, llama_token id_last, int32_t n_room, llama
 std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama_seq_id> & seq_ids,
                                       const tokens_t & ids_last, const std::vector<int32_t> & n_rooms,
                                       int32_t n_rows_extra, const std::vector<int32_t> & n_max,
-                                      const std::vector<int32_t> & n_max_ngram, const std::vector<draw_kind> & draws) {
+                                      const std::vector<int32_t> & n_max_ngram, const std::vector<draw_kind> & draws,
+                                      const std::vector<int32_t> & drafters) {
     const busy_flag::scope scope(self.busy);
     const size_t           n_seqs = seq_ids.size();
     const auto             check  = [n_seqs](const char * what, size_t n, bool is_optional) {
@@ -150,6 +156,7 @@ std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama
     check("n_max", n_max.size(), true);
     check("n_max_ngram", n_max_ngram.size(), true);
     check("draws", draws.size(), true);
+    check("drafters", drafters.size(), true);
     std::vector<draft_request> requests;
     for (size_t i = 0; i < n_seqs; ++i) {
         const int32_t n = self.impl.params().n_max;
@@ -161,6 +168,9 @@ std::vector<py::object> propose_batch(py_planner & self, const std::vector<llama
                              {} });
         if (!draws.empty()) {
             requests.back().draw = draws[i];
+        }
+        if (!drafters.empty()) {
+            requests.back().heads = drafters[i];
         }
     }
     std::vector<py::object> drafts;
@@ -204,12 +214,13 @@ py::dict stats(py_planner & self) {
     result["drafted"]           = p.stats.n_drafted;
     result["probes"]            = p.stats.n_probes;
     result["trials"]            = p.stats.n_trials;
+    result["asked"]             = p.stats.n_asked;
     result["ngram"]             = p.stats.n_ngram;
     result["levels"]            = p.stats.n_levels;
     result["draft_tokens"]      = chosen;
     result["draft_us"]          = p.stats.t_draft_us;
     result["planning_us"]       = p.stats.t_plan_us;
-    result["tokens_per_second"] = 1e6 * p.costs().price();
+    result["tokens_per_second"] = 1e6 * p.value().price();
     result["is_open"]           = p.worth_asking(1);
     return result;
 }
@@ -242,11 +253,11 @@ void register_planner(py::module_ & m) {
     py::class_<py_planner>(m, "Planner", R"pbdoc(
         Chooses what to draft, step by step, so that tokens come fastest: a tree, a chain or nothing.
 
-        drafter: a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and `expand(nodes, top_k)`,
-        which return the new nodes as tuples (parent, token, p, depth, seq_id), `n_waiting(seq_id)`, the rows of a
-        sequence that wait, `n_unroll`, and `time_us()`, its clock; None drafts nothing.
-        target, draft_begin, draft_step: costs of the target's pass over n rows, of the draft's first graph over n
-        waiting rows, and of a level of n nodes. They are refined while running.
+        drafters: for each that may draft the drafter, and CostCurves of its first graph over n waiting rows and of a
+        level of n nodes. A drafter is a Drafter, or an object with `begin(seq_ids, ids_last, top_k, n_steps)` and
+        `expand(nodes, top_k)`, which return the new nodes as tuples (parent, token, p, depth, seq_id),
+        `n_waiting(seq_id)`, the rows of a sequence that wait, `n_unroll`, and `time_us()`, its clock.
+        target: costs of the target's pass over n rows. All are refined while running.
         n_max: longest path. top_k: candidates behind each node, 1 = chains only. n_leaves_max: leaves of a tree, or
         of all trees of a step, beside the first one of each further sequence.
         n_nodes_max: drafted tokens of one step, of all sequences together (default: n_max).
@@ -256,11 +267,10 @@ void register_planner(py::module_ & m) {
 
         One thread at a time: a second one gets BusyError.
     )pbdoc")
-        .def(py::init(&make_planner), py::arg("drafter").none(true), py::arg("target"), py::kw_only(),
-             py::arg("draft_begin"), py::arg("draft_step"), py::arg("n_max") = 16, py::arg("top_k") = 1,
-             py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(), py::arg("n_seq_max") = 1,
-             py::arg("uniform") = false, py::arg("n_snapshots") = py::none(), py::arg("ngram").none(true) = py::none(),
-             py::keep_alive<1, 2>())
+        .def(py::init(&make_planner), py::arg("drafters"), py::arg("target"), py::kw_only(), py::arg("n_max") = 16,
+             py::arg("top_k") = 1, py::arg("n_leaves_max") = 1, py::arg("n_nodes_max") = py::none(),
+             py::arg("n_seq_max") = 1, py::arg("uniform") = false, py::arg("n_snapshots") = py::none(),
+             py::arg("ngram").none(true) = py::none())
         .def("propose", &propose, py::arg("id_last"), py::arg("n_room"), py::arg("seq_id") = 0,
              py::arg("n_rows_extra") = 0, R"pbdoc(
             Draft what may follow id_last, as a Draft, which may be empty.
@@ -271,10 +281,12 @@ void register_planner(py::module_ & m) {
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_rooms"),
              py::arg("n_rows_extra") = 0, py::arg("n_max") = std::vector<int32_t>(),
              py::arg("n_max_ngram") = std::vector<int32_t>(), py::arg("draws") = std::vector<draw_kind>(),
+             py::arg("drafters") = std::vector<int32_t>(),
              "The same for sequences that share one pass of the target: one Draft for each. n_max, n_max_ngram: tokens "
-             "of the head's and of the n-gram drafter's that may follow each other, for each; else the planner's own "
-             "n_max. "
-             "draws: how the tokens of each are chosen, which is as it was if not given.")
+             "of a drafter's and of the n-gram drafter's that may follow each other, for each; else the planner's own "
+             "n_max. draws: how the tokens of each are chosen, which is as it was if not given. drafters: which may be "
+             "asked "
+             "for each, as bits.")
         .def("observe", &observe, py::arg("tokens"), py::arg("n_rows"), py::arg("t_verify_us"),
              py::arg("t_other_us") = 0.0, py::arg("seq_id") = 0, R"pbdoc(
             After each step, those without a draft too: what was sampled, and how long its pass took.
@@ -298,15 +310,16 @@ void register_planner(py::module_ & m) {
                 return self.impl.may_wait(seq_id, n_seqs);
             },
             py::arg("seq_id"), py::arg("n_seqs"),
-            "Whether the head need not evaluate a sequence's prompt now, since with n_seqs at once it is not asked.")
+            "Drafters that need not evaluate a sequence's prompt now, as bits: with n_seqs at once they are not asked.")
         .def(
             "acceptance",
-            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_ngram) {
+            [](py_planner & self, float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t drafter) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.accepted(p, depth, seq_id, by_ngram);
+                return self.impl.accepted(p, depth, seq_id, by_ngram, drafter);
             },
             py::arg("p"), py::arg("depth") = 1, py::arg("seq_id") = 0, py::arg("by_ngram") = false,
-            "How likely a node is accepted once its parent is, if the head (or the n-gram drafter) gives it p.")
+            py::arg("drafter") = 0,
+            "How likely a node is accepted once its parent is, if a drafter (or the n-gram drafter) gives it p.")
         .def(
             "can_pay",
             [](py_planner & self, int32_t n_seqs) {
@@ -314,27 +327,24 @@ void register_planner(py::module_ & m) {
                 return self.impl.can_pay(n_seqs);
             },
             py::arg("n_seqs") = 1,
-            "Whether a head that is always right could save time. If not, it is asked in a trial now and then alone.")
+            "Whether one that is always right could save time. If not, one is asked in a trial now and then alone.")
         .def(
             "draft_us",
             [](py_planner & self, int32_t n_tokens) {
                 const busy_flag::scope scope(self.busy);
-                return self.impl.costs().chain_us(1, n_tokens, 1);
+                return self.impl.draft_us(n_tokens);
             },
-            py::arg("n_tokens"), "Microseconds that drafting a chain of so many tokens takes, with one row waiting.")
+            py::arg("n_tokens"),
+            "Microseconds that drafting a chain of so many tokens takes at least, with one row waiting.")
         .def_property_readonly(
-            "costs",
-            [](const py_planner & self) {
-                const payoff & costs = self.impl.costs();
-                return py::make_tuple(costs.target, costs.begin, costs.step);
-            },
-            "The CostCurves that it refines: of the target, of the draft's first graph and of its levels.")
+            "costs", [](const py_planner & self) { return py::tuple(py::cast(self.impl.costs())); },
+            "The CostCurves that it refines: of the target, then of each drafter's first graph and of its levels.")
         .def("stats", &stats, R"pbdoc(
-            What happened so far: `steps`, of which `drafted` asked the head, `probes` of them although the gate was
-            closed, `trials` although no head could pay; `ngram`, steps that verified something of the n-gram drafter's;
-            `levels` that the head drafted behind its first graph; `draft_tokens`, {drafted tokens verified: steps};
-            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `is_open`, the gate for one
-            sequence.
+            What happened so far: `steps`, of which `drafted` asked a drafter, `asked` each of them, `probes` of them
+            although its gate was closed, `trials` although none could pay; `ngram`, steps that verified something of
+            the n-gram drafter's; `levels` that were drafted behind first graphs; `draft_tokens`, {drafted tokens verified: steps};
+            `draft_us`; `planning_us`, own time; `tokens_per_second`, the current estimate; `is_open`, whether
+            a gate for one sequence is.
         )pbdoc");
 }
 

@@ -2,6 +2,7 @@
 
 #include "llama.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,9 +23,12 @@ struct draft_tree {
     std::vector<int32_t>     parents;
     std::vector<float>       probs; // the head's own probability of a token behind its parent
 
-    // who suggested it; empty: the head
-    static constexpr int32_t by_head = 1, by_ngram = 2;
-    std::vector<int32_t>     sources;
+    // who suggested it, a bit for each; empty: the first drafter
+    static constexpr int32_t by_ngram = 1;
+
+    static constexpr int32_t by_drafter(size_t i) { return 2 << i; }
+
+    std::vector<int32_t> sources;
 };
 
 } // namespace eagle3

@@ -72,9 +72,9 @@ class drafter {
 
     // Append the rows of the tokens at positions n_past, n_past + 1, ... Token i has row row_ids[i] of `rows`
     // [n, n_embd_feat], or row i without row_ids. may_wait: begin() is not expected soon, so that rows may be kept
-    // instead of evaluated, as far as memory allows.
+    // instead of evaluated, as far as memory allows; where several drafters are one, a bit for each.
     virtual void process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                         llama_seq_id seq_id, const int32_t * row_ids, bool may_wait) = 0;
+                         llama_seq_id seq_id, const int32_t * row_ids, int32_t may_wait) = 0;
 
     // An image begins at position `first`, which is n_past(): four positions of each of its rows, [4][n], and the
     // number of positions that it takes. Only with n_pos_per_row() 4
@@ -132,6 +132,9 @@ class drafter {
     }
 
     virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
+
+    // of all that it is made of
+    virtual drafter_stats all_stats() const { return stats; }
 
     drafter_stats stats;
 };

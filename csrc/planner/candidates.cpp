@@ -6,10 +6,10 @@ namespace eagle3 {
 
 using rank = acceptance::rank;
 
-candidates::candidates(const acceptance & head, const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max,
-                       int32_t n_leaves_max, bool uniform) :
-    head_(head), ngram_(ngram), n_nodes_max_(static_cast<size_t>(n_nodes_max)), n_leaves_max_(n_leaves_max),
-    uniform_(uniform), sequences_(static_cast<size_t>(n_seq_max)) {}
+candidates::candidates(const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max, int32_t n_leaves_max,
+                       bool uniform) :
+    ngram_(ngram), n_nodes_max_(static_cast<size_t>(n_nodes_max)), n_leaves_max_(n_leaves_max), uniform_(uniform),
+    sequences_(static_cast<size_t>(n_seq_max)) {}
 
 void candidates::clear() {
     has_ngrams_ = false;
@@ -35,6 +35,11 @@ void candidates::add(llama_seq_id seq_id, const std::vector<ngram_node> & sugges
     }
     has_ngrams_ = has_ngrams_ || !suggested.empty();
     rate(first);
+}
+
+void candidates::set_head(const acceptance & head, int32_t by_head) {
+    head_    = &head;
+    by_head_ = by_head;
 }
 
 void candidates::add(const std::vector<draft_node> & drafted, size_t first) {
@@ -81,7 +86,7 @@ void candidates::rate(size_t first) {
     ranked_.erase(std::remove_if(ranked_.begin(), ranked_.end(), is_new), ranked_.end());
     for (size_t i = first; i < nodes_.size(); ++i) {
         node &      n       = nodes_[i];
-        const float q_head  = n.in_head < 0 ? 0.0f : head_.at(n.p_head, n.depth, n.seq_id, n.rank);
+        const float q_head  = n.in_head < 0 ? 0.0f : head_->at(n.p_head, n.depth, n.seq_id, n.rank);
         const float q_ngram = n.p_ngram > 0.0f ? ngram_.at(n.p_ngram, n.depth, n.seq_id, rank::best) : 0.0f;
         n.q                 = std::min(1.0f - (1.0f - q_head) * (1.0f - q_ngram), acceptance::q_max);
         n.cum               = n.q * (n.parent < 0 ? 1.0f : at(n.parent).cum);
@@ -159,8 +164,7 @@ void candidates::publish(int32_t n, std::vector<draft_tree> & drafts) {
         draft.parents.push_back(c.parent < 0 ? -1 : at(c.parent).in_draft);
         draft.tokens.push_back(c.token);
         draft.probs.push_back(c.in_head >= 0 ? c.p_head : c.p_ngram);
-        draft.sources.push_back((c.in_head >= 0 ? draft_tree::by_head : 0) |
-                                (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
+        draft.sources.push_back((c.in_head >= 0 ? by_head_ : 0) | (c.p_ngram > 0.0f ? draft_tree::by_ngram : 0));
     }
     for (draft_tree & draft : drafts) {
         while (uniform_ && static_cast<int32_t>(draft.tokens.size()) < n) { // a row that nobody believes in

@@ -8,8 +8,8 @@
 
 namespace eagle3 {
 
-// The tokens that may be verified in a step: what the head and the n-gram drafter propose, as one tree per sequence. A
-// token that both propose is accepted with probability 1 - (1 - a)(1 - b).
+// The tokens that may be verified in a step: what one drafter (the head) and the n-gram drafter propose, as one tree
+// per sequence. A token that both propose is accepted with probability 1 - (1 - a)(1 - b).
 class candidates {
   public:
     struct node {
@@ -28,8 +28,7 @@ class candidates {
     };
 
     // n_nodes_max, n_leaves_max: of all sequences, see planner_params. uniform: chains get one length.
-    candidates(const acceptance & head, const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max,
-               int32_t n_leaves_max, bool uniform);
+    candidates(const acceptance & ngram, int32_t n_seq_max, int32_t n_nodes_max, int32_t n_leaves_max, bool uniform);
 
     // a step begins
     void clear();
@@ -39,6 +38,9 @@ class candidates {
 
     // what the n-gram drafter suggests for it
     void add(llama_seq_id seq_id, const std::vector<ngram_node> & suggested);
+
+    // who drafts in this step, by its acceptance and its bit in draft_tree
+    void set_head(const acceptance & head, int32_t by_head);
 
     // what the head drafted, from its node `first` on
     void add(const std::vector<draft_node> & drafted, size_t first);
@@ -73,7 +75,9 @@ class candidates {
     void             rate(size_t first);
     void             choose();
 
-    const acceptance &        head_, &ngram_;
+    const acceptance *        head_ = nullptr; // of this step
+    const acceptance &        ngram_;
+    int32_t                   by_head_ = 0;
     size_t                    n_nodes_max_;
     int32_t                   n_leaves_max_;
     bool                      uniform_, has_ngrams_ = false;

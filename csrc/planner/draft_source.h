@@ -1,6 +1,9 @@
 #pragma once
 
 #include "draft/draft_tree.h"
+#include "planner/cost_curve.h"
+
+#include <memory>
 
 namespace eagle3 {
 
@@ -28,6 +31,12 @@ class draft_source {
     virtual int32_t n_expand() const                     = 0; // most nodes of a sequence that may be expanded in a step
 
     virtual double time_us() const = 0;
+};
+
+// one that the planner may ask, and what its graphs cost: see draft_costs
+struct priced_source {
+    std::unique_ptr<draft_source> drafter;
+    std::shared_ptr<cost_curve>   begin, step;
 };
 
 } // namespace eagle3

@@ -7,11 +7,12 @@ namespace eagle3 {
 
 namespace {
 
-constexpr float   credit_max   = 24.0f; // what a head that turns bad can waste
+constexpr float   credit_max   = 24.0f; // what a drafter that turns bad can waste
 constexpr float   credit_probe = 1.0f;  // gained or lost: enough to decide about a closed gate
 constexpr float   variance_min = 0.25f;
 constexpr float   hopeless     = 14.0f; // at first a step counts so much if nothing was worth verifying, and rightly so
 constexpr float   rate_variance    = 1.0f / 32.0f;
+constexpr float   rate_worth       = 1.0f / 32.0f;
 constexpr int32_t n_wait_first     = 8;
 constexpr int32_t n_wait_max       = 256;
 constexpr int32_t n_wait_text      = 32; // at most, when a new text begins
@@ -23,9 +24,12 @@ bool gate::ask() {
     return open_ || wait_-- <= 0;
 }
 
-void gate::update(float value, float expected, bool verified, bool surprise) {
-    variance_ += rate_variance * (value * value - variance_);
-    const float gain = value / std::sqrt(std::max(variance_, variance_min));
+void gate::update(float value, float expected, float rival, bool verified, bool surprise) {
+    n_asked_ += 1.0f;
+    worth_ += std::max(1.0f / n_asked_, rate_worth) * (value - worth_);
+    const float more = value - rival;
+    variance_ += rate_variance * (more * more - variance_);
+    const float gain = more / std::sqrt(std::max(variance_, variance_min));
     if (open_) {
         credit_ = std::min(credit_ + (verified || surprise || n_wait_ > 0 ? gain : hopeless * gain), credit_max);
         if (credit_ < 0.0f) {
@@ -37,7 +41,7 @@ void gate::update(float value, float expected, bool verified, bool surprise) {
     credit_ += verified ? gain : 0.0f;
     if (credit_ > credit_probe) {
         open_ = true;
-    } else if (credit_ < -credit_probe || (expected <= 0.0f && !surprise)) {
+    } else if (credit_ < -credit_probe || (expected <= rival && !surprise)) {
         close(std::min(2 * n_wait_, n_wait_max));
     } else {
         wait_ = 0; // not decided yet: probe again at once

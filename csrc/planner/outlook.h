@@ -11,7 +11,7 @@
 namespace eagle3 {
 
 // What drafting further is expected to be worth, before it is done. Each further token of a path is expected to get the
-// p that the head's best tokens get on average.
+// p that the drafter's best tokens get on average.
 class outlook {
   public:
     // the end of a path

@@ -13,16 +13,12 @@ constexpr float rate_price   = 1.0f / 48.0f; // of forgetting, per step
 constexpr float rate_other   = 1.0f / 16.0f; // the same
 constexpr float share_unseen = 0.9f;         // of twice as many rows as were seen: tried where n-grams are likely
 constexpr float replay_share = 0.5f; // rows that are evaluated again often fill a step that the next draft pays for
-constexpr float share_chain  = 0.5f; // of a level: one more of a chain in the first graph needs no graph of its own
 
 } // namespace
 
-payoff::payoff(std::shared_ptr<cost_curve> target_, std::shared_ptr<cost_curve> begin_,
-               std::shared_ptr<cost_curve> step_, first_graph first, int32_t n_nodes_max,
-               std::optional<int32_t> n_snapshots) :
-    target(std::move(target_)), begin(std::move(begin_)), step(std::move(step_)), first_(first),
-    n_snapshots_(n_snapshots.value_or(n_nodes_max)), cost_(static_cast<size_t>(n_nodes_max) + 1), t_pass_(cost_.size()),
-    replay_(cost_.size()) {
+payoff::payoff(std::shared_ptr<cost_curve> target_, int32_t n_nodes_max, std::optional<int32_t> n_snapshots) :
+    target(std::move(target_)), n_snapshots_(n_snapshots.value_or(n_nodes_max)),
+    cost_(static_cast<size_t>(n_nodes_max) + 1), t_pass_(cost_.size()), replay_(cost_.size()) {
     set_step(1, 0);
 }
 
@@ -66,7 +62,7 @@ float payoff::best(const std::vector<float> & gains, int32_t unit, bool goes_on,
     return best;
 }
 
-bool payoff::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
+bool payoff::can_pay(const draft_costs & drafting, int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const {
     const int32_t n_base  = n_seqs + n_rows_extra;
     const float   t_plain = target->at(n_base);
     const float   plain   = static_cast<float>(n_seqs) / (t_plain + t_other_us_);
@@ -75,36 +71,11 @@ bool payoff::can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const 
         cum *= acceptance::q_max;
         gain += static_cast<float>(n_seqs) * cum;
         const float t_verify = target->at(n_base + n_seqs * depth) - t_plain;
-        if (gain > plain * (t_verify + chain_us(n_seqs * depth, depth, n_seqs))) {
+        if (gain > plain * (t_verify + drafting.chain_us(n_seqs * depth, depth, n_seqs))) {
             return true;
         }
     }
     return false;
-}
-
-float payoff::chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const {
-    const float t_begin = begin->at(n_rows);
-    const auto  n_more  = n_levels - 1;
-    if (first_ == first_graph::all_levels) {
-        return t_begin + std::max(0.0f, step->at(n_more * n_seqs) - (n_more > 0 ? begin->at(1) : 0.0f));
-    }
-    return t_begin +
-           (first_ == first_graph::chain ? share_chain : 1.0f) * static_cast<float>(n_more) * step->at(n_seqs);
-}
-
-void payoff::observe_chain(int32_t n_rows, int32_t n_levels, int32_t n_seqs, double t_us) {
-    if (n_levels == 1) {
-        begin->observe(n_rows, t_us);
-    } else if (first_ == first_graph::all_levels) {
-        const float t_more_rows = begin->at(n_rows) - begin->at(1);
-        step->observe((n_levels - 1) * n_seqs, t_us - static_cast<double>(t_more_rows));
-    }
-}
-
-void payoff::observe_level(int32_t n_nodes, double t_us) {
-    if (first_ != first_graph::all_levels) {
-        step->observe(n_nodes, t_us);
-    }
 }
 
 float payoff::of_step(int32_t n_emitted, int32_t n_drafted, float t_draft_us) const {

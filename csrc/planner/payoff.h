@@ -1,6 +1,7 @@
 #pragma once
 
 #include "planner/cost_curve.h"
+#include "planner/draft_costs.h"
 
 #include <memory>
 #include <optional>
@@ -15,15 +16,9 @@ namespace eagle3 {
 // never fewer than plain decoding gives. No draft is worth 0.
 class payoff {
   public:
-    // The draft's first graph: one level, several of a chain, or all levels at once (P-EAGLE).
-    enum class first_graph : uint8_t { one_level, chain, all_levels };
-
-    // target: a pass over n rows. begin: the first graph over n rows that wait, with one level. step: a level of n
-    // nodes, or, of all_levels, the first graph over one row that waits and n nodes behind it. n_nodes_max: drafted
-    // tokens of a step. n_snapshots: of a chain of which more are rejected the next pass evaluates all accepted tokens
-    // again; none: never.
-    payoff(std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin, std::shared_ptr<cost_curve> step,
-           first_graph first, int32_t n_nodes_max, std::optional<int32_t> n_snapshots);
+    // target: a pass over n rows. n_nodes_max: drafted tokens of a step. n_snapshots: of a chain of which more are
+    // rejected the next pass evaluates all accepted tokens again; none: never.
+    payoff(std::shared_ptr<cost_curve> target, int32_t n_nodes_max, std::optional<int32_t> n_snapshots);
 
     // A step of so many sequences, whose pass has so many rows besides one for each and the drafts.
     void set_step(int32_t n_seqs, int32_t n_rows_extra);
@@ -34,17 +29,7 @@ class payoff {
     float best(const std::vector<float> & gains, int32_t unit, bool goes_on, int32_t & n_best) const;
 
     // Could a drafter that is always right save time, with chains of up to n_max?
-    bool can_pay(int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
-
-    // Microseconds of a chain of each sequence, if so many rows wait: all levels that the first graph may have.
-    float chain_us(int32_t n_rows, int32_t n_levels, int32_t n_seqs) const;
-
-    // and of a level of its own
-    float level_us(int32_t n_nodes) const { return first_ == first_graph::all_levels ? 0.0f : step->at(n_nodes); }
-
-    // they took so long
-    void observe_chain(int32_t n_rows, int32_t n_levels, int32_t n_seqs, double t_us);
-    void observe_level(int32_t n_nodes, double t_us);
+    bool can_pay(const draft_costs & drafting, int32_t n_seqs, int32_t n_rows_extra, int32_t n_max) const;
 
     // what so many microseconds are worth, in tokens
     float of_time(float t_us) const { return static_cast<float>(price_) * t_us; }
@@ -58,16 +43,15 @@ class payoff {
     double  price() const { return price_; }
     int32_t n_seqs() const { return n_seqs_; }
 
-    const std::shared_ptr<cost_curve> target, begin, step;
+    const std::shared_ptr<cost_curve> target;
 
   private:
-    first_graph first_;
-    int32_t     n_snapshots_; // as many as a chain can have: nothing is evaluated again
-    int32_t     n_seqs_         = 1;
-    int32_t     n_base_         = 1; // rows of the pass without drafts
-    float       t_other_us_     = 0.0f;
-    float       speedup_tokens_ = 1.0f, speedup_time_ = 1.0f; // running averages, relative to plain decoding
-    double      price_ = 0.0;
+    int32_t n_snapshots_; // as many as a chain can have: nothing is evaluated again
+    int32_t n_seqs_         = 1;
+    int32_t n_base_         = 1; // rows of the pass without drafts
+    float   t_other_us_     = 0.0f;
+    float   speedup_tokens_ = 1.0f, speedup_time_ = 1.0f; // running averages, relative to plain decoding
+    double  price_ = 0.0;
 
     std::vector<float> cost_;   // [n]: price of n more rows
     std::vector<float> t_pass_; // [n]: microseconds of a pass with n more rows

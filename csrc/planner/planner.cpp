@@ -4,18 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <stdexcept>
 
 namespace eagle3 {
 
 namespace {
 
-constexpr int32_t n_look_ahead  = 8;
-constexpr int32_t n_waiting_max = 16;   // more rows than this are not left to the first graph of a draft
-constexpr int32_t n_ready_max   = 128;  // rows that wait and that a probe evaluates at most
-constexpr int32_t n_trial       = 3;    // tokens of a trial: four rows are where kernels get fast
-constexpr float   q_surprise    = 0.5f; // an accepted token that was believed less than this is news
+constexpr int32_t n_look_ahead = 8;
+constexpr int32_t n_trial      = 3;    // tokens of a trial: four rows are where kernels get fast
+constexpr float   q_surprise   = 0.5f; // an accepted token that was believed less than this is news
 
 using rank = acceptance::rank;
 
@@ -41,26 +38,23 @@ const planner_params & checked(const planner_params & params) {
     return params;
 }
 
-payoff::first_graph first_graph_of(const draft_source * source, bool has_trees) {
-    if (source == nullptr || !(source->is_parallel() || (source->n_unroll() > 1 && !has_trees))) {
-        return payoff::first_graph::one_level;
-    }
-    return source->is_parallel() ? payoff::first_graph::all_levels : payoff::first_graph::chain;
-}
-
 } // namespace
 
-planner::planner(std::unique_ptr<draft_source> source, std::shared_ptr<ngram_drafter> ngram,
-                 std::shared_ptr<cost_curve> target, std::shared_ptr<cost_curve> begin,
-                 std::shared_ptr<cost_curve> step, const planner_params & params) :
-    source_(std::move(source)), ngram_(std::move(ngram)), params_(checked(params)),
-    payoff_(std::move(target), std::move(begin), std::move(step), first_graph_of(source_.get(), has_trees()),
-            params.n_nodes_max, params.n_snapshots),
-    acceptance_(params.n_seq_max), ngram_acceptance_(params.n_seq_max),
-    outlook_(acceptance_, payoff_, has_trees(), params.uniform),
-    candidates_(acceptance_, ngram_acceptance_, params.n_seq_max, params.n_nodes_max,
-                has_trees() ? params.n_leaves_max : 1, params.uniform),
-    gates_(static_cast<size_t>(params.n_seq_max) + 1), sequences_(static_cast<size_t>(params.n_seq_max)) {
+planner::planner(std::vector<priced_source> heads, std::shared_ptr<ngram_drafter> ngram,
+                 std::shared_ptr<cost_curve> target, const planner_params & params) :
+    ngram_(std::move(ngram)), params_(checked(params)),
+    payoff_(std::move(target), params.n_nodes_max, params.n_snapshots), ngram_acceptance_(params.n_seq_max),
+    candidates_(ngram_acceptance_, params.n_seq_max, params.n_nodes_max, has_trees() ? params.n_leaves_max : 1,
+                params.uniform),
+    sequences_(static_cast<size_t>(params.n_seq_max)) {
+    if (heads.size() > n_heads_max) {
+        throw std::invalid_argument(
+            format("planner: expected at most %zu drafters, found %zu", n_heads_max, heads.size()));
+    }
+    for (priced_source & source : heads) {
+        heads_.emplace_back(std::move(source), heads_.size(), payoff_, params_.n_seq_max, has_trees(), params_.uniform);
+    }
+    stats.n_asked.resize(heads_.size());
     stats.n_chosen.resize(static_cast<size_t>(params.n_nodes_max) + 1);
 }
 
@@ -88,7 +82,8 @@ const std::vector<draft_tree> & planner::propose(const std::vector<draft_request
     const double t_start = now_us();
     check(requests);
     begin_step(requests, std::max(n_rows_extra, 0));
-    if (ask(std::max(n_rows_extra, 0))) {
+    choose_head(std::max(n_rows_extra, 0));
+    if (step_.by != nullptr) {
         draft();
     }
     publish(requests);
@@ -104,17 +99,24 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
     step_ = {};
     payoff_.set_step(static_cast<int32_t>(requests.size()), n_rows_extra);
     candidates_.clear();
+    for (head & h : heads_) {
+        h.asked.clear();
+    }
     for (draft_request r : requests) {
         if (r.draw) {
-            acceptance_.set_draw(r.seq_id, *r.draw);
+            for (head & h : heads_) {
+                h.accepted.set_draw(r.seq_id, *r.draw);
+            }
             ngram_acceptance_.set_draw(r.seq_id, *r.draw);
         }
-        r.n_max       = source_ ? std::clamp(r.n_max, 0, params_.n_max) : 0;
+        r.n_max       = heads_.empty() ? 0 : std::clamp(r.n_max, 0, params_.n_max);
         r.n_max_ngram = ngram_ ? std::clamp(r.n_max_ngram, 0, params_.n_max) : 0;
         r.n_room      = r.n_max + r.n_max_ngram > 0 ? std::max(r.n_room, 0) : 0;
         candidates_.add_sequence(r.seq_id, r.n_room, std::min(r.n_max, r.n_room));
-        if (std::min(r.n_max, r.n_room) > 0) {
-            step_.asked.push_back(r);
+        for (size_t i = 0; i < heads_.size() && std::min(r.n_max, r.n_room) > 0; ++i) {
+            if ((r.heads >> i & 1) != 0) {
+                heads_[i].asked.push_back(r);
+            }
         }
         if (std::min({ r.n_max_ngram, r.n_room, params_.n_nodes_max }) > 0) {
             ngram_->propose(r.seq_id, std::min(r.n_max_ngram, r.n_room), std::min(r.n_room, params_.n_nodes_max),
@@ -131,46 +133,67 @@ float planner::best(int32_t & n_best) const {
     return payoff_.best(candidates_.gains(), params_.uniform ? payoff_.n_seqs() : 1, candidates_.has_ngrams(), n_best);
 }
 
-// is the head asked in this step?
-bool planner::ask(int32_t n_rows_extra) {
+// Who is asked in this step, if anyone: of those that are worth it, or are to be probed, the one whose turn it is.
+void planner::choose_head(int32_t n_rows_extra) {
     const int32_t n_seqs = payoff_.n_seqs();
-    auto &        asked  = step_.asked;
-    gate &        g      = gates_[static_cast<size_t>(n_seqs)];
-    int32_t       n_max  = 0;
-    for (const draft_request & r : asked) {
-        n_max = std::max(n_max, r.n_max);
-    }
-    if (payoff_.can_pay(n_seqs, n_rows_extra, n_max)) {
-        if (!g.open()) { // a probe evaluates few rows that wait, until one has found that all are worth it
-            int32_t    n_left = asks_all_ ? std::numeric_limits<int32_t>::max() : n_ready_max;
-            const auto waits  = [&](const draft_request & r) {
-                const int32_t n    = source_->n_waiting(r.seq_id);
-                const bool    fits = n <= n_left;
-                n_left -= fits ? n : 0;
-                return !fits;
-            };
-            asked.erase(std::remove_if(asked.begin(), asked.end(), waits), asked.end());
+    head *        tried  = nullptr;
+    bool          pays   = false;
+    for (head & h : heads_) {
+        const int32_t n_max   = h.n_max();
+        const auto    is_next = [&h](const head * other) {
+            return other == nullptr || h.i_asked < other->i_asked;
+        };
+        if (payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {
+            pays     = true;
+            step_.by = is_due(h) && is_next(step_.by) ? &h : step_.by;
+        } else if (n_max >= n_trial && is_next(tried)) {
+            tried = &h;
         }
-        step_.is_drafted = !asked.empty() && (step_.value_ngram <= 0.0f || head_adds()) && g.ask();
-    } else if (step_.value_ngram <= 0.0f && n_max >= n_trial && params_.n_nodes_max >= n_trial * n_seqs) {
-        step_.is_drafted = step_.is_trial = trials_.due();
     }
-    stats.n_drafted += step_.is_drafted;
+    if (!pays && step_.value_ngram <= 0.0f && tried != nullptr && params_.n_nodes_max >= n_trial * n_seqs) {
+        step_.is_trial = trials_.due();
+        step_.by       = step_.is_trial ? tried : nullptr;
+    }
+    if (step_.by == nullptr) {
+        return;
+    }
+    step_.by->i_asked = stats.n_steps;
+    stats.n_asked[step_.by->index]++;
+    stats.n_drafted++;
     stats.n_trials += step_.is_trial;
-    stats.n_probes += step_.is_drafted && !step_.is_trial && !g.open();
-    return step_.is_drafted;
+    stats.n_probes += !step_.is_trial && !step_.by->gate_of(n_seqs).open();
 }
 
-// is the head expected to add to the n-grams, by more than its time is worth?
-bool planner::head_adds() const {
+bool planner::is_due(head & h) {
+    gate & g = h.gate_of(payoff_.n_seqs());
+    if (!g.open()) {
+        h.leave_waiting();
+    }
+    return !h.asked.empty() && (step_.value_ngram <= 0.0f || head_adds(h)) && g.ask();
+}
+
+// is a head expected to add to the n-grams, by more than its time is worth?
+bool planner::head_adds(const head & h) const {
     int32_t n = 0;
-    return chains_ahead(has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) >
+    return chains_ahead(h, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) >
            step_.value_ngram;
 }
 
-float planner::chains_ahead(std::vector<float> gains, int32_t n_levels, bool beside_ngrams, int32_t & n_best) const {
+// what a step gives with the best of the others that are asked for these sequences
+float planner::rival() const {
+    float most = 0.0f;
+    for (const head & h : heads_) {
+        if (&h != step_.by && !h.asked.empty()) {
+            most = std::max(most, h.gate_of(payoff_.n_seqs()).worth());
+        }
+    }
+    return most;
+}
+
+float planner::chains_ahead(const head & h, std::vector<float> gains, int32_t n_levels, bool beside_ngrams,
+                            int32_t & n_best) const {
     std::vector<outlook::tail> tails;
-    for (const draft_request & r : step_.asked) {
+    for (const draft_request & r : h.asked) {
         float cum = 1.0f;
         if (beside_ngrams && has_trees()) { // of two that exclude each other, how likely the head is right
             float q_ngram = 0.0f;
@@ -178,35 +201,26 @@ float planner::chains_ahead(std::vector<float> gains, int32_t n_levels, bool bes
                 q_ngram += n.parent < 0 && n.seq_id == r.seq_id ? n.q : 0.0f;
             }
             q_ngram = std::min(q_ngram, acceptance::q_max);
-            cum     = (1.0f - q_ngram) / (1.0f - q_ngram * outlook_.first(r.seq_id));
+            cum     = (1.0f - q_ngram) / (1.0f - q_ngram * h.ahead.first(r.seq_id));
         }
         tails.push_back({ cum, std::min(r.n_max, r.n_room), r.seq_id });
     }
-    const int32_t n_rows = n_waiting();
-    const auto    n_seqs = static_cast<int32_t>(step_.asked.size());
+    const int32_t n_rows = h.n_waiting();
+    const auto    n_seqs = static_cast<int32_t>(h.asked.size());
     // without n-grams the head is asked in any case: one level is paid for
-    const float   t_paid = beside_ngrams ? 0.0f : payoff_.chain_us(n_rows, 1, n_seqs);
+    const float   t_paid = beside_ngrams ? 0.0f : h.costs.chain_us(n_rows, 1, n_seqs);
     const auto    cost   = [&](int32_t n) {
-        return payoff_.of_time(payoff_.chain_us(n_rows, n, n_seqs) - t_paid);
+        return payoff_.of_time(h.costs.chain_us(n_rows, n, n_seqs) - t_paid);
     };
-    return outlook_.best(tails, std::move(gains), 0, n_levels, beside_ngrams, cost, n_best);
-}
-
-// rows that the first graph evaluates
-int32_t planner::n_waiting() const {
-    int32_t n = 0;
-    for (const draft_request & r : step_.asked) {
-        n += std::clamp(source_->n_waiting(r.seq_id), 1, n_waiting_max);
-    }
-    return n;
+    return h.ahead.best(tails, std::move(gains), 0, n_levels, beside_ngrams, cost, n_best);
 }
 
 template <typename F>
 double planner::timed(F && call) {
     const double t_own   = now_us();
-    const double t_start = source_->time_us();
+    const double t_start = step_.by->drafter->time_us();
     call();
-    const double t_us = source_->time_us() - t_start;
+    const double t_us = step_.by->drafter->time_us() - t_start;
     step_.t_source_us += now_us() - t_own;
     step_.t_draft_us += t_us;
     return t_us;
@@ -214,6 +228,7 @@ double planner::timed(F && call) {
 
 // the head drafts its first graph, then level after level for as long as that is expected to pay
 void planner::draft() {
+    head &       h        = *step_.by;
     const size_t n_widest = static_cast<size_t>(std::max(params_.top_k, payoff_.n_seqs()));
     for (int32_t depth = begin();; ++depth) {
         std::vector<int32_t> level = candidates_.level(depth);
@@ -226,13 +241,13 @@ void planner::draft() {
             i = candidates_.at(i).in_head;
         }
         const auto   width  = static_cast<int32_t>(level.size());
-        const size_t first  = source_->nodes().size();
-        const double t_step = timed([&] { source_->expand(level, params_.top_k); });
-        payoff_.observe_level(width, t_step);
-        step_.t_expected += payoff_.level_us(width);
+        const size_t first  = h.drafter->nodes().size();
+        const double t_step = timed([&] { h.drafter->expand(level, params_.top_k); });
+        h.costs.observe_level(width, t_step);
+        step_.t_expected += h.costs.level_us(width);
         step_.n_expand -= width;
         stats.n_levels++;
-        candidates_.add(source_->nodes(), first);
+        candidates_.add(h.drafter->nodes(), first);
     }
     step_.value = best(step_.n_best) - payoff_.of_time(step_.t_expected);
     if (step_.is_trial) {
@@ -243,38 +258,40 @@ void planner::draft() {
 
 // the first graph; returns how deep it went
 int32_t planner::begin() {
+    head & h = *step_.by;
+    candidates_.set_head(h.accepted, draft_tree::by_drafter(h.index));
     std::vector<llama_seq_id> seq_ids;
     std::vector<llama_token>  ids_last;
     bool                      known = true; // what it takes says what its rows cost
-    for (const draft_request & r : step_.asked) {
-        const int32_t n = source_->n_waiting(r.seq_id);
-        known           = known && n > 0 && n <= n_waiting_max;
+    for (const draft_request & r : h.asked) {
+        const int32_t n = h.drafter->n_waiting(r.seq_id);
+        known           = known && n > 0 && n <= head::n_waiting_max;
         seq_ids.push_back(r.seq_id);
         ids_last.push_back(r.id_last);
         sequences_[static_cast<size_t>(r.seq_id)].open = false;
     }
-    const bool    parallel = source_->is_parallel();
+    const bool    parallel = h.drafter->is_parallel();
     const auto    n_seqs   = static_cast<int32_t>(seq_ids.size());
-    const int32_t n_rows   = n_waiting();
-    const int32_t n_most   = std::min(source_->n_unroll(), params_.n_nodes_max / n_seqs);
+    const int32_t n_rows   = h.n_waiting();
+    const int32_t n_most   = std::min(h.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
     int32_t       n_steps  = 1; // levels, which have to be said beforehand
     if (n_most > 1 && (!has_trees() || parallel)) {
-        chains_ahead({}, n_most, false, n_steps);
+        chains_ahead(h, {}, n_most, false, n_steps);
         n_steps = std::max(n_steps, step_.is_trial ? std::min(n_trial, n_most) : 1);
     }
-    const double t_begin = timed([&] { source_->begin(seq_ids, ids_last, params_.top_k, n_steps); });
+    const double t_begin = timed([&] { h.drafter->begin(seq_ids, ids_last, params_.top_k, n_steps); });
     if (known) {
-        payoff_.observe_chain(n_rows, n_steps, n_seqs, t_begin);
+        h.costs.observe_chain(n_rows, n_steps, n_seqs, t_begin);
     }
-    step_.t_expected = payoff_.chain_us(n_rows, n_steps, n_seqs);
+    step_.t_expected = h.costs.chain_us(n_rows, n_steps, n_seqs);
     step_.n_levels   = parallel ? n_steps : params_.n_max;
-    step_.n_expand   = source_->n_expand() - (parallel ? 0 : n_steps - 1);
+    step_.n_expand   = h.drafter->n_expand() - (parallel ? 0 : n_steps - 1);
     stats.n_levels += parallel ? 0 : n_steps - 1;
-    candidates_.add(source_->nodes(), 0);
+    candidates_.add(h.drafter->nodes(), 0);
     llama_seq_id seen = -1;
-    for (const draft_node & n : source_->nodes()) {
+    for (const draft_node & n : h.drafter->nodes()) {
         if (n.parent < 0 && n.seq_id != seen) {
-            outlook_.observe(n.p);
+            h.ahead.observe(n.p);
             seen = n.seq_id;
         }
     }
@@ -298,12 +315,12 @@ size_t planner::next_width(const std::vector<int32_t> & level, int32_t depth) co
             const candidates::node & c = candidates_.at(level[tails.size()]);
             tails.push_back({ c.cum, std::min(candidates_.n_levels(c.seq_id), step_.n_levels), c.seq_id });
         }
-        const float cost_level = payoff_.of_time(payoff_.level_us(static_cast<int32_t>(width)));
+        const float cost_level = payoff_.of_time(step_.by->costs.level_us(static_cast<int32_t>(width)));
         const auto  cost       = [cost_level](int32_t n_levels) {
             return static_cast<float>(n_levels) * cost_level;
         };
         const float value =
-            outlook_.best(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost, n);
+            step_.by->ahead.best(tails, candidates_.gains(), depth, n_look_ahead, candidates_.has_ngrams(), cost, n);
         if (value > most) {
             most       = value;
             best_width = width;
@@ -323,8 +340,9 @@ void planner::publish(const std::vector<draft_request> & requests) {
         }
     }
     stats.n_ngram += has_ngram;
-    if (step_.is_drafted || candidates_.has_ngrams()) {
-        judged_ = candidates_.nodes();
+    if (step_.by != nullptr || candidates_.has_ngrams()) {
+        judged_    = candidates_.nodes();
+        judged_by_ = step_.by;
         for (sequence & seq : sequences_) {
             seq.open = false;
         }
@@ -355,8 +373,8 @@ void planner::judge(llama_seq_id seq_id, const std::vector<llama_token> & tokens
             if (n.in_head >= 0) {
                 step_.is_surprise =
                     step_.is_surprise || (accepted && n.rank == rank::best &&
-                                          acceptance_.at(n.p_head, n.depth, seq_id, n.rank) < q_surprise);
-                acceptance_.observe(n.p_head, n.depth, seq_id, n.rank, accepted);
+                                          judged_by_->accepted.at(n.p_head, n.depth, seq_id, n.rank) < q_surprise);
+                judged_by_->accepted.observe(n.p_head, n.depth, seq_id, n.rank, accepted);
             }
             if (n.p_ngram > 0.0f) {
                 ngram_acceptance_.observe(n.p_ngram, n.depth, seq_id, rank::best, accepted);
@@ -376,41 +394,76 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
         return;
     }
     payoff_.observe(step_.n_emitted, n_rows, step_.t_draft_us, t_verify_us, t_other_us);
-    if (step_.is_drafted && !step_.is_trial) {
-        gates_[static_cast<size_t>(payoff_.n_seqs())].update(
-            payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected), step_.value - step_.value_ngram,
-            step_.n_drafted > 0, step_.is_surprise);
-        asks_all_ = step_.value > step_.value_ngram || step_.is_surprise;
+    if (step_.by != nullptr && !step_.is_trial) {
+        step_.by->gate_of(payoff_.n_seqs())
+            .update(payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected),
+                    step_.value - step_.value_ngram, rival(), step_.n_drafted > 0, step_.is_surprise);
+        step_.by->asks_all = step_.value > step_.value_ngram || step_.is_surprise;
     }
-    step_.is_drafted = false;
-    step_.n_emitted  = 0;
+    step_.by        = nullptr;
+    step_.n_emitted = 0;
 }
 
 void planner::reset(llama_seq_id seq_id) {
     check(seq_id);
-    acceptance_.reset(seq_id);
     ngram_acceptance_.reset(seq_id);
     sequences_[static_cast<size_t>(seq_id)].open      = false;
     sequences_[static_cast<size_t>(seq_id)].is_probed = is_one_in_four(n_texts_++);
-    for (gate & g : gates_) {
-        g.new_text();
+    for (head & h : heads_) {
+        h.accepted.reset(seq_id);
+        for (gate & g : h.gates) {
+            g.new_text();
+        }
     }
 }
 
-bool planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
-    check(seq_id);
-    if (n_seqs < 1 || static_cast<size_t>(n_seqs) >= gates_.size()) {
-        throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", gates_.size() - 1, n_seqs));
-    }
-    return !worth_asking(n_seqs) && !(can_pay(n_seqs) && sequences_[static_cast<size_t>(seq_id)].is_probed);
+bool planner::can_pay(int32_t n_seqs) const {
+    return std::any_of(heads_.begin(), heads_.end(), [&](const head & h) { return can_pay(h, n_seqs); });
 }
 
-float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram) const {
+bool planner::worth_asking(int32_t n_seqs) const {
+    return std::any_of(heads_.begin(), heads_.end(), [&](const head & h) { return is_worth(h, n_seqs); });
+}
+
+int32_t planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
     check(seq_id);
-    if (!(p >= 0.0f && p <= 1.0f) || depth < 1) {
-        throw std::invalid_argument(format("planner: expected p in 0..1 and depth >= 1, found %g and %d", p, depth));
+    if (n_seqs < 1 || static_cast<size_t>(n_seqs) > sequences_.size()) {
+        throw std::invalid_argument(format("planner: expected 1..%zu sequences, found %d", sequences_.size(), n_seqs));
     }
-    return (by_ngram ? ngram_acceptance_ : acceptance_).at(p, depth, seq_id, rank::best);
+    int32_t found = 0;
+    for (size_t i = 0; i < heads_.size(); ++i) {
+        const bool is_probed = sequences_[static_cast<size_t>(seq_id)].is_probed && can_pay(heads_[i], n_seqs);
+        found |= !is_worth(heads_[i], n_seqs) && !is_probed ? 1 << i : 0;
+    }
+    return found;
+}
+
+float planner::accepted(float p, int32_t depth, llama_seq_id seq_id, bool by_ngram, size_t i_head) const {
+    check(seq_id);
+    if (!(p >= 0.0f && p <= 1.0f) || depth < 1 || (!by_ngram && i_head >= heads_.size())) {
+        throw std::invalid_argument(format("planner: expected p in 0..1, depth >= 1 and one of %zu drafters, found %g, "
+                                           "%d and %zu",
+                                           heads_.size(), p, depth, i_head));
+    }
+    return (by_ngram ? ngram_acceptance_ : heads_[i_head].accepted).at(p, depth, seq_id, rank::best);
+}
+
+float planner::draft_us(int32_t n_tokens) const {
+    float least = 0.0f;
+    for (const head & h : heads_) {
+        const float t = h.costs.chain_us(1, n_tokens, 1);
+        least         = &h == &heads_.front() ? t : std::min(least, t);
+    }
+    return least;
+}
+
+std::vector<std::shared_ptr<cost_curve>> planner::costs() const {
+    std::vector<std::shared_ptr<cost_curve>> curves{ payoff_.target };
+    for (const head & h : heads_) {
+        curves.push_back(h.costs.begin);
+        curves.push_back(h.costs.step);
+    }
+    return curves;
 }
 
 } // namespace eagle3

@@ -67,7 +67,7 @@ simple_drafter::text & simple_drafter::text_of(llama_seq_id seq_id) {
 // tokens of the text
 
 void simple_drafter::process(const float * /*rows*/, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
-                             llama_seq_id seq_id, const int32_t * /*row_ids*/, bool may_wait) {
+                             llama_seq_id seq_id, const int32_t * /*row_ids*/, int32_t may_wait) {
     time_scope t(stats.t_process_us);
     text &     text = text_of(seq_id);
     limits_.check_process(tokens, n_tokens, n_past, text.n_past());
@@ -82,8 +82,9 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     unseed(seq_id);
     text.tokens.insert(text.tokens.end(), tokens, tokens + n_tokens);
     // a prompt is written at once; what comes in small pieces waits, and is cheaper together
-    if ((n_tokens > draft_limits::n_catch_up_max && !may_wait) ||
-        text.n_unwritten() > (may_wait ? n_wait_max_far : n_wait_max)) {
+    const bool waits = (may_wait & 1) != 0;
+    if ((n_tokens > draft_limits::n_catch_up_max && !waits) ||
+        text.n_unwritten() > (waits ? n_wait_max_far : n_wait_max)) {
         flush(seq_id);
     }
 }

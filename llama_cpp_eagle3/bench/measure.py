@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import Eagle3Llama
+from ..drafters import NGRAM
 from . import machine, peer
 from .figures import Spread
 from .replay import Recorded, Replay, tokens_of
@@ -28,6 +29,8 @@ class Config:
     draft: str
     settings: list[Setting]
     texts: list[str]
+    sources: tuple[str, ...] = ("eagle3", NGRAM)
+    """What may draft, as `draft_sources`."""
     n_predict: int = 128
     n_runs: int = 5
     n_fresh: int = 1
@@ -244,7 +247,7 @@ def _runners(
         elif drafted is not None:
             alone = drafted
             if s.kind in ("head", "text"):  # a planner that learns from nothing else
-                alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options())))
+                alone = stack.enter_context(closing(_load(config, config.draft, **s.load_options(config.sources))))
             runners[s] = _own(config, alone, s, prompts)
     return runners, engines[-1].loaded.cpu_kernels_used
 
@@ -269,7 +272,7 @@ def _load_drafted(config: Config, stack: ExitStack) -> Eagle3Llama | None:
     if not sides:
         return None
     largest = max(sides, key=lambda s: (s.kind == "tree", s.n_tokens, s.kind == "auto", s.is_auto, s.n_max))
-    options = largest.load_options()
+    options = largest.load_options(config.sources)
     if largest.kind == "tree":  # recurrent targets keep as many states as the longest path is deep
         depth = max(max(s.depth, s.n_max) for s in sides)
         options |= {"draft_tree_depth": depth, "draft_tree_tokens": max(largest.n_tokens, depth)}
@@ -292,7 +295,7 @@ def _own(config: Config, llm: Eagle3Llama, setting: Setting, prompts: Sequence[R
     replay = Replay()
 
     def run(j: int, fresh: bool) -> tuple[Run, list[int] | None]:
-        setting.apply(llm)
+        setting.apply(llm, config.sources)
         if config.replay:
             llm.engine.stepper.on_sample = replay
             replay.answer = prompts[j].answer

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import Eagle3Llama
+from ..drafters import NGRAM
 
 OWN = ("plain", "chain", "auto", "head", "text", "tree")
 PEERS = ("simple", "server", "ngram")
-_SOURCES: dict[str, tuple[str, ...]] = {"auto": ("eagle3", "ngram"), "head": ("eagle3",), "text": ("ngram",)}
+_AUTO = ("auto", "head", "text")
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,33 @@ class Setting:
             )
         return cls(kind, int(n_max or 0))
 
-    def load_options(self) -> dict[str, object]:
-        """Arguments of `Eagle3Llama` that make room for this."""
+    def _sources(self, sources: Sequence[str]) -> tuple[str, ...]:
+        """Those of all sources that it may ask."""
+        if self.kind == "text":
+            return (NGRAM,)
+        return tuple(s for s in sources if s != NGRAM or self.kind != "head")
+
+    def load_options(self, sources: Sequence[str]) -> dict[str, object]:
+        """Arguments of `Eagle3Llama` that make room for this. sources: all that may draft."""
         if self.kind == "tree":
             trees = {"depth": self.depth, "topk": self.top_k, "tokens": self.n_tokens}
-            return {"draft": "tree", **{f"draft_tree_{key}": value for key, value in trees.items()}}
-        options: dict[str, object] = {"draft": "auto" if self.is_auto else self.kind}
-        if self.is_auto:
-            options["draft_sources"] = _SOURCES[self.kind]
+            options: dict[str, object] = {"draft": "tree", **{f"draft_tree_{k}": value for k, value in trees.items()}}
+            return {**options, "draft_sources": self._sources(sources)}
+        options = {"draft": "auto" if self.is_auto else self.kind, "draft_sources": self._sources(sources)}
         return {**options, "draft_n_max": self.n_max} if self.n_max else options
 
     @property
     def is_auto(self) -> bool:
         """Whether the planner decides."""
-        return self.kind in _SOURCES
+        return self.kind in _AUTO
 
-    def apply(self, llm: Eagle3Llama) -> None:
-        """Set an engine's drafting to this."""
+    def apply(self, llm: Eagle3Llama, sources: Sequence[str]) -> None:
+        """Set an engine's drafting to this. sources: all that may draft."""
         if self.kind == "plain":
             return
         llm.draft = "auto" if self.is_auto else self.kind
         if self.is_auto:
-            llm.draft_sources = _SOURCES[self.kind]
+            llm.draft_sources = self._sources(sources)
         if self.kind == "tree":
             llm.draft_tree_depth, llm.draft_tree_topk, llm.draft_tree_tokens = self.depth, self.top_k, self.n_tokens
         elif self.n_max:

@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..drafters import NGRAM, kind_of
 from ..whole_file import output_path, write_whole
 from .extra import extra
 from .flags import HUB, PROMPT, changed, pick
 from .model import resolve_pair
 from .parser import Parser
+from .sources import source_options
 
 _N_CTX = 512
 
@@ -27,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     from ..bench import settings, synthetic
 
     pair = changed(
-        pick("model", "model_draft", "ctx_size", "threads", "gpu_layers", "cpu_kernels"),
+        pick("model", "model_draft", "spec_type", "ctx_size", "threads", "gpu_layers", "cpu_kernels"),
         "ctx_size",
         default=_N_CTX,
         help=f"(default: {_N_CTX})",
@@ -92,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         model=model,
         draft=draft,
         settings=settings.from_arguments(args),
+        sources=tuple(source_options(args).get("draft_sources") or (kind_of(draft).source, NGRAM)),
         texts=[] if args.replay is not None else _texts(args.file)[: args.n_prompts],
         replay=[] if args.replay is None else replay.read(args.replay, args.n_prompts),
         n_predict=args.predict,

@@ -14,7 +14,7 @@ from typing import Any
 from .. import cpu_kernels
 from .._core import CostCurve
 from ..ggml_types import type_name
-from ..planning import Costs, measure_types, save_costs
+from ..planning import Costs, DraftCosts, measure_types, save_costs
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
@@ -62,32 +62,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(costs: Costs) -> str:
-    """The costs, one line per number of rows."""
-    has_head = bool(costs.draft_begin)
+    """The costs, one line per number of rows; of several drafters a table for each."""
+    return "\n\n".join(_table(costs, draft) for draft in costs.drafts or [None])
+
+
+def _table(costs: Costs, draft: DraftCosts | None) -> str:
     head: tuple[str, ...] = ("rows", "target ms")
-    if has_head:
+    if draft is not None:
         head = (*head, "draft ms", "to accept", "draft: waiting rows ms", "nodes of a level ms")
     lines = [head]
     plain = costs.target[min(costs.target)]
-    for n in sorted({*costs.target, *costs.draft_begin, *costs.draft_step}):
+    for n in sorted({*costs.target, *([] if draft is None else [*draft.begin, *draft.step])}):
         line = [str(n), _ms(costs.target.get(n))]
-        if has_head:
-            line += [*_chain(costs, n, plain), _ms(costs.draft_begin.get(n)), _ms(costs.draft_step.get(n))]
+        if draft is not None:
+            line += [*_chain(costs, draft, n, plain), _ms(draft.begin.get(n)), _ms(draft.step.get(n))]
         lines.append(tuple(line))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def _chain(costs: Costs, n_rows: int, plain: float) -> tuple[str, str]:
+def _chain(costs: Costs, draft: DraftCosts, n_rows: int, plain: float) -> tuple[str, str]:
     """The cost of drafting a chain for a pass over n rows, and how many tokens must be accepted to pay for it."""
     if n_rows < 2 or n_rows not in costs.target:
         return "", ""
-    begin, step = CostCurve(costs.draft_begin), CostCurve(costs.draft_step)
+    begin, step = CostCurve(draft.begin), CostCurve(draft.step)
     n_draft = n_rows - 1
     # a draft that breaks even leaves a few rows for the next one to catch up with
-    draft = begin.at(min(n_rows, 4)) + (n_draft - 1) * step.at(1)
-    needed = (costs.target[n_rows] + draft) / plain - 1.0
-    return _ms(draft), f"{needed:.2f} of {n_draft}" if needed <= n_draft else "never pays"
+    t_us = begin.at(min(n_rows, 4)) + (n_draft - 1) * step.at(1)
+    needed = (costs.target[n_rows] + t_us) / plain - 1.0
+    return _ms(t_us), f"{needed:.2f} of {n_draft}" if needed <= n_draft else "never pays"
 
 
 def _ms(t_us: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from ..doctor import Finding, check_files, check_loaded, devices, prospects, software
 from ..doctor.pair import judge_trial, try_text
@@ -15,7 +16,7 @@ from ..planning import Costs, load_costs, measure_types, save_costs
 from .flags import LOAD, LOG
 from .model import list_devices, load_model, resolve_pair
 from .parser import Parser
-from .sources import head_of
+from .sources import draft_paths, head_of
 
 _PROMPT = "Write a Python class for a stack, with a docstring and a test."
 _N_TOKENS = 128
@@ -75,7 +76,7 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
         report.show("pair", [Finding("error", str(e))])
         return
     head = head_of(args)
-    if not report.show("pair", check_files(args.model, head)):
+    if not report.show("pair", check_files(args.model, draft_paths(args))):
         return
     try:
         llm = load_model(args, head)
@@ -93,15 +94,15 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
                 save_costs(key, costs)
         report.show("", check_loaded(llm, costs))
         if costs is not None and not costs.doubt:
-            print(table(costs, llm.head.drafter.is_parallel))
+            print(table(costs, [part.is_parallel for part in llm.head.drafter.parts]))
         if args.measure:
             report.show("", judge_trial(try_text(llm, args.prompt, args.predict)))
 
 
-def table(costs: Costs, is_parallel: bool = False) -> str:
+def table(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> str:
     """What drafting would bring, by what passes cost."""
     lines = ["           if this part is accepted   draft   times as fast"]
-    for prospect in prospects(costs, is_parallel):
+    for prospect in prospects(costs, are_parallel):
         n = str(prospect.n_draft) if prospect.n_draft else "nothing"
         lines.append(f"           {100 * prospect.acceptance:>22.0f} %   {n:>5}   {prospect.speedup:>13.2f}")
     return "\n".join(lines)

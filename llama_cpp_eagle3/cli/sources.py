@@ -32,6 +32,14 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
     return not set(MtpBlock.spec_types).isdisjoint(types)
 
 
+def draft_paths(args: argparse.Namespace) -> list[str]:
+    """The files of what is to draft, if one is given: what -md names, and the target's if its own block drafts too."""
+    head = head_of(args)
+    if head is None:
+        return []
+    return [head, args.model] if drafts_by_block(args) and kind_of(head) is not MtpBlock else [head]
+
+
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """What --spec-type asks for, as arguments of `Eagle3Llama`; none if it names no drafter."""
     types = args.spec_type
@@ -42,7 +50,7 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.model_draft is not None:  # the file decides between kinds with one name in llama.cpp
         kind = kind_of(args.model_draft)
         names |= dict.fromkeys(kind.spec_types, kind.source)
-    models = dict.fromkeys(source for name, source in names.items() if name in types)
+    models = dict.fromkeys(names[name] for name in types if name in names)
     sources = [*models, *([NGRAM] if text else [])]
     mode = {"draft": "auto"} if text else {}
     return {"draft_sources": sources, "draft_ngram_store": "ngram-mod" in text, **mode}

@@ -144,7 +144,7 @@ def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
 def _misfit(draft: DrafterFile, target_path: Path) -> IncompatibleDraftError | None:
     try:
         if not target_path.is_dir():
-            check_pair(str(target_path), draft.path)
+            check_pair(str(target_path), [draft.path])
             return None
         target = read_target_model(target_path)
         if draft.n_embd_tgt != target.n_embd or max(draft.boundaries, default=0) > target.n_layer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,20 +36,24 @@ class Prospect:
     speedup: float
 
 
-def check_files(target: str, head: str | None) -> list[Finding]:
-    """The checks that loading begins with: headers by themselves, in a process that tries, and against each other."""
+def check_files(target: str, drafts: Sequence[str]) -> list[Finding]:
+    """The checks that loading begins with: headers by themselves, in a process that tries, and against each other.
+
+    drafts: files of what drafts; the target's for its own block.
+    """
     try:
-        pair = check_pair(target, head)
+        pair = check_pair(target, drafts)
         check_file(target, {}, True)
-        if head is not None and pair.draft is not None and pair.draft.is_model:
-            check_file(head, {}, True)
-        sizes = [size_of(path) for path in (target, head) if path is not None]
+        for draft in pair.drafts:
+            if draft.is_model:
+                check_file(draft.path, {}, True)
+        sizes = [size_of(path) for path in dict.fromkeys((target, *drafts))]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
     info = pair.target
     text = f"target '{target}': {info.arch}, {info.n_layer} layers of width {info.n_embd}, {sizes[0] / 2**20:.0f} MiB"
     found = [Finding("ok", text)]
-    if head is None:
+    if not drafts:
         why_not = why_no_block(info)
         if not why_not:
             return [*found, Finding("ok", "no head: the block for multi-token prediction in the target's file drafts")]
@@ -58,18 +62,16 @@ def check_files(target: str, head: str | None) -> list[Finding]:
         advice = "docs/pairs.md lists heads by their targets; -md FILE or -hfd USER/HEAD takes one"
         why = f": {info.why_no_target}" if info.why_no_target else ""
         return [*found, Finding("note", f"no head, so nothing is drafted{why}", "" if why else advice)]
-    text = f"{_describe(pair)}, {sizes[1] / 2**20:.0f} MiB"
+    text = f"{_describe(pair)}, {sum(sizes[1:]) / 2**20:.0f} MiB"
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
     return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
 
 
 def _describe(pair: Pair) -> str:
-    """The drafter's file."""
-    assert pair.draft is not None
+    """What drafts."""
     reads = f", reads {list(pair.boundaries)}" if pair.boundaries else ""
-    note = f" ({pair.draft.note})" if pair.draft.note else ""
-    return f"{pair.draft.describe()}{reads}{note}"
+    return " and ".join(f"{d.describe()}{f' ({d.note})' if d.note else ''}" for d in pair.drafts) + reads
 
 
 def size_of(path: str) -> int:
@@ -118,7 +120,7 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     if costs.doubt:
         text = f"something else ran while costs were measured: {costs.doubt}"
         return [*found, Finding("warning", text, "doctor --measure again, when the machine is idle")]
-    best = prospects(costs, drafter.is_parallel)[-1]
+    best = prospects(costs, [part.is_parallel for part in drafter.parts])[-1]
     if best.speedup < _WORTH:
         one, four = costs.target[min(costs.target)], costs.target.get(4)
         ratio = (
@@ -137,9 +139,10 @@ def check_loaded(llm: Eagle3Llama, costs: Costs | None) -> list[Finding]:
     return found
 
 
-def prospects(costs: Costs, is_parallel: bool = False) -> list[Prospect]:
-    """What drafting would bring at several acceptances, by measured costs. is_parallel: of the head."""
-    found = [(a, best_chain(costs, a, is_parallel)) for a in _ACCEPTANCES]
+def prospects(costs: Costs, are_parallel: Sequence[bool] = (False,)) -> list[Prospect]:
+    """What drafting would bring at several acceptances, by measured costs. are_parallel: of each drafter."""
+    drafts = list(zip(costs.drafts, are_parallel, strict=True))
+    found = [(a, max((best_chain(costs, d, a, p) for d, p in drafts), key=lambda o: o.speed)) for a in _ACCEPTANCES]
     return [Prospect(a, o.n_draft, o.speedup) for a, o in found]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence as SequenceOf
 from .._core import Drafter, FeatureTap, Target
 from ..errors import ContextFullError, Eagle3Error
 from .media import Media
+from .request import NGRAM
 from .sequence import Saved, ScheduledSequence, Sequence
 
 N_MIN_COPIED = 32
@@ -30,8 +31,8 @@ class Memory:
     ):
         """log: called with lines for the user."""
         self.target, self.drafter, self.tap = target, drafter, tap
-        self.drafter_name = _name_of(drafter)
-        """The source that the drafter is, as in `draft_sources`; empty without one."""
+        self.source_names = _names_of(drafter)
+        """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
         self._can_replay = target.rollback_kind != "trim"
         self._n_heads = 1
         self._log = log
@@ -40,7 +41,7 @@ class Memory:
 
     def set_drafter(self, drafter: Drafter | None) -> None:
         """Use another draft; call `draft_from` for each slot next."""
-        self.drafter, self.drafter_name = drafter, _name_of(drafter)
+        self.drafter, self.source_names = drafter, _names_of(drafter)
         self._n_heads += 1
 
     def draft_from(self, seq_id: int, n_past: int) -> None:
@@ -171,11 +172,11 @@ class Memory:
         """Keep the present state of a sequence to go back to, if its memory needs that."""
         self.target.save(sequence.seq_id)
 
-    def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, can_defer: SequenceOf[bool]) -> None:
+    def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, can_defer: SequenceOf[int]) -> None:
         """Keep the accepted tokens of a step, and have the draft evaluate their rows if these still exist.
 
-        can_defer: for each sequence whether the draft may evaluate its rows later, because nothing is drafted for it
-            soon. A call that repeats this after an interrupt finds some of it done.
+        can_defer: for each sequence the drafters, as bits, that may evaluate its rows later, because they are not
+            asked for it soon. A call that repeats this after an interrupt finds some of it done.
         """
         drafts = [x for x in scheduled if x.draft.tokens]
         if drafts:
@@ -217,5 +218,6 @@ def ends_with_media(tokens: SequenceOf[int], n: int) -> bool:
     return 0 < n <= len(tokens) and tokens[n - 1] < 0
 
 
-def _name_of(drafter: Drafter | None) -> str:
-    return "" if drafter is None else type(drafter).__name__.removesuffix("Drafter").lower()
+def _names_of(drafter: Drafter | None) -> tuple[str, ...]:
+    parts = () if drafter is None else drafter.parts
+    return (NGRAM, *(type(part).__name__.removesuffix("Drafter").lower() for part in parts))

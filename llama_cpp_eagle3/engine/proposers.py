@@ -21,6 +21,8 @@ from .slots import Slots
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
+_ALL = -1
+"""Drafters, as bits."""
 
 
 class Proposer(ABC):
@@ -101,17 +103,17 @@ class FixedProposer(Proposer):
 class AutoProposer(Proposer):
     """What the planner expects to pay best, step by step."""
 
-    def __init__(self, planner: Planner, drafter: Drafter | None, ngram: NgramDrafter | None):
-        """drafter, ngram: what the planner was made with."""
+    def __init__(self, planner: Planner, drafter: Drafter | None, ngram: NgramDrafter | None, sources: SequenceOf[str]):
+        """drafter, ngram: what the planner was made with. sources: names of n-grams and of the drafter's parts."""
         self.planner, self.drafter, self.ngram = planner, drafter, ngram
+        self._drafter_names = sources[1:]
 
     def propose(self, sequences: SequenceOf[Sequence], n_rooms: SequenceOf[int], n_rows_extra: int) -> list[Draft]:
         """One plan for all sequences, since they share the step."""
         seq_ids, ids_last = [s.seq_id for s in sequences], [s.tokens[-1] for s in sequences]
         n_max, n_max_ngram = [self._n_max(s) for s in sequences], [self._n_max_ngram(s) for s in sequences]
-        return self.planner.propose_batch(
-            seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, [self._draw_kind(s) for s in sequences]
-        )
+        draws, drafters = [self._draw_kind(s) for s in sequences], [self._drafters(s) for s in sequences]
+        return self.planner.propose_batch(seq_ids, ids_last, n_rooms, n_rows_extra, n_max, n_max_ngram, draws, drafters)
 
     @staticmethod
     def _draw_kind(s: Sequence) -> DrawKind:
@@ -120,9 +122,11 @@ class AutoProposer(Proposer):
 
     def _n_max(self, s: Sequence) -> int:
         drafter = self.drafter
-        if drafter is None or not set(s.draft.sources) - {NGRAM} or drafter.n_past(s.seq_id) != s.n_past:
-            return 0
-        return s.draft.n_max
+        return s.draft.n_max if drafter is not None and drafter.n_past(s.seq_id) == s.n_past else 0
+
+    def _drafters(self, s: Sequence) -> int:
+        """Which may be asked for a sequence, as bits."""
+        return sum(1 << i for i, source in enumerate(self._drafter_names) if source in s.draft.sources)
 
     def _n_max_ngram(self, s: Sequence) -> int:
         if self.ngram is None or NGRAM not in s.draft.sources:
@@ -191,7 +195,8 @@ class Proposers:
 
     @planner.setter
     def planner(self, planner: Planner | None) -> None:
-        self._auto = None if planner is None else AutoProposer(planner, self.memory.drafter, self.ngram)
+        memory = self.memory
+        self._auto = None if planner is None else AutoProposer(planner, memory.drafter, self.ngram, memory.source_names)
 
     def begin(self, sequence: Sequence) -> None:
         """Another text begins in this sequence's slot."""
@@ -237,11 +242,13 @@ class Proposers:
         if drafted:
             proposer.observe(step, drafted, commit_ns + sum(x.sample_ns for x in step.scheduled))
 
-    def can_defer(self, s: Sequence, n_seqs: int) -> bool:
-        """Whether the drafter may defer a sequence: with n_seqs in a step nothing will be drafted for it soon."""
+    def can_defer(self, s: Sequence, n_seqs: int) -> int:
+        """Drafters that may defer a sequence, as bits: with n_seqs in a step they are not asked for it soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
-            return False
-        return s.draft.mode == "off" or (self._auto is not None and self._auto.planner.may_wait(s.seq_id, n_seqs))
+            return _ALL & ~1  # the first one drafts
+        if s.draft.mode == "off":
+            return _ALL
+        return 0 if self._auto is None else self._auto.planner.may_wait(s.seq_id, n_seqs)
 
     @contextmanager
     def _foresight(self, groups: Mapping[Proposer, list[ScheduledSequence]]) -> Iterator[None]:

@@ -101,7 +101,7 @@ class Stepper:
                 scheduled.path = [0] if n == 1 else list(range(n))
                 s.n_past = s.n_own = scheduled.n_past + n
             if scheduled.draft.tokens:
-                s.result.stats.begin_draft(scheduled.draft, self.memory.drafter_name)
+                s.result.stats.begin_draft(scheduled.draft, self.memory.source_names)
             scheduled.is_done = s.n_past < len(s.tokens) or s.chain is None
             s.scheduled = scheduled
             if media is not None and s.n_past == media.end:
@@ -128,7 +128,7 @@ class Stepper:
         token, logprob = self._draw(scheduled)
         scheduled.sample_ns += perf_counter_ns() - start
         node = scheduled.node = draft.child(node, token) if draft.tokens else -1
-        s.result.stats.judge(draft, len(scheduled.sampled), node, self.memory.drafter_name)
+        s.result.stats.judge(draft, len(scheduled.sampled), node, self.memory.source_names)
         scheduled.is_done = node < 0
         scheduled.sampled.append(token)
         s.tokens.append(token)

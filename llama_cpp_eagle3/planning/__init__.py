@@ -6,13 +6,14 @@
 
 from .best_chain import BestChain, best_chain
 from .cache import cache_dir, load_costs, save_costs
-from .costs import Costs, implausible, machine
+from .costs import Costs, DraftCosts, implausible, machine
 from .setup import costs_of, have_planner, keep_corrections, make_planner, measure_types, why_not
 from .timing import is_idle, measure
 
 __all__ = [
     "BestChain",
     "Costs",
+    "DraftCosts",
     "best_chain",
     "cache_dir",
     "costs_of",

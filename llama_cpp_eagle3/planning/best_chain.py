@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._core import CostCurve
-from .costs import Costs
+from .costs import Costs, DraftCosts
 
 _N_MAX = 8
 
@@ -22,10 +22,10 @@ class BestChain:
     """Tokens per microsecond."""
 
 
-def best_chain(costs: Costs, acceptance: float, is_parallel: bool = False) -> BestChain:
+def best_chain(costs: Costs, draft: DraftCosts, acceptance: float, is_parallel: bool = False) -> BestChain:
     """Find the fastest chain if each drafted token is accepted with this probability, given that those before it were.
 
-    costs: of a pair with a head. is_parallel: of the head. Sampling and what Python does are not counted.
+    draft: of the drafter in question. is_parallel: of it. Sampling and what Python does are not counted.
     """
     target = CostCurve(costs.target)
     plain = 1.0 / target.at(1)
@@ -33,7 +33,7 @@ def best_chain(costs: Costs, acceptance: float, is_parallel: bool = False) -> Be
     for n in range(1, _N_MAX + 1):
         n_tokens = sum(acceptance**k for k in range(n + 1))
         n_waiting = max(1, round(n_tokens))
-        speed = n_tokens / (target.at(n + 1) + costs.draft_us(n_waiting, n, is_parallel))
+        speed = n_tokens / (target.at(n + 1) + draft.draft_us(n_waiting, n, is_parallel))
         if speed > best.speed:
             best = BestChain(n, speed / plain, speed)
     return best

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..whole_file import write_whole
 from .costs import GGML_TYPE_NARROW, Costs
 
 ENV_CACHE = "LLAMA_CPP_EAGLE3_CACHE"
-_FORMAT = 2
+_FORMAT = 3
 
 
 def cache_dir() -> Path:
@@ -39,10 +40,10 @@ def costs_path(key: dict[str, Any]) -> Path:
 def load_costs(key: dict[str, Any]) -> Costs | None:
     """What was measured with these settings; None if that was not enough, or the file is not what it should be."""
     costs = _load(key)
-    has_head = key["draft"] is not None
     if costs is None or not costs.is_whole or costs.doubt:  # the last: kept by a version that believed everything
         return None
-    return costs if costs.target and bool(costs.draft_begin) == bool(costs.draft_step) == has_head else None
+    n_drafts = len(key["draft"].split("+")) if key["draft"] is not None else 0
+    return costs if all(costs.curves) and len(costs.drafts) == n_drafts else None
 
 
 def load_part(key: dict[str, Any]) -> Costs | None:
@@ -57,11 +58,12 @@ def _load(key: dict[str, Any]) -> Costs | None:
         # through JSON, which makes lists of tuples
         if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
             return None
-        curves = {name: _curve(document[name]) for name in ("target", "draft_begin", "draft_step")}
+        curves = [_curve(document["target"])]
+        curves += [_curve(draft[name]) for draft in document["drafts"] for name in ("begin", "step")]
         draft_type = document["draft_type"]
         if draft_type not in (key.get("draft_type"), GGML_TYPE_NARROW):
             return None
-        return Costs(**curves, draft_type=draft_type, is_whole=bool(document.get("whole", True)))
+        return Costs.of_curves(curves, draft_type, bool(document.get("whole", True)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -80,8 +82,7 @@ def save_costs(key: dict[str, Any], costs: Costs) -> Path | None:
         "format": _FORMAT,
         "key": key,
         "target": costs.target,
-        "draft_begin": costs.draft_begin,
-        "draft_step": costs.draft_step,
+        "drafts": [asdict(draft) for draft in costs.drafts],
         "draft_type": costs.draft_type,
         "whole": costs.is_whole,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,16 +22,31 @@ GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Measured microseconds of a drafter; both are empty if it was not measured."""
+
+    begin: dict[int, float]
+    """Of a draft's first graph over n waiting rows."""
+    step: dict[int, float]
+    """Of a later graph over n nodes; of a parallel drafter (P-EAGLE) of the first graph with n rows to draft behind the
+    target's."""
+
+    def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
+        """Microseconds of drafting a chain of n tokens. is_parallel: of the drafter."""
+        begin, step = CostCurve(self.begin), CostCurve(self.step)
+        if not is_parallel:
+            return begin.at(n_waiting) + (n - 1) * step.at(1)
+        return begin.at(n_waiting) + (max(0.0, step.at(n - 1) - begin.at(1)) if n > 1 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Measured microseconds."""
 
     target: dict[int, float]
     """Of a pass of the target over n rows, logits and hidden states included."""
-    draft_begin: dict[int, float]
-    """Of the draft's first graph over n waiting rows. Empty without a head, as is `draft_step`."""
-    draft_step: dict[int, float]
-    """Of a later graph over n nodes; of a parallel head (P-EAGLE) of the first graph with n rows to draft behind the
-    target's."""
+    drafts: tuple[DraftCosts, ...] = ()
+    """Of each drafter with weights."""
     draft_type: int | None = None
     """The ggml type that the head's matrices were converted to; None = as in the file."""
     is_whole: bool = True
@@ -40,7 +55,8 @@ class Costs:
     @property
     def doubt(self) -> str:
         """Why they are implausible, or empty: a pass takes longer than its rows in several, or less than one row."""
-        for name, curve in (("target", self.target), ("head", self.draft_begin), ("head", self.draft_step)):
+        for i, curve in enumerate(self.curves):
+            name = "head" if i else "target"
             for n in implausible(curve):
                 return (
                     f"{n} rows of the {name} took {1e-3 * curve[n]:.1f} ms, one row {1e-3 * curve[1]:.1f} ms, "
@@ -50,30 +66,30 @@ class Costs:
 
     def bounded(self) -> Costs:
         """The same with each pass at most as long as its rows in several."""
-        target, begin, step = (
+        curves = [
             {n: min(t, limits[n]) for n, t in curve.items()}
             for curve, limits in zip(self.curves, map(in_parts, self.curves), strict=True)
-        )
-        return replace(self, target=target, draft_begin=begin, draft_step=step)
+        ]
+        return Costs.of_curves(curves, self.draft_type, self.is_whole)
 
     def part(self) -> Costs:
         """The curves that need not be measured again, if some are missing or in doubt."""
         target = {n: t for n, t in self.target.items() if n not in implausible(self.target)}
-        is_good = not implausible(self.draft_begin) and not implausible(self.draft_step)
-        begin, step = (self.draft_begin, self.draft_step) if is_good else ({}, {})
-        return Costs(target, begin, step, self.draft_type, is_whole=False)
-
-    def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:
-        """Microseconds of drafting a chain of n tokens. is_parallel: of the head."""
-        begin, step = CostCurve(self.draft_begin), CostCurve(self.draft_step)
-        if not is_parallel:
-            return begin.at(n_waiting) + (n - 1) * step.at(1)
-        return begin.at(n_waiting) + (max(0.0, step.at(n - 1) - begin.at(1)) if n > 1 else 0.0)
+        good = [d if not implausible(d.begin) and not implausible(d.step) else DraftCosts({}, {}) for d in self.drafts]
+        return Costs(target, tuple(good), self.draft_type, is_whole=False)
 
     @property
-    def curves(self) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-        """Of the target, of the draft's first graph and of its later ones."""
-        return self.target, self.draft_begin, self.draft_step
+    def curves(self) -> list[dict[int, float]]:
+        """Of the target, then of each drafter's first graph and of its later ones, as `Planner.costs`."""
+        return [self.target, *(curve for d in self.drafts for curve in (d.begin, d.step))]
+
+    @classmethod
+    def of_curves(
+        cls, curves: Sequence[dict[int, float]], draft_type: int | None = None, is_whole: bool = True
+    ) -> Costs:
+        """The opposite of `curves`."""
+        drafts = tuple(DraftCosts(begin, step) for begin, step in zip(curves[1::2], curves[2::2], strict=True))
+        return cls(curves[0], drafts, draft_type, is_whole)
 
 
 def implausible(curve: Mapping[int, float]) -> list[int]:

@@ -102,9 +102,7 @@ def keep_corrections(engine: Engine, head: Head | None, key: Callable[[], dict[s
     curves = [curve.corrected for curve in planner.costs]
     stored = [curve.measured for curve in planner.costs]
     if any(now[n] < _CORRECTED * t for now, curve in zip(curves, stored, strict=True) for n, t in curve.items()):
-        target, begin, step = curves
-        costs = Costs(target, begin, step, head.type) if head is not None else Costs(target, {}, {})
-        costs = costs.bounded()
+        costs = Costs.of_curves(curves, None if head is None else head.type).bounded()
         if not costs.doubt:
             save_costs(key(), costs)
 
@@ -155,7 +153,7 @@ def measure_types(
         return measure(engine, None, seconds, limit, known)
     has_choice = head.type_asked is None and head.n_bytes_own >= _N_BYTES_MIN
     if known is not None and known.draft_type != (None if has_choice else head.type):  # of the head in another type
-        known = replace(known, draft_begin={}, draft_step={})
+        known = replace(known, drafts=())
     if not has_choice:
         return measure(engine, head.type, seconds, limit, known)
     head.convert(None, engine.set_drafter)
@@ -165,30 +163,26 @@ def measure_types(
     n_bytes = head.n_bytes_own
     head.convert(GGML_TYPE_NARROW, engine.set_drafter)
     if head.n_bytes_own < n_bytes:
-        begin, step = measure_draft(engine, _NARROW_SHARE * seconds, limit)
-        if not step:
+        i = head.i_converted
+        draft = measure_draft(engine, i, _NARROW_SHARE * seconds, limit)
+        if not draft.step:
             head.convert(None, engine.set_drafter)
             return replace(as_is, is_whole=False)
-        narrow = Costs(as_is.target, begin, step, GGML_TYPE_NARROW)
-        is_parallel = head.drafter.is_parallel
-        gain = best_chain(narrow, _ACCEPTANCE, is_parallel).speed / best_chain(as_is, _ACCEPTANCE, is_parallel).speed
+        is_parallel = head.drafter.parts[i].is_parallel
+        speeds = [best_chain(as_is, d, _ACCEPTANCE, is_parallel).speed for d in (draft, as_is.drafts[i])]
+        gain = speeds[0] / speeds[1]
         log(f"with the head's matrices in Q4_0: {gain:.2f} times as fast")
         if gain >= _GAIN_MIN:
-            return narrow
+            drafts = (*as_is.drafts[:i], draft, *as_is.drafts[i + 1 :])
+            return replace(as_is, drafts=drafts, draft_type=GGML_TYPE_NARROW)
     head.convert(None, engine.set_drafter)
     return as_is
 
 
 def make_planner(engine: Engine, costs: Costs, **options: Any) -> Planner:
     """A planner for a loaded pair, or one that never drafts if there is no head; `options` are those of `Planner`."""
-    drafter = engine.drafter if costs.draft_begin else None
-    nothing = {1: 1.0}
+    parts = () if engine.drafter is None else engine.drafter.parts
+    drafters = [(p, CostCurve(d.begin), CostCurve(d.step)) for p, d in zip(parts, costs.drafts, strict=False)]
     options.setdefault("n_snapshots", engine.target.n_snapshots)
     options.setdefault("ngram", engine.proposers.ngram)
-    return Planner(
-        drafter,
-        CostCurve(costs.target),
-        draft_begin=CostCurve(costs.draft_begin or nothing),
-        draft_step=CostCurve(costs.draft_step or nothing),
-        **options,
-    )
+    return Planner(drafters, CostCurve(costs.target), **options)

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .._core import Drafter, FeatureTap
+from .._core import Drafter
 from ..engine import Engine
 from ..errors import Eagle3Error
-from .costs import Costs, implausible
+from .costs import Costs, DraftCosts, implausible
 
 N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)
 """Rows of a target pass, in the order in which they are measured."""
@@ -78,46 +78,46 @@ def measure(
     verify, n_max = _pass(engine)
     sizes = [n for n in N_ROWS if n <= n_max]
     limit = limit or Limit()
-    known = known or Costs({}, {}, {})
+    known = known or Costs({})
+    n_drafters = 0 if engine.drafter is None else len(engine.drafter.parts)
     try:
         t_row = verify(1)
         limit.start()
         end = perf_counter() + seconds
-        begin, step = known.draft_begin, known.draft_step
-        if not step:
-            begin, step = measure_draft(engine, _DRAFT_SHARE * seconds, limit)
+        drafts = [*known.drafts, *[DraftCosts({}, {})] * (n_drafters - len(known.drafts))]
+        for i, draft in enumerate(drafts):
+            drafts[i] = draft if draft.step else measure_draft(engine, i, _DRAFT_SHARE * seconds / n_drafters, limit)
         target = known.target
         if limit.allows(t_row):
             target = _again_if_calmer(verify, _fastest(verify, sizes, _N_NEEDED, end, limit, target), limit)
-        is_whole = all(n in target for n in sizes[:_N_NEEDED]) and (bool(step) or engine.drafter is None)
-        return Costs(target, begin, step, draft_type, is_whole)
+        is_whole = all(n in target for n in sizes[:_N_NEEDED]) and all(draft.step for draft in drafts)
+        return Costs(target, tuple(drafts), draft_type, is_whole)
     finally:
         engine.clear()
 
 
-def measure_draft(
-    engine: Engine, seconds: float, limit: Limit | None = None
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Microseconds of the head's first and later graphs, as in `Costs`, within `seconds`, on an empty context.
+def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit | None = None) -> DraftCosts:
+    """Microseconds of a drafter's first and later graphs within `seconds`, on an empty context.
 
     Empty if the limit leaves no time for it.
 
     In a step the target's pass has driven the head out of the processor's caches. All sizes are measured without one,
     and what it adds to a chain is added to all: the head is read once, however many rows there are.
     """
-    drafter, tap = engine.drafter, engine.memory.tap
-    if drafter is None or (tap is None and drafter.n_embd_feat):
-        return {}, {}
+    whole, tap = engine.drafter, engine.memory.tap
+    if whole is None or (tap is None and whole.n_embd_feat):
+        return DraftCosts({}, {})
     limit = limit or Limit()
+    drafter = whole.parts[i_drafter]
     if drafter.is_parallel:
-        return _measure_parallel(engine, drafter, tap, seconds, limit)
+        return _measure_parallel(engine, whole, drafter, seconds, limit)
     verify, n_max = _pass(engine)
     token, n_top = 1 % engine.vocab.n_tokens, max(_N_NODES)
 
     def wait(n: int) -> int:
-        drafter.reset(0)
+        whole.reset(0)
         n -= drafter.n_waiting(0)  # a small model has the row of the last token besides
-        drafter.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
+        whole.process(tap, [token] * n, 0, rows=[0] * n)  # what the row holds does not matter
         return drafter.n_waiting(0)
 
     def catch_up(n: int) -> float:
@@ -143,7 +143,7 @@ def measure_draft(
     try:
         t_row = verify(1)
         if not limit.allows(t_row):
-            return {}, {}
+            return DraftCosts({}, {})
         catch_up(1)
         if not len(drafter.nodes):
             raise Eagle3Error(
@@ -162,7 +162,7 @@ def measure_draft(
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(in_step) - alone) / 2)  # of each of two graphs
-    return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()}
+    return DraftCosts({n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in step.items()})
 
 
 def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) -> list[float]:
@@ -174,17 +174,15 @@ def _in_steps(run: Callable[[], float], end: float, t_row: float, limit: Limit) 
     return times
 
 
-def _measure_parallel(
-    engine: Engine, drafter: Drafter, tap: FeatureTap | None, seconds: float, limit: Limit
-) -> tuple[dict[int, float], dict[int, float]]:
+def _measure_parallel(engine: Engine, whole: Drafter, drafter: Drafter, seconds: float, limit: Limit) -> DraftCosts:
     """The same for what drafts all tokens in one graph: the second curve is that graph's over n more rows."""
     verify, n_max = _pass(engine)
     token = 1 % engine.vocab.n_tokens
     n_usual = min(4, drafter.n_unroll)
 
     def draft(n_waiting: int, n_steps: int) -> float:
-        drafter.reset(0)
-        drafter.process(tap, [token] * n_waiting, 0, rows=[0] * n_waiting)
+        whole.reset(0)
+        whole.process(engine.memory.tap, [token] * n_waiting, 0, rows=[0] * n_waiting)
         start = perf_counter()
         drafter.begin([0], [token], 1, n_steps)
         return perf_counter() - start
@@ -196,7 +194,7 @@ def _measure_parallel(
     try:
         t_row = verify(1)
         if not limit.allows(t_row):
-            return {}, {}
+            return DraftCosts({}, {})
         draft(1, n_usual)
         start = perf_counter()
         sizes = [n for n in _N_AHEAD if n < drafter.n_unroll]
@@ -208,7 +206,7 @@ def _measure_parallel(
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(steps) - alone))
     ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be behind it
-    return {n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()}
+    return DraftCosts({n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()})
 
 
 def _pass(engine: Engine) -> tuple[Callable[[int], float], int]:

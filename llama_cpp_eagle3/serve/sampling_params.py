@@ -115,8 +115,8 @@ def _types(draft: DraftSettings) -> str:
     """The drafters, by llama.cpp's names."""
     names = {kind.source: kind.spec_types[0] for kind in KINDS} | {NGRAM: "ngram-simple"}
     if draft.mode != "auto":
-        models = [names[source] for source in draft.sources if source != NGRAM]
-        return "none" if draft.mode == "off" else ",".join(models) or names[KINDS[0].source]
+        first = next((names[source] for source in draft.sources if source != NGRAM), names[KINDS[0].source])
+        return "none" if draft.mode == "off" else first
     return ",".join(names[source] for source in draft.sources) or "none"
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.doctor import Finding, check_files, machine, pair, prospects
-from llama_cpp_eagle3.planning import Costs, save_costs
+from llama_cpp_eagle3.planning import Costs, DraftCosts, save_costs
 from loading import path_of
 from tiny import write_perfect_pair, write_target
 
 FLAGS = ["-t", "1", "-c", "256", "-fa", "off"]
 ALL = {"AVX", "AVX2", "FMA", "F16C", "BMI2"}
 judge_build = machine.judge_build
-CHEAP = Costs({1: 100.0, 2: 100.0, 4: 104.0, 9: 120.0}, {1: 5.0, 4: 5.0}, {1: 5.0})
-DEAR = Costs({1: 100.0, 2: 199.0, 4: 390.0, 9: 880.0}, {1: 50.0, 4: 50.0}, {1: 50.0})
+CHEAP = Costs({1: 100.0, 2: 100.0, 4: 104.0, 9: 120.0}, (DraftCosts({1: 5.0, 4: 5.0}, {1: 5.0}),))
+DEAR = Costs({1: 100.0, 2: 199.0, 4: 390.0, 9: 880.0}, (DraftCosts({1: 50.0, 4: 50.0}, {1: 50.0}),))
 
 
 def levels(findings: list[Finding]) -> list[str]:
@@ -101,15 +101,15 @@ def test_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files(files: list[str], tmp_path: Path) -> None:
-    assert levels(check_files(*files)) == ["ok", "ok", "ok"]
-    assert levels(check_files(files[0], None)) == ["ok", "note"]
+    assert levels(check_files(files[0], files[1:])) == ["ok", "ok", "ok"]
+    assert levels(check_files(files[0], [])) == ["ok", "note"]
     other = path_of(write_target(tmp_path / "other.gguf", n_embd=96))
     for target, head, expected in (
         (files[1], None, "is an EAGLE-3 head"),
         (other, files[1], "96"),
         (str(tmp_path / "none.gguf"), files[1], "none.gguf"),
     ):
-        (finding,) = check_files(target, head)
+        (finding,) = check_files(target, [head] if head else [])
         assert finding.level == "error"
         assert expected in finding.text
 
@@ -174,7 +174,9 @@ def test_measured(files: list[str], capsys: pytest.CaptureFixture[str], monkeypa
     assert status in (0, 1)
     assert "40 tokens: " in out
     assert "100 % accepted" in out
-    monkeypatch.setattr(doctor, "measure_types", lambda *_: Costs({1: 100.0, 2: 900.0}, {1: 5.0}, {1: 5.0}))
+    monkeypatch.setattr(
+        doctor, "measure_types", lambda *_: Costs({1: 100.0, 2: 900.0}, (DraftCosts({1: 5.0}, {1: 5.0}),))
+    )
     status, out = run(capsys, *flags)
     assert status == 1
     assert "something else ran" in out

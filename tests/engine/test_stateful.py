@@ -103,6 +103,7 @@ class Machine(RuleBasedStateMachine):
         if with_head:
             options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
             options["draft_n_max"] = draft_n_max
+            options |= self.kind.sources
         else:
             options["draft_sources"] = ()
         self.llm = load(self.kind.target, self.kind.head if with_head else None, rng=rng, **options)
@@ -128,10 +129,9 @@ class Machine(RuleBasedStateMachine):
         step.perf_counter_ns = Clock(10_000)  # type: ignore[assignment]
 
     def _plan(self) -> None:
-        cheap: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
         n_leaves = self.engine.target.n_leaves_max
         self.engine.proposers.planner = Planner(
-            ClockedDrafter(self.llm.drafter),
+            [(ClockedDrafter(part), CostCurve({1: 1.0}), CostCurve({1: 1.0})) for part in self.llm.drafter.parts],
             CostCurve({1: 1e5, 16: 1.001e5}),
             n_max=8,
             n_nodes_max=min(16, self.engine.n_batch - 1),
@@ -139,7 +139,6 @@ class Machine(RuleBasedStateMachine):
             n_leaves_max=n_leaves,
             n_seq_max=self.engine.target.n_seq,
             uniform=not self.is_pool,
-            **cheap,
         )
 
     def _tokens(self, text: tuple[int, int, list[int]]) -> list[int]:
@@ -184,7 +183,7 @@ class Machine(RuleBasedStateMachine):
             draw.sampling([failing] if failing else []),
             max_tokens=max_tokens,
             stop=stop,
-            draft=mode,
+            draft=replace(mode, sources=tuple(self.llm.draft_sources)),
             logprobs=logprobs,
         )
         self.requests.append(Request(sequence, prompt, draw, max_tokens, failing))

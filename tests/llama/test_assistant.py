@@ -90,8 +90,9 @@ def test_costs_are_measured(folder: Path) -> None:
     """It never has more than one row to evaluate, whatever was taken in."""
     with load(*write_able(folder), draft="auto") as llm:
         costs = planning.measure(llm.engine, seconds=0.1)
-        assert [*costs.draft_begin] == [1]
-        assert costs.draft_step[1] > 0
+        (draft,) = costs.drafts
+        assert [*draft.begin] == [1]
+        assert draft.step[1] > 0
 
 
 def test_sampled_text_is_the_same_with_drafts(folder: Path) -> None:

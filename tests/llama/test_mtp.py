@@ -16,7 +16,6 @@ from llama_cpp_eagle3.drafters.mtp import has_block
 from loading import OPTIONS, is_tie, load, load_plain, prompts, take
 from mtp import split_block, write_able
 from random_arch import random_tensors, write_arch, write_random_arch
-from tiny import write_head
 
 N_TOKENS = 40
 CHAIN = {"draft": "chain", "draft_n_max": 4}
@@ -155,11 +154,8 @@ def test_a_block_that_llama_cpp_has_no_graph_for(folder: Path, row: str) -> None
         load(path, draft_sources=["mtp"])
 
 
-def test_a_head_and_the_block_exclude_each_other(folder: Path, tiny_target) -> None:
+def test_options_of_heads(folder: Path) -> None:
     path = write_able(folder, "mimo2-mtp")
-    head = write_head(folder / "head.gguf", tiny_target)
-    with pytest.raises(ValueError, match="'mtp', but a head is given"):
-        load(path, head, draft_sources=["mtp"])
     with pytest.raises(ValueError, match="draft_type, draft_target_layers and draft_device are for heads"):
         load(path, draft_sources=["mtp"], draft_type="q4_0")
 

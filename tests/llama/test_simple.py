@@ -14,7 +14,7 @@ from arch_keys import keys_of
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.planning import Costs, make_planner
+from llama_cpp_eagle3.planning import Costs, DraftCosts, make_planner
 from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
 from small import write_small_pair
@@ -224,7 +224,7 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
     flat = dict.fromkeys((1, 8, 32), 1000.0)
     with load(target, small, draft="auto", draft_sources=["simple"]) as llm:
         for cost, drafts in ((1000.0, False), (10.0, True)):
-            llm.engine.proposers.planner = make_planner(llm.engine, Costs(flat, {1: cost}, {1: cost}, None))
+            llm.engine.proposers.planner = make_planner(llm.engine, Costs(flat, (DraftCosts({1: cost}, {1: cost}),)))
             text = take(llm, prompt, 100)
             assert (llm.last_stats.of("simple").drafted > 0) == drafts
     assert text == take(load_plain(target), prompt, 100)

@@ -12,6 +12,7 @@ import pytest
 import assistants
 import dflash
 from arch_keys import N_EMBD
+from joint import write_both
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import DraftSettings, Media, Sampling, media_tokens
 from loading import load
@@ -49,15 +50,19 @@ class Kind:
 
 
 KINDS = (
-    "mimo2-mtp", "mimo2-mtp3", "qwen35-mtp", "gemma4-a4b", "small-llama", "small-lfm2", "dflash-llama", "dflash-qwen35",
+    "mimo2-mtp", "both-mimo2-mtp",
+    "mimo2-mtp3", "qwen35-mtp", "gemma4-a4b", "small-llama", "small-lfm2", "dflash-llama", "dflash-qwen35",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kind]:
     folder: Path = tmp_path_factory.mktemp("images")
-    scale = 1.0
-    if request.param.endswith(("-mtp", "-mtp3")):
+    scale, more = 1.0, {}
+    if request.param.startswith("both-"):
+        target, draft = write_both(folder, request.param.removeprefix("both-"))
+        more["draft_sources"] = ("mtp", "eagle3")
+    elif request.param.endswith(("-mtp", "-mtp3")):
         target, draft = str(write_able(folder, request.param)), None
     elif request.param.startswith("gemma4"):
         target, draft = (str(path) for path in assistants.write_able(folder, request.param))
@@ -67,7 +72,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = str(able.target), str(able.drafter)
     else:
         target, draft = write_small_pair(folder, "llama", request.param.removeprefix("small-"))
-    options = {"n_batch": 64, "n_parallel": 2, "kv_unified": True, "draft": "chain", "draft_n_max": 3}
+    options = {"n_batch": 64, "n_parallel": 2, "kv_unified": True, "draft": "chain", "draft_n_max": 3, **more}
     with load(target, draft, **options) as llm:
         yield Kind(llm, scale * random_tensors(Path(target))["token_embd.weight"].astype(np.float32))
 

@@ -15,14 +15,14 @@ import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import CostCurve
-from llama_cpp_eagle3.planning import Costs, load_costs, timing
+from llama_cpp_eagle3.planning import Costs, DraftCosts, load_costs, timing
 from llama_cpp_eagle3.planning.cache import load_part, save_costs
 from loading import load, take
 from planner_sim import TARGETS, Head, Machine, make_planner, run_auto, us
 from planner_sim import Costs as RealCosts
 
-GOOD = Costs({1: 1000.0, 2: 1100.0, 4: 1200.0, 8: 1500.0}, {1: 100.0, 16: 200.0}, {1: 100.0, 8: 150.0})
-BUSY = Costs({**GOOD.target, 4: 2.4e6}, GOOD.draft_begin, GOOD.draft_step)
+GOOD = Costs({1: 1000.0, 2: 1100.0, 4: 1200.0, 8: 1500.0}, (DraftCosts({1: 100.0, 16: 200.0}, {1: 100.0, 8: 150.0}),))
+BUSY = Costs({**GOOD.target, 4: 2.4e6}, GOOD.drafts)
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +46,14 @@ def test_what_cannot_be() -> None:
     assert "4 rows of the target took 2400.0 ms, one row 1.0 ms" in BUSY.doubt
     assert BUSY.bounded().target == {**GOOD.target, 4: 2200.0}
     # a machine that was busy for a while: eight rows take no longer than four twice, whatever one row took before
-    partly = Costs({1: 1600.0, 4: 900.0, 6: 8200.0, 8: 8100.0, 16: 14800.0, 32: 15000.0}, {}, {})
+    partly = Costs({1: 1600.0, 4: 900.0, 6: 8200.0, 8: 8100.0, 16: 14800.0, 32: 15000.0})
     assert "6 rows of the target took 8.2 ms" in partly.doubt
     assert partly.bounded().target == {1: 1600.0, 4: 900.0, 6: 4100.0, 8: 1800.0, 16: 3600.0, 32: 7200.0}
     # real curves: two rows of Q8_0 take longer than two passes, four of Q4_0 less than two
     for curve in TARGETS.values():
-        assert Costs(us(curve), {}, {}).doubt == ""
+        assert Costs(us(curve)).doubt == ""
     # a first row that was disturbed makes everything else look cheap
-    assert "head" in Costs(GOOD.target, {1: 5000.0, 2: 110.0}, {1: 100.0}).doubt
+    assert "head" in Costs(GOOD.target, (DraftCosts({1: 5000.0, 2: 110.0}, {1: 100.0}),)).doubt
 
 
 def test_timings_that_cannot_be_are_taken_again() -> None:
@@ -143,7 +143,7 @@ def test_trials_bring_drafting_back() -> None:
 
 def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
     """What one run finds out the next one knows."""
-    told = Costs({n: 1400.0 * n for n in (1, 2, 4, 8)}, GOOD.draft_begin, GOOD.draft_step)
+    told = Costs({n: 1400.0 * n for n in (1, 2, 4, 8)}, GOOD.drafts)
     assert told.doubt == ""
     with auto() as llm:
         key = llm.loaded.costs_key()
@@ -154,9 +154,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
         assert llm.planner.costs[0].at(8) <= 4000.0  # two such passes
         assert llm.planner.can_pay()
     costs = load_costs(key)
-    assert costs == Costs(
-        {**told.target, 4: pytest.approx(2000.0), 8: pytest.approx(4000.0)}, told.draft_begin, told.draft_step
-    )
+    assert costs == Costs({**told.target, 4: pytest.approx(2000.0), 8: pytest.approx(4000.0)}, told.drafts)
     with auto() as llm:
         llm.calibrate()
         assert llm.planner.can_pay()
@@ -166,7 +164,7 @@ def test_corrections_are_kept(auto: Callable[..., Any]) -> None:
 
 @pytest.mark.usefixtures("no_clock")
 def test_why_nothing_is_drafted(auto: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    never = Costs({n: 1e3 * n for n in (1, 2, 4, 8)}, {1: 1e3, 16: 2e4}, {1: 1e3, 8: 8e3})
+    never = Costs({n: 1e3 * n for n in (1, 2, 4, 8)}, (DraftCosts({1: 1e3, 16: 2e4}, {1: 1e3, 8: 8e3}),))
     with auto() as llm:
         save_costs(llm.loaded.costs_key(), never)
         for _ in range(2):

@@ -365,7 +365,7 @@ def test_figures() -> None:
 
 def test_nothing_to_draft_with() -> None:
     curve = CostCurve({1: 1.0})
-    planner = Planner(None, curve, draft_begin=curve, draft_step=curve)
+    planner = Planner([], curve)
     assert len(planner.propose(1, 10)) == 0
     planner.observe([1], 1, 10.0)
 

@@ -15,13 +15,13 @@ import pytest
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, planning
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.engine import Engine
-from llama_cpp_eagle3.planning import Costs, cache_dir, load_costs, make_planner, timing
+from llama_cpp_eagle3.planning import Costs, DraftCosts, cache_dir, load_costs, make_planner, timing
 from llama_cpp_eagle3.planning import save_costs as save
 from llama_cpp_eagle3.planning.cache import costs_path
 from loading import load, path_of, prompts, take
 from recurrent_pairs import write_pair
 
-COSTS = Costs({1: 10.0, 4: 12.5}, {1: 1.0, 16: 2.0}, {1: 0.5})
+COSTS = Costs({1: 10.0, 4: 12.5}, (DraftCosts({1: 1.0, 16: 2.0}, {1: 0.5}),))
 
 
 def measure(llm: Eagle3Llama, seconds: float = 2.0) -> Costs:
@@ -50,9 +50,10 @@ def test_what_is_measured(llm: Eagle3Llama) -> None:
     costs = measure(llm, 1.0)
     assert perf_counter() - start < 2.0
     assert sorted(costs.target) == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
-    assert sorted(costs.draft_begin) == [1, 2, 4, 8, 16]
-    assert sorted(costs.draft_step) == [1, 2, 4, 8]
-    for curve in (costs.target, costs.draft_begin, costs.draft_step):
+    (draft,) = costs.drafts
+    assert sorted(draft.begin) == [1, 2, 4, 8, 16]
+    assert sorted(draft.step) == [1, 2, 4, 8]
+    for curve in costs.curves:
         assert all(1.0 < t < 1e6 for t in curve.values())
 
 
@@ -60,15 +61,14 @@ def test_no_time_at_all(llm: Eagle3Llama) -> None:
     """Two values are needed in any case, the rest is left out; and a small batch has no more rows."""
     costs = measure(llm, 0.0)
     assert sorted(costs.target) == [1, 4]
-    assert costs.draft_begin
-    assert costs.draft_step
+    assert all(costs.curves)
 
 
 def test_small_batches(tiny_target: Any, tiny_head: Any) -> None:
     with closing(load(tiny_target, tiny_head, n_batch=5, n_ubatch=2)) as llm:
         costs = measure(llm, 1.0)
         assert sorted(costs.target) == [1, 2, 3, 4, 5]
-        assert max(costs.draft_begin) == 4
+        assert max(costs.drafts[0].begin) == 4
 
 
 @pytest.mark.parametrize("options", [{}, {"logits_all": True}, {"n_parallel": 2}], ids=str)
@@ -101,7 +101,7 @@ def test_no_trace_in_recurrent_states(arch: str, tmp_path: Path) -> None:
     for is_measured in (False, True):
         with closing(load(target, head, n_ctx=256)) as llm:
             if is_measured:
-                assert measure(llm, 0.1).draft_step
+                assert measure(llm, 0.1).drafts[0].step
             llm.eval(prompt)
             logits.append(llm.target.logits(len(prompt) - 1))
             texts.append(take(llm, prompt, 30))
@@ -122,7 +122,7 @@ def test_without_a_head(tiny_target: Any) -> None:
             costs = costs_of(llm, seconds)
             if load_costs(llm.loaded.costs_key()) is not None:
                 break
-        assert costs.draft_begin == costs.draft_step == {}
+        assert costs.drafts == ()
         assert costs_of(llm) == costs
         assert len(make_planner(llm.engine, costs).propose(1, 10)) == 0
 
@@ -191,8 +191,7 @@ def test_measuring_ends_at_its_limit(
     assert n_runs <= {0.1: 2, 3.0: 4, 8.0: 6, 40.0: 6}[row_seconds]
     assert {1, 4} <= set(costs.target)
     assert costs.target[4] == pytest.approx(1.3e6 * row_seconds, rel=0.3)
-    assert costs.draft_begin
-    assert costs.draft_step
+    assert all(costs.curves)
 
 
 def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
@@ -216,11 +215,10 @@ def test_what_the_key_tells_apart(tiny_target: Any, tiny_head: Any) -> None:
 
 
 GOOD: dict[str, Any] = {
-    "format": 2,
+    "format": 3,
     "key": {"draft": "x"},
     "target": {"1": 1},
-    "draft_begin": {"1": 1},
-    "draft_step": {"1": 1},
+    "drafts": [{"begin": {"1": 1}, "step": {"1": 1}}],
     "draft_type": None,
 }
 
@@ -233,14 +231,17 @@ GOOD: dict[str, Any] = {
         "[]",
         "null",
         "{}",
-        '{"format": 2}',
+        '{"format": 3}',
         json.dumps({name: value for name, value in GOOD.items() if name != "draft_type"}),
         *(
             json.dumps(GOOD | change)
             for change in (
                 {"format": 1},
                 {"key": {"draft": "y"}},
-                {"draft_begin": {}, "draft_step": {}},
+                {"drafts": []},
+                {"drafts": [{"begin": {}, "step": {}}]},
+                {"drafts": 2 * [{"begin": {"1": 1}, "step": {"1": 1}}]},
+                {"drafts": [1]},
                 {"target": {}},
                 {"target": {"0": 1}},
                 {"target": {"1": float("nan")}},
@@ -258,7 +259,7 @@ def test_bad_files_are_ignored_and_replaced(text: str) -> None:
     key = {"draft": "x"}
     costs_path(key).parent.mkdir(parents=True)
     costs_path(key).write_text(json.dumps(GOOD))
-    assert load_costs(key) == Costs({1: 1.0}, {1: 1.0}, {1: 1.0})
+    assert load_costs(key) == Costs({1: 1.0}, (DraftCosts({1: 1.0}, {1: 1.0}),))
     costs_path(key).write_bytes(text.encode("latin-1"))
     assert load_costs(key) is None
     assert save(key, COSTS) == costs_path(key)
@@ -300,11 +301,11 @@ class TestHeadInFewerBits:
 
         seen: list[int] = []
 
-        def times(engine: Engine, factor: float) -> tuple[dict[int, float], dict[int, float]]:
+        def times(engine: Engine, factor: float) -> DraftCosts:
             assert engine.drafter is not None
             seen.append(engine.drafter.n_bytes_own)
             scale = 1.0 if seen[-1] == max(seen) else 1.0 / factor
-            return {1: 400.0 * scale}, {1: 400.0 * scale}
+            return DraftCosts({1: 400.0 * scale}, {1: 400.0 * scale})
 
         def set_gain(factor: float) -> None:
             for module in ("setup", "timing"):
@@ -330,7 +331,7 @@ class TestHeadInFewerBits:
         llm.calibrate()
         assert llm.planner is not None
         assert llm.engine.drafter is llm.drafter
-        assert costs.draft_step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
+        assert costs.drafts[0].step[1] == pytest.approx(400.0 if draft_type is None else 400.0 / factor)
 
     def test_the_same_text(self, gain: Callable[[float], None], tiny_target: Any, tiny_head: Any) -> None:
         (prompt,) = prompts(1)
@@ -407,7 +408,7 @@ class TestCommand:
         found = json.loads(capsys.readouterr().out)
         (file,) = cache.rglob("*.json")
         assert found["target"] == json.loads(file.read_text())["target"]
-        assert found["draft_step"] == {}
+        assert found["drafts"] == []
 
     def test_unwritable(self, flags: list[str], cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
         cache.write_text("")

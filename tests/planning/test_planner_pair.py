@@ -17,7 +17,7 @@ from random_arch import write_random_arch
 from small import make_drafter
 
 # four rows cost as much as one, drafting next to nothing
-CHEAP: dict[str, Any] = {"draft_begin": CostCurve({1: 1.0}), "draft_step": CostCurve({1: 1.0})}
+CHEAP = CostCurve({1: 1.0}), CostCurve({1: 1.0})
 
 
 def run_steps(llm: Eagle3Llama, planner: Planner, prompt: Sequence[int], n_tokens: int) -> tuple[list[int], list[int]]:
@@ -58,7 +58,7 @@ def test_a_good_head_is_used(perfect_pair: tuple[Any, Any]) -> None:
     (prompt,) = prompts(1)
     with closing(load(target, head)) as llm, closing(load_plain(target)) as plain:
         prompt = [*prompt, *take(plain, prompt, 2 * len(prompt) + 20)]  # a text that the target could have said
-        planner = Planner(llm.drafter, CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), n_max=8, **CHEAP)
+        planner = Planner([(llm.drafter, *CHEAP)], CostCurve({1: 1e5, 4: 1.001e5, 5: 9e5}), n_max=8)
         tokens, drafted = run_steps(llm, planner, prompt, 100)
         assert tokens == take(plain, prompt, 100)
         assert max(drafted) >= 3
@@ -79,10 +79,8 @@ def test_a_useless_head_is_left_alone(tiny_target: Any, tiny_head: Any) -> None:
         closing(load_plain(tiny_target, n_ctx=1024)) as plain,
     ):
         planner = Planner(
-            llm.drafter,
+            [(llm.drafter, CostCurve({1: 300.0}), CostCurve({1: 200.0}))],
             CostCurve({1: 1000.0, 8: 2000.0}),
-            draft_begin=CostCurve({1: 300.0}),
-            draft_step=CostCurve({1: 200.0}),
             n_max=8,
         )
         tokens, drafted = run_steps(llm, planner, prompt, 600)
@@ -100,9 +98,7 @@ def test_a_probe_reads_few_rows_that_wait(tmp_path: Path) -> None:
     drafter = make_drafter(write_random_arch(tmp_path, "llama"), n_ctx=2048, n_seq_max=n_seqs)
     costs = {n: 1e5 * (1 + max(0, n - n_seqs) / 16) for n in range(1, 25)}
     begin, step_costs = CostCurve({1: 2e3}), CostCurve({1: 1e3})
-    planner = Planner(
-        drafter, CostCurve(costs), draft_begin=begin, draft_step=step_costs, n_max=2, n_nodes_max=16, n_seq_max=n_seqs
-    )
+    planner = Planner([(drafter, begin, step_costs)], CostCurve(costs), n_max=2, n_nodes_max=16, n_seq_max=n_seqs)
     n_past, ids_last = [0] * n_seqs, [1] * n_seqs
 
     def show(tokens: list[int], s: int) -> None:
@@ -149,7 +145,7 @@ def test_trees_and_several_sequences(tiny_target: Any, tiny_head: Any) -> None:
         assert llm.drafter is not None
         llm.eval(prompt)
         flat = CostCurve({1: 1e5, 32: 1.001e5})
-        planner = Planner(llm.drafter, flat, n_max=3, top_k=4, n_nodes_max=12, n_leaves_max=8, **CHEAP)
+        planner = Planner([(llm.drafter, *CHEAP)], flat, n_max=3, top_k=4, n_nodes_max=12, n_leaves_max=8)
         draft = planner.propose(7, 100)
         # free rows are filled with the most probable nodes, which EAGLE-2's tree has too
         assert len(draft) >= 4

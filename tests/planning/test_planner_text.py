@@ -96,10 +96,8 @@ def speed(
     drafter = NgramDrafter(len(texts)) if with_text else None
     options = {"top_k": 3, "n_leaves_max": 8} if trees and len(texts) == 1 else {}
     planner = Planner(
-        None if accuracy is None else said,
+        [] if accuracy is None else [(said, CostCurve(costs.begin), CostCurve(costs.step))],
         CostCurve(costs.target),
-        draft_begin=CostCurve(costs.begin),
-        draft_step=CostCurve(costs.step),
         n_max=31,
         n_seq_max=len(texts),
         uniform=len(texts) > 1,
@@ -131,10 +129,7 @@ def test_more_rows_than_were_measured() -> None:
     for known in (real, {n: real[n] for n in (1, 4, 8)}):
         drafter, curve = NgramDrafter(1), CostCurve(known)
         said = Said(Costs(real), [text], 0.0)
-        costs = {
-            name: CostCurve(getattr(said.costs, name.removeprefix("draft_"))) for name in ("draft_begin", "draft_step")
-        }
-        rates.append(said.run(Planner(None, curve, n_max=31, ngram=drafter, **costs), drafter))
+        rates.append(said.run(Planner([], curve, n_max=31, ngram=drafter), drafter))
         curves.append(curve)
     assert rates[1] > 0.95 * rates[0]
     assert max(curves[1].corrected) > 8
@@ -176,10 +171,8 @@ def test_the_head_rests_while_the_text_repeats_itself() -> None:
     piece = np.random.default_rng(1).integers(0, 5000, 200).tolist()
     said, drafter = Said(costs, [piece * 12], 0.7), NgramDrafter()
     planner = Planner(
-        said,
+        [(said, CostCurve(costs.begin), CostCurve(costs.step))],
         CostCurve(costs.target),
-        draft_begin=CostCurve(costs.begin),
-        draft_step=CostCurve(costs.step),
         n_max=31,
         ngram=drafter,
     )

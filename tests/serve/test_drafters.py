@@ -12,6 +12,7 @@ import pytest
 import assistants
 import dflash
 import mtp
+from joint import write_both
 from serving import Running
 from small import write_small_pair
 
@@ -26,12 +27,15 @@ class Kind:
     source: str
     row: str
     rate: float
+    beside: tuple[str, ...] = ()
+    """Another one, which fixed settings do not ask."""
 
 
 KINDS = {
     "mtp": Kind("mtp", "mimo2-mtp", 0.4),
     "mtp-hybrid": Kind("mtp", "qwen35-mtp", 0.4),
     "mtp-chained": Kind("mtp", "mimo2-mtp3", 0.1),
+    "mtp-head": Kind("mtp", "mimo2-mtp", 0.4, ("eagle3",)),
     "assistant": Kind("assistant", "gemma4", 0.4),
     "simple": Kind("simple", "llama", 0.15),
     "simple-conv": Kind("simple", "lfm2", 0.15),
@@ -51,7 +55,9 @@ def running(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     slots: Path = folder / "slots"
     slots.mkdir()
     files: list[str | Path]
-    if kind.source == "mtp":
+    if kind.beside:
+        files = [*write_both(folder, kind.row)]
+    elif kind.source == "mtp":
         files = [mtp.write_able(folder, kind.row)]
     elif kind.source == "assistant":
         files = [*assistants.write_able(folder, kind.row)]
@@ -60,7 +66,10 @@ def running(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     else:
         able = dflash.write_able(folder, kind.row)
         files = [able.target, able.drafter]
-    with Running(*files, draft="chain", draft_n_max=3, options={"slot_save_path": slots}) as made:
+    sources = [kind.source, *kind.beside, "ngram"]
+    with Running(
+        *files, draft="chain", draft_n_max=3, draft_sources=sources, options={"slot_save_path": slots}
+    ) as made:
         yield made
 
 
@@ -75,7 +84,7 @@ def test_requests_together(running: Running, kind: Kind) -> None:
     llama_cpp_name = "mtp" if kind.source == "assistant" else kind.source
     assert answers[0]["generation_settings"]["speculative.types"] == f"draft-{llama_cpp_name}"
     assert answers[0]["metrics"]["speculative_decoding"]["by_source"].keys() == {kind.source}
-    assert running.client.get("/props").json()["speculative"]["sources"] == [kind.source, "ngram"]
+    assert running.client.get("/props").json()["speculative"]["sources"] == [kind.source, *kind.beside, "ngram"]
     lines = running.client.get("/metrics").text.splitlines()
     name = f'llamacpp:spec_decode_source_num_draft_tokens_total{{source="{kind.source}"}}'
     (line,) = (x for x in lines if x.startswith(name))

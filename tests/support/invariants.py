@@ -125,7 +125,8 @@ def check_draft_cache(llm: Eagle3Llama, fresh: Eagle3Llama, slot: Slot) -> None:
     fresh.reset()
     fresh.eval(tokens[:n])
     if not isinstance(llm.drafter, Eagle3Drafter):
-        _check_next_drafts(llm.drafter, fresh.drafter, slot.seq_id)
+        for part, other_part in zip(llm.drafter.parts, fresh.drafter.parts, strict=True):
+            _check_next_drafts(part, other_part, slot.seq_id)
         return
     rows = np.asarray(fresh.features).reshape(n, -1)
     fresh.drafter.propose(0, 1)  # writes all rows that wait

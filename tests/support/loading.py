@@ -16,7 +16,7 @@ import placement
 from dice import DiceLlama
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.draft import Draft
-from llama_cpp_eagle3.planning import Costs, make_planner
+from llama_cpp_eagle3.planning import Costs, DraftCosts, make_planner
 
 # One thread each: tiny models gain nothing from more, and several test processes may share two cores.
 # A cache in F32: rounding to F16 makes logits of different batch shapes differ in the fourth digit.
@@ -64,8 +64,8 @@ def take(llm: llama_cpp.Llama, prompt: Sequence[int], n: int, **options: Any) ->
 def cheap_rows(llm: Eagle3Llama) -> None:
     """As if rows cost nothing, so that all that is suggested is verified."""
     flat = dict.fromkeys((1, 8, 32, 64), 1e5)
-    step = {} if llm.head is None else {1: 1.0}
-    costs = Costs(flat, step, step, llm.draft_type)
+    drafts = (DraftCosts({1: 1.0}, {1: 1.0}),) * (0 if llm.drafter is None else len(llm.drafter.parts))
+    costs = Costs(flat, drafts, llm.draft_type)
     engine = llm.engine
     n_leaves = engine.target.n_leaves_max
     engine.proposers.planner = make_planner(

@@ -89,7 +89,10 @@ class Head:
 
 
 class Machine:
-    """Draws drafts and advances the clock. It is a drafter for the planner too."""
+    """Draws drafts and advances the clock. It is a drafter for the planner too.
+
+    beside: another one whose clock and texts it shares, and which verifies for both.
+    """
 
     is_parallel = False
 
@@ -101,16 +104,28 @@ class Machine:
         n_seqs: int = 1,
         n_unroll: int = 1,
         n_snapshots: int | None = None,
+        beside: Machine | None = None,
     ):
         self.costs, self.head, self.n_unroll, self.n_snapshots = costs, head, n_unroll, n_snapshots
         self.rng = np.random.default_rng(seed)
-        self.t = 0.0
+        self._clock = [0.0] if beside is None else beside._clock
         self.nodes: list[Node] = []
         self.waiting = [1] * n_seqs
-        self.n_tokens = [0] * n_seqs
+        self.n_tokens = [0] * n_seqs if beside is None else beside.n_tokens
+        self.others: list[Machine] = []
+        if beside is not None:
+            beside.others.append(self)
         self.n_steps = 0
         self.n_replay = [0] * n_seqs
         """Accepted tokens that the next pass evaluates again, where the state goes back to before a draft only."""
+
+    @property
+    def t(self) -> float:
+        return self._clock[0]
+
+    @t.setter
+    def t(self, t: float) -> None:
+        self._clock[0] = t
 
     def time_us(self) -> float:
         return self.t
@@ -175,10 +190,11 @@ class Machine:
                 n_rejected = 1 + len(tokens) - n
                 self.n_replay[s] = 0 if n_rejected <= self.n_snapshots else self.n_replay[s] + n
             self.n_tokens[s] += n
-            self.waiting[s] += n
-            if self.waiting[s] > 128:  # the drafter takes them in without drafting
-                t_other += 1000.0 * KV_ONLY * self.waiting[s]
-                self.waiting[s] = 1
+            for drafter in (self, *self.others):
+                drafter.waiting[s] += n
+                if drafter.waiting[s] > 128:  # the drafter takes them in without drafting
+                    t_other += 1000.0 * KV_ONLY * drafter.waiting[s]
+                    drafter.waiting[s] = 1
         self.t += t_verify + t_other
         return emitted, n_rows, t_verify, t_other
 
@@ -238,16 +254,12 @@ def run_tree(costs: Costs, head: Head, depth: int, top_k: int, n_nodes: int, n_t
     return 1e6 * m.n_tokens[0] / m.t
 
 
-def make_planner(machine: Machine, target: dict[int, float] | None = None, **options: int) -> Planner:
-    """A planner that knows the costs, or is told others for the target."""
-    costs = machine.costs
-    return Planner(
-        machine,
-        CostCurve(target or costs.target),
-        draft_begin=CostCurve(costs.begin),
-        draft_step=CostCurve(costs.step),
-        **options,
-    )
+def make_planner(
+    machine: Machine, target: dict[int, float] | None = None, *, order: Sequence[Machine] = (), **options: int
+) -> Planner:
+    """A planner that knows the costs, or is told others for the target. order: of several drafters."""
+    drafters = [(m, CostCurve(m.costs.begin), CostCurve(m.costs.step)) for m in order or (machine,)]
+    return Planner(drafters, CostCurve(target or machine.costs.target), **options)
 
 
 def run_auto(machine: Machine, planner: Planner, n_tokens: int, text: int = 128, log: list[int] | None = None) -> float:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import dflash
 from faults import Fault, Full, Interrupt, Lost
+from joint import write_both
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import DraftSettings, Sequence
 from loading import load
@@ -26,6 +27,7 @@ from tiny import write_head, write_perfect_pair, write_target
 KINDS = (
     *("random", "perfect-row", "perfect-token", "gemma3", "qwen35", "qwen3next", "mamba2", "mimo2-mtp", "qwen35-mtp"),
     *("small-llama", "small-gemma3", "small-lfm2", "llama-dflash", "gemma3-dflash", "qwen35-dflash"),
+    *("both-mimo2-mtp", "both-qwen35-mtp"),
 )
 N_TEXTS, N_TOKENS = 3, 250
 
@@ -38,10 +40,15 @@ class Kind:
     target: Any
     head: Any
     reference: Reference
-    fresh: Eagle3Llama
+    fresh: Eagle3Llama | None
     """To see what a draft should hold."""
     texts: list[list[int]]
     """What prompts begin with."""
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """What drafts, where that has to be said."""
+        return {"draft_sources": ("mtp", "eagle3", "ngram")} if self.name.startswith("both-") else {}
 
 
 @contextmanager
@@ -55,6 +62,8 @@ def open_kind(name: str, folder: Path) -> Iterator[Kind]:
     elif name.endswith("-dflash"):
         pair = dflash.write_able(folder, name.removesuffix("-dflash"))
         target, head = pair.target, pair.drafter
+    elif name.startswith("both-"):
+        target, head = write_both(folder, name.removeprefix("both-"))
     elif name.endswith("-mtp"):
         target, head = write_able(folder, name), None
     elif name.startswith("small-"):
@@ -65,8 +74,9 @@ def open_kind(name: str, folder: Path) -> Iterator[Kind]:
     n_vocab = min(reference.plain.n_vocab(), 128)
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, n_vocab, N_TOKENS).tolist() for _ in range(N_TEXTS)]
-    with closing(load(target, head, draft="chain")) as fresh:
-        yield Kind(name, target, head, reference, fresh, texts)
+    kind = Kind(name, target, head, reference, None, texts)
+    with closing(load(target, head, draft="chain", **kind.sources)) as kind.fresh:
+        yield kind
     reference.plain.close()
 
 

@@ -96,7 +96,8 @@ SPECULATIVE = (
     flag(
         "--spec-type",
         "TYPE,...",
-        f"what drafts; {_DRAFTERS}: what -md names, or a block in the model's own file; ngram-simple, ngram-map-k, "
+        f"what drafts; {_DRAFTERS}: what -md names, or a block in the model's own file, or both (fixed settings are "
+        "the first one's); ngram-simple, ngram-map-k, "
         "ngram-map-k4v: what followed before in the text; ngram-mod: in all texts of the process; none: nothing "
         f"(default: {_DEFAULTS}, else none)",
         _spec_types,

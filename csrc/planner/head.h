@@ -1,0 +1,54 @@
+#pragma once
+
+#include "planner/acceptance.h"
+#include "planner/draft_costs.h"
+#include "planner/draft_source.h"
+#include "planner/gate.h"
+#include "planner/outlook.h"
+#include "planner/payoff.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace eagle3 {
+
+// a sequence of a step that is drafted for
+struct draft_request {
+    llama_seq_id             seq_id;
+    llama_token              id_last;
+    int32_t                  n_room;      // tokens that fit behind id_last
+    int32_t                  n_max;       // that may follow each other, of the head's
+    int32_t                  n_max_ngram; // and of the n-gram drafter's, which must be up to date
+    std::optional<draw_kind> draw  = {};  // how its tokens are chosen; none: as before, at first greedily
+    int32_t                  heads = -1;  // that may be asked for it, a bit for each
+};
+
+// One that drafts with weights, and what is known of it.
+struct head {
+    // trees, uniform: see outlook
+    head(priced_source source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform);
+
+    const std::unique_ptr<draft_source> drafter;
+    const size_t                        index; // among all
+    draft_costs                         costs;
+    acceptance                          accepted;
+    outlook                             ahead;
+    std::vector<gate>                   gates;   // [number of sequences]
+    bool                       asks_all = false; // its last draft found that rows that wait are worth evaluating
+    int64_t                    i_asked  = -1;    // the last step in which it was asked
+    std::vector<draft_request> asked;            // what it drafts for in this step, if it is asked
+
+    const gate & gate_of(int32_t n_seqs) const { return gates[static_cast<size_t>(n_seqs)]; }
+    gate &       gate_of(int32_t n_seqs) { return gates[static_cast<size_t>(n_seqs)]; }
+
+    int32_t n_max() const;     // tokens that may follow each other
+    int32_t n_waiting() const; // rows that the first graph evaluates
+
+    // A probe evaluates few rows that wait, until one has found that all are worth it: leave out sequences with more
+    void leave_waiting();
+
+    static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
+};
+
+} // namespace eagle3

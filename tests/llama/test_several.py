@@ -1,0 +1,287 @@
+"""Two drafters of one target, a file's and the target's own block: texts, sequences, states, figures, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joint import write_both
+from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, Stats
+from llama_cpp_eagle3._core import JointDrafter
+from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.planning import load_costs
+from loading import cheap_rows, is_tie, load, load_plain, prompts, take
+from random_arch import write_random_arch
+
+N_TOKENS = 40
+BOTH = ("eagle3", "mtp", "ngram")
+CHAIN = {"draft": "chain", "draft_n_max": 4}
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+ROWS = ("glm4moe-mtp", "mimo2-mtp", "qwen35-mtp")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("several")
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def files(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
+    return write_both(folder, request.param)
+
+
+def asked(llm: Eagle3Llama) -> list[int]:
+    """How often each drafter was asked."""
+    assert llm.planner is not None
+    found: list[int] = llm.planner.stats()["asked"]
+    return found
+
+
+def rows_of(llm: Eagle3Llama, n: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(0.0, 1.0, (n, llm.drafter.n_embd_feat)).astype(np.float32)
+
+
+@pytest.mark.parametrize("options", [CHAIN, TREE, {"draft": "auto"}], ids=["chain", "tree", "auto"])
+@pytest.mark.parametrize("sources", [BOTH, ("mtp", "eagle3", "ngram")], ids=["head first", "block first"])
+def test_greedy_text_is_that_of_plain_llama_cpp(files: tuple[str, str], sources: Any, options: Any) -> None:
+    plain = load_plain(files[0])
+    with load(*files, draft_sources=sources, **options) as llm:
+        assert llm.draft_sources == sources
+        assert isinstance(llm.drafter, JointDrafter)
+        assert "head '" in llm.loaded.description
+        assert "the target's own block for multi-token prediction" in llm.loaded.description
+        if llm.draft == "auto":
+            cheap_rows(llm)  # both are asked, whatever they cost
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        figures = llm.stats.by_source
+        if llm.draft == "auto":
+            assert min(asked(llm)) > 0
+            assert {"eagle3", "mtp"} <= figures.keys()
+            assert sum(x.accepted for x in figures.values()) >= llm.stats.accepted > 0
+        else:  # fixed settings are the first one's
+            assert list(figures) == [sources[0]]
+        assert "of mtp" in repr(llm.stats) or llm.draft != "auto"
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+def test_sequences_of_a_batch(files: tuple[str, str], kv_unified: bool) -> None:
+    """Some are preempted where all share the cells."""
+    plain = load_plain(files[0])
+    texts = prompts(6, seed=1)
+    n_ctx = 128 if kv_unified else 512
+    with load(*files, n_parallel=3, kv_unified=kv_unified, n_ctx=n_ctx, draft="auto", draft_sources=BOTH) as llm:
+        cheap_rows(llm)
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        assert min(asked(llm)) > 0
+
+
+def test_sampled_text_is_that_of_the_seed(files: tuple[str, str]) -> None:
+    (prompt,) = prompts(1, seed=5)
+    texts = []
+    for sources in ((), BOTH):
+        with load(*files, draft="auto", draft_sources=sources) as llm:
+            cheap_rows(llm)
+            llm.set_seed(7)
+            texts.append(take(llm, prompt, N_TOKENS, temp=0.8))
+            assert (llm.stats.accepted > 0) == bool(sources)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("options", [{"grammar": "root ::= [a-f]+"}, {}], ids=["grammar", "text"])
+def test_going_back_copies_and_cancelled_texts(files: tuple[str, str], options: dict[str, str]) -> None:
+    """A prefix cache, a shorter prompt, a prompt that changes, an abandoned generator: the text stays plain's."""
+    plain = load_plain(files[0])
+    base = prompts(1, length=(60, 61), seed=6)[0]
+    with load(*files, n_parallel=2, kv_unified=True, draft="auto", draft_sources=BOTH) as llm:
+        cheap_rows(llm)
+        for prompt in (base, base[:45], [*base[:45], 9, 8, 7], base, [*base[:30], 3]):
+            stream = llm.generate([*prompt, 5], temp=0.0)
+            next(stream)
+            stream.close()
+            is_tie(plain, prompt, take(plain, prompt, 20), take(llm, prompt, 20))
+        together = llm.generate_batch([base, [*base[:50], 4]], max_tokens=12, temperature=0.0)
+        for output, prompt in zip(together, (base, [*base[:50], 4]), strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        parts = llm.drafter.parts
+        assert parts[0].n_past(0) == parts[1].n_past(0)
+
+
+def test_each_drafts_as_if_it_were_alone(files: tuple[str, str]) -> None:
+    """Bit by bit, behind rows that were given to both, taken back, copied, saved and loaded."""
+    options = {"draft_type_k": 0, "draft_type_v": 0, "n_parallel": 2, "kv_unified": True}
+    with (
+        load(*files, draft_sources=("eagle3", "mtp"), **options, **CHAIN) as llm,
+        load(*files, draft_sources=("eagle3",), **options, **CHAIN) as head,
+        load(files[0], draft_sources=("mtp",), **options, **CHAIN) as block,
+    ):
+        joint, n_embd = llm.drafter, llm.n_embd()
+        assert joint.boundaries == [*head.drafter.boundaries, *block.drafter.boundaries]
+        rows = rows_of(llm, 40)
+        parts = {head.drafter: rows[:, : 3 * n_embd], block.drafter: rows[:, 3 * n_embd :]}
+        text = prompts(1, length=(40, 41), seed=2)[0]
+
+        def same(seq_id: int, n: int) -> None:
+            assert joint.n_past(seq_id) == n
+            for part, alone in zip(joint.parts, parts, strict=True):
+                assert part.n_past(seq_id) == alone.n_past(seq_id) == n
+                assert part.propose(7, 4, seq_id=seq_id) == alone.propose(7, 4, seq_id=seq_id)
+
+        def give(first: int, end: int, seq_id: int = 0) -> None:
+            joint.process_rows(rows[first:end], text[first:end], first, seq_id)
+            for alone, own in parts.items():
+                alone.process_rows(np.ascontiguousarray(own[first:end]), text[first:end], first, seq_id)
+
+        give(0, 30)
+        same(0, 30)
+        assert joint.propose(7, 4) == joint.parts[0].propose(7, 4)
+        n = joint.truncate(20, 0)
+        assert [alone.truncate(20, 0) for alone in parts] == [n, n]
+        give(n, 33)
+        same(0, 33)
+        n = joint.copy(0, 1, 25)
+        assert [alone.copy(0, 1, 25) for alone in parts] == [n, n]
+        give(n, 40, 1)
+        same(1, 40)
+        state = joint.state_get(1)
+        joint.reset(0)
+        joint.state_set(state, 0)
+        for part, alone in zip(joint.parts, parts, strict=True):
+            assert part.propose(7, 4) == alone.propose(7, 4, seq_id=1)
+        for bad in (b"", state[:-1], state + b"x", state[:100], b"\xff" * 64):
+            with pytest.raises(ValueError, match="saved state of the draft is damaged"):
+                joint.state_set(bad, 0)
+        broken = bytearray(state)
+        broken[8:16] = bytes(8)  # the first one's own
+        with pytest.raises((ValueError, IncompatibleDraftError)):
+            joint.state_set(bytes(broken), 0)
+        assert joint.n_past(0) == joint.parts[0].n_past(0) == joint.parts[1].n_past(0) == 0
+
+
+def test_rows_of_one_may_wait(files: tuple[str, str]) -> None:
+    with load(*files, draft_sources=("eagle3", "mtp"), **CHAIN) as llm:
+        rows, text = rows_of(llm, 40), prompts(1, length=(40, 41))[0]
+        for bits in (0, 1, 2, 3, -1):
+            llm.drafter.reset()
+            llm.drafter.process_rows(rows, text, 0, can_defer=bits)
+            expected = [40 if bits >> i & 1 else 1 for i in (0, 1)]
+            assert [part.n_waiting() for part in llm.drafter.parts] == expected
+
+
+def test_states(files: tuple[str, str]) -> None:
+    """A saved context goes on with drafts of both, in another object too; one of other drafters is refused."""
+    (prompt,) = prompts(1, seed=3)
+    options: dict[str, Any] = {"draft": "auto", "draft_sources": BOTH}
+    with load(*files, **options) as llm, load(*files, **options) as other, load(files[0]) as block:
+        for each in (llm, other):
+            cheap_rows(each)
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        state = llm.save_state()
+        other.load_state(state)
+        assert [part.n_past(0) for part in other.drafter.parts] == [len(prompt)] * 2
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        assert min(asked(other)) > 0
+        with pytest.raises(IncompatibleDraftError, match="saved with another draft"):
+            block.load_state(state)
+
+
+def test_one_of_them_alone(files: tuple[str, str]) -> None:
+    """What may draft can be changed, for a request too: the other one is not asked then, and can be again."""
+    (prompt,) = prompts(1, seed=4)
+    with load(*files, draft="auto", draft_sources=BOTH) as llm:
+        cheap_rows(llm)
+        for sources in (("mtp",), ("eagle3",)):
+            llm.draft_sources = sources
+            before = asked(llm)
+            take(llm, prompt, N_TOKENS)
+            more = [n - m for n, m in zip(asked(llm), before, strict=True)]
+            assert more[("eagle3", "mtp").index(sources[0])] > 0
+            assert min(more) == 0
+            assert list(llm.last_stats.by_source) == list(sources)
+
+
+def test_costs_of_both_are_measured_and_kept(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path))
+    files = write_both(folder, "mimo2-mtp")
+    with load(*files, draft="auto", draft_sources=BOTH) as llm:
+        for _ in range(3):  # doubtful values of a busy machine are not kept
+            llm.calibrate(0.3)
+            costs = load_costs(llm.loaded.costs_key())
+            if costs is not None:
+                break
+            llm.engine.proposers.planner = None
+        assert costs is not None
+        assert len(costs.drafts) == 2
+        assert all(1 in draft.begin and 1 in draft.step for draft in costs.drafts)
+        assert len(llm.planner.costs) == 5
+    with load(*files, draft="auto", draft_sources=("mtp", "eagle3")) as llm:
+        assert load_costs(llm.loaded.costs_key()) is None  # their order counts
+    with load(*files, draft="auto") as llm:
+        assert load_costs(llm.loaded.costs_key()) is None
+
+
+def test_a_head_in_another_type(folder: Path) -> None:
+    """The block stays as it is loaded."""
+    files = write_both(folder, "mimo2-mtp")
+    with load(*files, draft_sources=("mtp", "eagle3"), **CHAIN) as llm:
+        (prompt,) = prompts(1)
+        text = take(llm, prompt, 20)
+        before = llm.drafter
+        llm.loaded.convert_draft(2)
+        assert llm.drafter is llm.engine.drafter is not before
+        assert llm.drafter.parts[0] is before.parts[0]
+        assert llm.drafter.parts[1] is not before.parts[1]
+        assert take(llm, prompt, 20) == text
+        with pytest.raises(Exception, match="the drafter is closed"):
+            before.n_past()
+
+
+def test_the_file_alone_is_the_default(files: tuple[str, str]) -> None:
+    with load(*files) as llm:
+        assert llm.draft_sources == ("eagle3", "ngram")
+        assert llm.drafter.parts == (llm.drafter,)
+
+
+def test_what_does_not_draft_together(folder: Path) -> None:
+    files = write_both(folder, "mimo2-mtp")
+    with pytest.raises(ValueError, match=r"names 'mtp', but a head is given as draft_model_path: name 'eagle3'"):
+        load(*files, draft_sources=["mtp"])
+    with pytest.raises(ValueError, match="names 'simple', but a head is given"):
+        load(*files, draft_sources=["eagle3", "simple"])
+    without = write_random_arch(folder, "mimo2")
+    with pytest.raises(IncompatibleDraftError, match=r"no block for multi-token prediction \(key mimo2.nextn"):
+        load(without, files[1], draft_sources=BOTH)
+    with load(files[0]) as llm, pytest.raises(ValueError, match="expected drafters, found none"):
+        JointDrafter([], llm.n_embd())
+    with load(files[0]) as llm:
+        with pytest.raises(IncompatibleDraftError, match="cannot draft beside others: it reads rows of"):
+            JointDrafter([llm.drafter], 3)
+        joint = JointDrafter([llm.drafter], llm.n_embd())
+        joint.close()
+        assert llm.drafter.n_past() == 0  # it stays
+
+
+def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """llama.cpp's list of names, in its order; doctor names both."""
+    target, head = write_both(folder, "mimo2-mtp")
+    files = ["-m", target, "-md", head, "--spec-type", "draft-mtp,draft-eagle3"]
+    common = ["-p", "abc", "-n", "12", "-c", "256", "--temp", "0", "-t", "1", "--json", "-", "--spec-draft-n-max", "3"]
+    assert main(["speculative-simple", *files, *common]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["by_source"]) == ["mtp"]
+    main(["doctor", *files, "-t", "1"])
+    out = capsys.readouterr().out
+    assert f"head '{head}'" in out
+    assert "and target's own block for multi-token prediction" in out
+    assert "they fit" in out
+    assert isinstance(Stats().by_source, dict)
