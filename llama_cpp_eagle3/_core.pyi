@@ -998,6 +998,9 @@ class JointDrafter(Drafter):
 
         n_embd: of the target. Raises IncompatibleDraftError.
         """
+    @property
+    def parts(self) -> tuple[Drafter, ...]:
+        """The drafters, in the order of their bits."""
 
 class DrawKind:
     """How a text's tokens are sampled, as far as the drafter can compute it."""

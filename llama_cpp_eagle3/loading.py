@@ -10,7 +10,7 @@ import llama_cpp.llama_cpp as lib
 
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
 from .cpu_kernels import KernelChoice
-from .drafters import NGRAM, DrafterFile, LoadedTarget
+from .drafters import NGRAM, DrafterFile, LoadedTarget, MtpBlock
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
 from .model_file import check_file
@@ -50,7 +50,7 @@ class Loading:
         self.kernels: CpuKernels | None = None
         self.kernel_choice = KernelChoice(model.cpu_kernels)
         if not vocab_only:
-            self.pair = check_pair(model_path, draft.paths(model_path), draft.target_layers)
+            self.pair = check_pair(model_path, draft.paths, draft.target_layers)
             info = self.pair.target
             self._check_length()
             if self.pair.boundaries:
@@ -100,7 +100,7 @@ class Loading:
         """Fingerprints of target and head ("mtp": the target's own block), or of several; empty without one."""
         if not self.draft_files:
             return "", ""
-        ids = [f.source if f.path == self.model_path else fingerprint(f.path) for f in self.draft_files]
+        ids = [MtpBlock.source if path is None else fingerprint(path) for path in self.draft.paths]
         return fingerprint(self.model_path), "+".join(ids)
 
     def preset_model(self, params: Any) -> None:

@@ -130,10 +130,10 @@ class DraftOptions:
         """Whether a head, a block of the target, or a small model is loaded to draft."""
         return bool(self.kinds)
 
-    def paths(self, model_path: str) -> list[str]:
-        """The files of what drafts with weights, in their order: the target's for its own block."""
-        is_own = [kind is MtpBlock and self.uses_own_block for kind in self.kinds]
-        return [model_path if own or self.model_path is None else self.model_path for own in is_own]
+    @property
+    def paths(self) -> list[str | None]:
+        """The files of what drafts with weights, in their order; None for the target's own block."""
+        return [None if kind is MtpBlock and self.uses_own_block else self.model_path for kind in self.kinds]
 
     def without_model(self) -> DraftOptions:
         """The same with nothing that drafts with weights."""

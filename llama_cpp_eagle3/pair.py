@@ -26,11 +26,11 @@ class Pair:
 
 
 def check_pair(
-    model_path: str, draft_paths: Sequence[str] = (), draft_target_layers: Sequence[int] | None = None
+    model_path: str, draft_paths: Sequence[str | None] = (), draft_target_layers: Sequence[int] | None = None
 ) -> Pair:
     """Read the headers and check that they fit.
 
-    draft_paths: files of what drafts; the target's for its own block for multi-token prediction.
+    draft_paths: files of what drafts; None for the target's own block for multi-token prediction.
 
     Raises:
         ModelFileError: one of the files cannot be read or is not what it should be.
@@ -43,7 +43,7 @@ def check_pair(
     if what := kind_of(model_path).why_no_target:
         raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")
     layers = None if draft_target_layers is None else tuple(int(b) for b in draft_target_layers)
-    drafts = tuple(MtpBlock(path) if path == model_path else kind_of(path)(path) for path in draft_paths)
+    drafts = tuple(MtpBlock(model_path) if path is None else kind_of(path)(path) for path in draft_paths)
     if not drafts and layers is not None:
         check_generates(model_path, target, target.why_no_target)
         check_boundaries(model_path, target, "draft_target_layers", layers)

@@ -32,12 +32,12 @@ def drafts_by_block(args: argparse.Namespace) -> bool:
     return not set(MtpBlock.spec_types).isdisjoint(types)
 
 
-def draft_paths(args: argparse.Namespace) -> list[str]:
-    """The files of what is to draft, if one is given: what -md names, and the target's if its own block drafts too."""
+def draft_paths(args: argparse.Namespace) -> list[str | None]:
+    """The files of what is to draft, if one is given: what -md names, and None if the target's own block drafts too."""
     head = head_of(args)
     if head is None:
         return []
-    return [head, args.model] if drafts_by_block(args) and kind_of(head) is not MtpBlock else [head]
+    return [head, None] if drafts_by_block(args) and kind_of(head) is not MtpBlock else [head]
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

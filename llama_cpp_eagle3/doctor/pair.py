@@ -36,10 +36,10 @@ class Prospect:
     speedup: float
 
 
-def check_files(target: str, drafts: Sequence[str]) -> list[Finding]:
+def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
     """The checks that loading begins with: headers by themselves, in a process that tries, and against each other.
 
-    drafts: files of what drafts; the target's for its own block.
+    drafts: files of what drafts; None for the target's own block.
     """
     try:
         pair = check_pair(target, drafts)
@@ -47,7 +47,7 @@ def check_files(target: str, drafts: Sequence[str]) -> list[Finding]:
         for draft in pair.drafts:
             if draft.is_model:
                 check_file(draft.path, {}, True)
-        sizes = [size_of(path) for path in dict.fromkeys((target, *drafts))]
+        sizes = [size_of(path) for path in (target, *drafts) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
     info = pair.target
