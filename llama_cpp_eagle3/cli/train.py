@@ -48,7 +48,12 @@ def add_arguments(parser: Parser) -> None:
     head = parser.add_argument_group("head")
     head.add_argument("--layers", metavar="B,B,B", help="boundaries to read (default: 2, n/2, n - 3)")
     head.add_argument("--eagle31", action="store_true", help="with EAGLE-3.1's norms (llama.cpp's own cannot run it)")
-    head.add_argument("--draft-vocab", type=int, default=8192, metavar="N", help="tokens to draft (default: 8192)")
+    head.add_argument(
+        "--draft-vocab",
+        type=int,
+        metavar="N",
+        help="tokens to draft, the most frequent of the answers (default: 8192, or those of --init as they are)",
+    )
     group = parser.add_argument_group("training")
     group.add_argument("--minutes", type=float, default=60.0, metavar="N", help="(default: 60)")
     group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps instead")

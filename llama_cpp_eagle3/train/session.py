@@ -24,7 +24,7 @@ from ..convert import convert
 from ..errors import Eagle3Error
 from ..pair import fingerprint
 from ..whole_file import output_path, whole_file
-from .build import boundaries_of, fresh_head, head_from_gguf, target_config
+from .build import boundaries_of, fresh_head, head_from_gguf, redraft, target_config
 from .checkpoint import check_form, draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .eagle import Head
@@ -39,6 +39,8 @@ _VERSION = 3
 _N_ANSWER_MIN = 8
 _N_SELF = 128
 """Prompts that the model makes up at once."""
+N_DRAFT_VOCAB = 8192
+"""Tokens that a fresh head can draft."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Job:
     n_ctx: int = 768
     n_parallel: int = 16
     layers: tuple[int, ...] = ()
-    draft_vocab: int = 8192
+    draft_vocab: int | None = None
+    """Tokens that the head can draft; None: 8192, or those of --init."""
     eagle31: bool = False
     """A fresh head with EAGLE-3.1's norms."""
     outtype: str = "q8_0"
@@ -121,6 +124,11 @@ def _prepare(job: Job) -> tuple[Head, list[Text]]:
     head = None if job.init is None else head_from_gguf(_init_gguf(job), job.target, job.n_ctx, n_steps(job))
     if head is not None:
         check_form(head.cfg, job.export_form)
+        if job.draft_vocab is not None and not head.cfg.own_output:
+            raise ValueError(
+                f"--draft-vocab {job.draft_vocab}: the head '{job.init}' has no lm_head of its own, it drafts with the "
+                "target's: leave the flag out"
+            )
     boundaries = boundaries_of(job.target, job.layers if head is None else head.cfg.boundaries)
     store = Store(job.folder)
     if job.cache is not None:
@@ -128,7 +136,7 @@ def _prepare(job: Job) -> tuple[Head, list[Text]]:
     make_texts(job, boundaries, store)
     texts = _usable(store.texts)
     split(texts)  # are there enough?
-    return head or make_head(job, texts), texts
+    return (make_head(job, texts) if head is None else choose_tokens(job, head, texts)), texts
 
 
 def _place(job: Job, ranks: Ranks) -> dict[str, Any]:
@@ -270,16 +278,51 @@ def n_steps(job: Job) -> int:
 def make_head(job: Job, texts: Sequence[Text]) -> Head:
     """A fresh head; what it drafts is settled with the first run."""
     cfg = target_config(job.target, job.n_ctx, job.layers, eagle31=job.eagle31)
+    d2t = _draft_vocabulary(job, count_answers(texts, cfg.n_vocab), job.draft_vocab or N_DRAFT_VOCAB)
+    return fresh_head(job.target, cfg, d2t, n_steps(job))
+
+
+def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
+    """The head of --init with the tokens that the answers need most, if asked for; else as it is, and that is said."""
+    counts = count_answers(texts, head.cfg.n_vocab)
+    known = head.d2t.numpy()
+    if job.draft_vocab is not None:
+        _log(f"draft vocabulary of --init: {_coverage(counts, known)}")
+        return redraft(head, job.target, _draft_vocabulary(job, counts, job.draft_vocab), n_steps(job))
+    if len(known) < head.cfg.n_vocab:
+        best = draft_vocabulary(counts, len(known)).numpy()
+        _log(
+            f"draft vocabulary of --init: {_coverage(counts, known)}; --draft-vocab {len(known)} would choose those "
+            f"that are {_share(counts, best):.2%}"
+        )
+    return head
+
+
+def count_answers(texts: Sequence[Text], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How often the answers have each token."""
+    counts = np.zeros(n_vocab, dtype=np.int64)
+    for text in texts:
+        np.add.at(counts, text.tokens[text.n_prompt :], 1)
+    return counts
+
+
+def _share(counts: np.ndarray[Any, Any], d2t: np.ndarray[Any, Any]) -> float:
+    return float(counts[d2t].sum() / max(1, counts.sum()))
+
+
+def _coverage(counts: np.ndarray[Any, Any], d2t: np.ndarray[Any, Any]) -> str:
+    return f"{len(d2t)} tokens, {_share(counts, d2t):.2%} of the answers"
+
+
+def _draft_vocabulary(job: Job, counts: np.ndarray[Any, Any], n_draft: int) -> torch.Tensor:
+    """The most frequent n_draft tokens; the first run writes them to the work folder, later ones read them there."""
     path = job.folder / "d2t.npy"
     if not path.exists():
-        counts = np.zeros(cfg.n_vocab, dtype=np.int64)
-        for text in texts:
-            np.add.at(counts, text.tokens[text.n_prompt :], 1)
-        d2t = draft_vocabulary(counts, min(job.draft_vocab, cfg.n_vocab)).numpy()
-        _log(f"draft vocabulary: {len(d2t)} tokens, {counts[d2t].sum() / max(1, counts.sum()):.2%} of the answers")
+        d2t = draft_vocabulary(counts, min(n_draft, len(counts))).numpy()
+        _log(f"draft vocabulary: {_coverage(counts, d2t)}")
         with whole_file(path) as part, part.open("wb") as f:
             np.save(f, d2t)
-    return fresh_head(job.target, cfg, torch.from_numpy(np.load(path)), n_steps(job))
+    return torch.from_numpy(np.load(path))
 
 
 def _init_gguf(job: Job) -> Path:

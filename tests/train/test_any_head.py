@@ -18,7 +18,7 @@ from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
+from llama_cpp_eagle3.train.build import head_from_gguf, redraft, target_tensor  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
 from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
 from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
@@ -235,3 +235,42 @@ def test_a_form_without_words_for_it(target: Target, tmp_path: Path, capsys: pyt
     assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 2
     assert "choose the form eagle" in capsys.readouterr().err
     assert not (tmp_path / "out.gguf.work" / "texts.jsonl").exists()
+
+
+def test_new_tokens_take_the_targets_rows(target: Target, tmp_path: Path) -> None:
+    """Of a head whose lm_head is the target's times a matrix, a token that it did not know gets what that matrix says.
+
+    Tokens that it knows keep their rows bit by bit, and what it makes of them.
+    """
+    init = write_head(tmp_path / "init.gguf", target, boundaries=(1, 2, 4))
+    head = head_from_gguf(Path(init.path), Path(target.path), N_CTX, N_STEPS)
+    torch.manual_seed(3)
+    output = target_tensor(Path(target.path), "output.weight")
+    assert output is not None
+    matrix = torch.randn(output.shape[1], head.cfg.n_embd) / 8
+    with torch.no_grad():
+        head.lm_head.weight.copy_((output @ matrix)[head.d2t])
+    d2t = torch.arange(30, 90)
+    redrafted = redraft(head, Path(target.path), d2t, N_STEPS)
+    assert redrafted.d2t.tolist() == d2t.tolist()
+    torch.testing.assert_close(redrafted.lm_head.weight, (output @ matrix)[d2t], rtol=1e-4, atol=1e-5)
+    known = set(head.d2t.tolist()) & set(d2t.tolist())
+    assert 0 < len(known) < len(d2t)
+    for token in known:
+        row, before = (h.lm_head.weight[h.d2t == token] for h in (redrafted, head))
+        assert torch.equal(row, before), token
+    for name, values in head.state_dict().items():
+        if name not in ("d2t", "lm_head.weight"):
+            assert torch.equal(values, redrafted.state_dict()[name]), name
+
+
+def test_a_borrowed_lm_head_has_no_draft_vocabulary(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--draft-vocab is refused for a head that drafts with the target's lm_head."""
+    init = write_head(tmp_path / "init.gguf", target, **VARIANTS["shared_output"] | {"boundaries": (1, 2, 4)})
+    run = (*_command(target, tmp_path), "--steps", "1", "--init", init.path, "--draft-vocab", "16")
+    assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 2
+    told = capsys.readouterr().err
+    assert "has no lm_head of its own" in told
+    assert "answers" not in told  # before hours of work

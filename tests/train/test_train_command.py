@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +151,30 @@ def test_it_goes_on_from_a_head(target: Target, prompts: Path, tmp_path: Path) -
         heads = [head_from_gguf(path, Path(target.path), 160, 2).state_dict() for path in (first, again)]
         for key, values in heads[0].items():
             assert torch.equal(values, heads[1][key]), (name, key)
+
+
+def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--init with --draft-vocab drafts the tokens that these answers have; without it, their share is said."""
+    init = write_head(tmp_path / "init.gguf", target, boundaries=(1, 2, 4))
+    assert init.d2t is not None
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text("".join(json.dumps({"text": f"what is {i} and {i * i % 17}"}) + "\n" for i in range(30)))
+    output = tmp_path / "out.gguf"
+    run = ("-f", lines, "--init", init.path, "--steps", "2")
+    assert _train(target, output, *run) == 0
+    told = capsys.readouterr().err
+    texts = Store(tmp_path / "out.gguf.work").texts
+    counts = Counter(token for text in texts for token in text.tokens[text.n_prompt :])
+    share = sum(counts[token] for token in init.d2t) / counts.total()
+    assert f"draft vocabulary of --init: 96 tokens, {share:.2%} of the answers\n" in told
+    d2t = head_from_gguf(output, Path(target.path), 160, 2).d2t.tolist()
+    assert d2t == sorted(sorted(range(target.n_vocab), key=lambda token: (-counts[token], token))[:64])
+    assert f"draft vocabulary: 64 tokens, {sum(counts[token] for token in d2t) / counts.total():.2%} of the" in told
+
+    command = ["train", "-m", target.path, *map(str, run), "--tokens", "300", "-n", "24", "-c", "160", "-t", "1"]
+    assert main([*command, "-o", str(tmp_path / "same.gguf"), "--ttt-steps", "2", "--batch", "2"]) == 0
+    assert "--draft-vocab 96 would choose those that are " in capsys.readouterr().err
+    assert head_from_gguf(tmp_path / "same.gguf", Path(target.path), 160, 2).d2t.tolist() == init.d2t.tolist()
 
 
 def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
