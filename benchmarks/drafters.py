@@ -15,6 +15,7 @@ process's own of the processor, with one thread, so that other programs disturb 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -131,6 +132,39 @@ def rows_of(found: dict[str, list[Load]], plain: str = "plain") -> list[list[str
     return rows
 
 
+def load_sides(stack: ExitStack, args: argparse.Namespace, files: Files) -> tuple[dict[str, Side], int]:
+    """Load the models; what to measure, and the number of prompts."""
+    n_seq = args.sequences
+    options = {"n_ctx": n_seq * args.ctx_size, "n_parallel": n_seq}
+
+    def loaded(target: Path, draft: Path | None, sources: tuple[str, ...]) -> Eagle3Llama:
+        path = None if draft is None else str(draft)
+        more: dict[str, object] = {"draft": "auto"} if sources else {}
+        if sources and args.draft_n_max is not None:
+            more["draft_n_max"] = args.draft_n_max
+        return stack.enter_context(load(str(target), path, args.threads, draft_sources=sources, **options, **more))
+
+    plain = loaded(files.target, None, ())
+    ours = loaded(files.target, files.draft, (files.source,))
+    poor = loaded(files.poor_target, files.poor_draft, (files.source,)) if "useless" in args.sides else plain
+    prompts = [plain.tokenize(text.encode())[:N_PROMPT] for text in common.prompts(args)]
+    if n_seq > 1:
+        prompts = (prompts * n_seq)[:n_seq]
+    n, n_auto = args.n_predict, ours.draft_n_max
+    sides = {"plain": drafting(plain, prompts, n, "auto"), "auto": drafting(ours, prompts, n, "auto", n_auto)}
+    for n_max in args.n_max if n_seq == 1 else ():
+        sides[f"chain {n_max}"] = drafting(ours, prompts, n, "chain", n_max)
+        if "llama-server" in args.sides:
+            tools, draft = peer.get_tools(args.tools), str(files.draft or files.target)
+            other = Peer(tools, None, str(files.target), draft, args.threads, n_ctx=args.ctx_size)
+            server = stack.enter_context(Server(other, n_max))
+            sides[f"llama-server {n_max}"] = lambda server=server: server.run_many(prompts, n, server.process_time)
+    sides["auto, useless"] = drafting(poor, prompts, n, "auto")
+    names = {"auto, useless": "useless", "auto": "auto"}
+    sides = {k: v for k, v in sides.items() if k == "plain" or names.get(k, k.split()[0]) in args.sides}
+    return sides, len(prompts)
+
+
 def main() -> None:
     p = common.parser(__doc__, runs=3)
     p.set_defaults(n_predict=48, n_prompts=3, threads=1, ctx_size=512)
@@ -142,40 +176,19 @@ def main() -> None:
     args = p.parse_args()
     n_seq = args.sequences
     files = files_of(args.kind, planning.cache_dir() / "inflated")
-    options = {"n_ctx": n_seq * args.ctx_size, "n_parallel": n_seq}
-    with ExitStack() as stack:
-
-        def loaded(target: Path, draft: Path | None, sources: tuple[str, ...]) -> Eagle3Llama:
-            path = None if draft is None else str(draft)
-            more: dict[str, object] = {"draft": "auto"} if sources else {}
-            if sources and args.draft_n_max is not None:
-                more["draft_n_max"] = args.draft_n_max
-            return stack.enter_context(load(str(target), path, args.threads, draft_sources=sources, **options, **more))
-
-        plain = loaded(files.target, None, ())
-        ours = loaded(files.target, files.draft, (files.source,))
-        poor = loaded(files.poor_target, files.poor_draft, (files.source,)) if "useless" in args.sides else plain
-        prompts = [plain.tokenize(text.encode())[:N_PROMPT] for text in common.prompts(args)]
-        if n_seq > 1:
-            prompts = (prompts * n_seq)[:n_seq]
-        n, n_auto = args.n_predict, ours.draft_n_max
-        sides = {"plain": drafting(plain, prompts, n, "auto"), "auto": drafting(ours, prompts, n, "auto", n_auto)}
-        for n_max in args.n_max if n_seq == 1 else ():
-            sides[f"chain {n_max}"] = drafting(ours, prompts, n, "chain", n_max)
-            if "llama-server" in args.sides:
-                tools, draft = peer.get_tools(args.tools), str(files.draft or files.target)
-                other = Peer(tools, None, str(files.target), draft, args.threads, n_ctx=args.ctx_size)
-                server = stack.enter_context(Server(other, n_max))
-                sides[f"llama-server {n_max}"] = lambda server=server: server.run_many(prompts, n, server.process_time)
-        sides["auto, useless"] = drafting(poor, prompts, n, "auto")
-        names = {"auto, useless": "useless", "auto": "auto"}
-        sides = {k: v for k, v in sides.items() if k == "plain" or names.get(k, k.split()[0]) in args.sides}
-        found = take_turns(sides, args.runs, f"{args.kind}, {n_seq} sequences")
+    found: dict[str, list[Load]] = {}
+    # copies of one model in one process differ by several percent: with many sequences, by more than what is looked for
+    n_loads, n_runs = (args.runs, 1) if n_seq > 1 else (1, args.runs)
+    for _ in range(n_loads):
+        with ExitStack() as stack:
+            sides, n_prompts = load_sides(stack, args, files)
+            for name, loads in take_turns(sides, n_runs, f"{args.kind}, {n_seq} sequences").items():
+                found.setdefault(name, []).extend(loads)
     text = (
         f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted'], rows_of(found))}\n\n"
         f"Tokens per second of processor time while all of {n_seq} sequences generate; medians of {args.runs} runs "
-        f"in which the sides took turns, ratios within a run. {len(prompts)} prompts of up to {N_PROMPT} tokens, "
-        f"{n} tokens each; n-grams do not draft."
+        f"in which the sides took turns, {'each with newly loaded models, ' if n_seq > 1 else ''}ratios within a run. "
+        f"{n_prompts} prompts of up to {N_PROMPT} tokens, {args.n_predict} tokens each; n-grams do not draft."
     )
     data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}}
     variant = f"drafters-{args.kind}" + (f"-{n_seq}" if n_seq > 1 else "")

@@ -1,0 +1,68 @@
+"""A head and the target's own block together: against each alone, and beside a useless other one.
+
+    python benchmarks/several.py
+
+The target is the bundled one as MiMo2, enlarged to 1B parameters in Q4_0, with a trained block in its file (see
+drafters.py), the head the bundled one at that size, in Q8_0; a useless one is random. All times are the process's own
+of the processor, as there.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import common
+from drafters import N_PROMPT, drafting, files_of, rows_of, take_turns
+
+from llama_cpp_eagle3 import planning
+from llama_cpp_eagle3.bench.figures import table
+from llama_cpp_eagle3.bench.inflate import inflated_pair
+from llama_cpp_eagle3.bench.runs import load
+
+
+def main() -> None:
+    p = common.parser(__doc__, runs=3)
+    p.set_defaults(n_predict=96, n_prompts=3, threads=1, ctx_size=512)
+    args = p.parse_args()
+    folder = planning.cache_dir() / "inflated"
+    files = files_of("mtp", folder)
+    head, useless_head = (inflated_pair(folder, random_head=random)[1] for random in (False, True))
+    both = ("eagle3", "mtp")
+    pairs = {
+        "plain": (files.target, None, ()),
+        "head": (files.target, head, ("eagle3",)),
+        "block": (files.target, None, ("mtp",)),
+        "both": (files.target, head, both),
+        "head, useless block": (files.poor_target, head, both),
+        "block, useless head": (files.target, useless_head, both),
+    }
+    with ExitStack() as stack:
+        engines = {}
+        for name, (target, draft, sources) in pairs.items():
+            more = {"draft": "auto"} if sources else {}
+            llm = load(
+                str(target), draft and str(draft), args.threads, draft_sources=sources, n_ctx=args.ctx_size, **more
+            )
+            engines[name] = stack.enter_context(llm)
+        prompts = [engines["plain"].tokenize(text.encode())[:N_PROMPT] for text in common.prompts(args)]
+        sides = {name: drafting(llm, prompts, args.n_predict, "auto") for name, llm in engines.items()}
+        found = take_turns(sides, args.runs, "several")
+        asked = {
+            name: " and ".join(map(str, llm.planner.stats()["asked"]))
+            for name, llm in engines.items()
+            if llm.planner is not None
+        }
+    rows = [[*row, asked.get(row[0], "-")] for row in rows_of(found)]
+    text = (
+        f"{table(['side', 'tokens/s', 'of plain', 'drafted', 'accepted', 'asked'], rows)}\n\n"
+        f"Tokens per second of processor time; medians of {args.runs} runs in which the sides took turns, ratios "
+        "within a run, behind one that does not count. asked: how often each one was, head and block, in all runs. "
+        f"{len(prompts)} prompts of up to {N_PROMPT} tokens, {args.n_predict} tokens each; n-grams do not draft."
+    )
+    data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}, "asked": asked}
+    used = [str(files.target), str(head)]
+    common.finish(args, common.Section("several", "A head and a block together", text, data), used)
+
+
+if __name__ == "__main__":
+    main()
