@@ -140,8 +140,6 @@ def load_sides(stack: ExitStack, args: argparse.Namespace, files: Files) -> tupl
     def loaded(target: Path, draft: Path | None, sources: tuple[str, ...]) -> Eagle3Llama:
         path = None if draft is None else str(draft)
         more: dict[str, object] = {"draft": "auto"} if sources else {}
-        if sources and args.draft_n_max is not None:
-            more["draft_n_max"] = args.draft_n_max
         return stack.enter_context(load(str(target), path, args.threads, draft_sources=sources, **options, **more))
 
     plain = loaded(files.target, None, ())
@@ -171,7 +169,6 @@ def main() -> None:
     p.add_argument("kind", choices=KINDS)
     p.add_argument("--n-max", type=int, nargs="+", default=[2, 4], help="of llama-server, and of our fixed chains")
     p.add_argument("--sequences", type=int, default=1, help="so many at once; more than one without llama-server")
-    p.add_argument("--draft-n-max", type=int, help="of auto; a recurrent target keeps as many snapshots of its state")
     p.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="beside plain decoding")
     args = p.parse_args()
     n_seq = args.sequences
@@ -192,7 +189,6 @@ def main() -> None:
     )
     data = {"runs": {name: [vars(x) for x in loads] for name, loads in found.items()}}
     variant = f"drafters-{args.kind}" + (f"-{n_seq}" if n_seq > 1 else "")
-    variant += f"-n-max-{args.draft_n_max}" if args.draft_n_max is not None else ""
     title = KINDS[args.kind] + (f", {n_seq} sequences" if n_seq > 1 else "")
     used = dict.fromkeys([str(files.target), str(files.draft or files.target)])
     common.finish(args, common.Section("drafters", title, text, data, variant), list(used))
