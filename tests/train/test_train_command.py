@@ -171,6 +171,11 @@ def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest
     assert d2t == sorted(sorted(range(target.n_vocab), key=lambda token: (-counts[token], token))[:64])
     assert f"draft vocabulary: 64 tokens, {sum(counts[token] for token in d2t) / counts.total():.2%} of the" in told
 
+    learned = head_from_gguf(output, Path(target.path), 160, 2).state_dict()
+    assert _train(target, output, *run, "--resume") == 0
+    again = head_from_gguf(output, Path(target.path), 160, 2).state_dict()
+    assert all(torch.equal(values, again[name]) for name, values in learned.items())
+
     command = ["train", "-m", target.path, *map(str, run), "--tokens", "300", "-n", "24", "-c", "160", "-t", "1"]
     assert main([*command, "-o", str(tmp_path / "same.gguf"), "--ttt-steps", "2", "--batch", "2"]) == 0
     assert "--draft-vocab 96 would choose those that are " in capsys.readouterr().err
