@@ -35,8 +35,8 @@ from .trainer import STATE, Settings, Trainer, split
 
 _SETTINGS = "settings.json"
 _VERSION = 4
-"""Of what the work folder holds; 3 ignored --draft-vocab with --init, 2 had another state of the optimizer, 1 other names
-of the head's weights."""
+"""Of what the work folder holds; 3 ignored --draft-vocab with --init, 2 had another state of the optimizer, 1 other
+names of the head's weights."""
 _N_ANSWER_MIN = 8
 _N_SELF = 128
 """Prompts that the model makes up at once."""
