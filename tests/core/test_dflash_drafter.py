@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from damaged_states import check_damaged_states
 from dflash import SHAPES, ByHand, Pair, random_tensors, shape_of, write_dflash
 from dflash_reference import Block
 from llama_cpp_eagle3 import ContextFullError, Eagle3Error
@@ -357,25 +358,10 @@ def test_states(folder: Path, tiny_target: Target, name: str, is_pooled: bool) -
             assert second.n_past(seq_id) == 39
             check_next(pair, hand, rows, text[-1], seq_id)
         assert len(second.state_get(1)) == len(states[1])
-        check_damaged_states(pair, states[1])
+        check_damaged_states(pair.drafter, states[1], 32)
         pair.drafter = first
         second.close()
         hand.close()
-
-
-def check_damaged_states(pair: Pair, state: bytes) -> None:
-    for bad in (b"", state[:20], state[:-1], state + b"x", b"no" + state[2:], state[:32] + b"\1" + state[33:]):
-        with pytest.raises((ValueError, Eagle3Error)):
-            pair.drafter.state_set(bad)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        bad_bytes = bytearray(state)
-        bad_bytes[rng.integers(0, len(state))] ^= 1 << int(rng.integers(0, 8))
-        try:
-            pair.drafter.state_set(bytes(bad_bytes))
-            pair.drafter.propose(1, 2)
-        except (ValueError, Eagle3Error):
-            pass
 
 
 def test_drafts_that_know_the_dice(pair: Pair, hand: ByHand) -> None:
