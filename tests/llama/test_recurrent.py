@@ -59,15 +59,6 @@ def test_told_at_load(pair: Any, caplog: pytest.LogCaptureFixture) -> None:
         assert n_rs_seq(llm.ctx) == llm.target.n_snapshots == (N_SNAPSHOTS if KINDS[arch] == "snapshots" else 0)
 
 
-@pytest.mark.parametrize(("draft", "n_kept"), [("auto", 0), ("chain", 1)])
-def test_snapshots_of_several_sequences(request: Any, pair: Any, draft: str, n_kept: int) -> None:
-    """On a CPU `auto` keeps none of several sequences: it drafts little for them."""
-    arch, target, head = pair
-    with closing(load(target, head, draft=draft, n_parallel=2, **OPTIONS)) as llm:
-        n_kept = max(n_kept, "both-on-rpc" in request.node.name)  # a device
-        assert llm.target.n_snapshots == (n_kept if KINDS[arch] == "snapshots" else 0)
-
-
 def test_lossless(models: Any) -> None:
     plain, llm = models
     rng = np.random.default_rng(0)

@@ -1,0 +1,167 @@
+"""What holds for every drafter but heads: texts, sequences, prompts, n-grams beside it, the dice, states."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import assistants
+import dflash
+import mtp
+from llama_cpp_eagle3 import Eagle3Llama
+from loading import cheap_rows, is_tie, load, load_dice, load_plain, prompts, take
+from small import write_small_pair
+
+N_TOKENS = 40
+TREE = {"draft_tree_depth": 3, "draft_tree_topk": 2, "draft_tree_tokens": 6}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A drafter that is mostly right about its target."""
+
+    source: str
+    write: Callable[[Path], tuple[Any, Any]]
+    """Target and drafter, which is None where the target's own file has it."""
+    n_max: int = 4
+    share: float = 0.4
+    """Of a chain's tokens that are accepted, at least."""
+
+
+def _mtp(row: str) -> Kind:
+    return Kind("mtp", lambda folder: (mtp.write_able(folder, row), None))
+
+
+def _dflash(row: str) -> Kind:
+    def write(folder: Path) -> tuple[Path, Path]:
+        pair = dflash.write_able(folder, row)
+        return pair.target, pair.drafter
+
+    return Kind("dflash", write, n_max=6)
+
+
+def _simple(*rows: str) -> Kind:
+    return Kind("simple", lambda folder: tuple(write_small_pair(folder, *rows)), share=0.15)  # type: ignore[arg-type,return-value]
+
+
+KINDS = {
+    **{f"assistant-{row}": Kind("assistant", lambda f, row=row: assistants.write_able(f, row)) for row in
+       ("gemma4", "gemma4-a4b", "gemma4-shared")},
+    **{f"dflash-{row}": _dflash(row) for row in ("llama", "gemma3", "qwen35")},
+    **{row: _mtp(row) for row in ("glm4moe-mtp", "mimo2-mtp", "mimo2-mtp3", "qwen35-mtp")},
+    **{f"simple-{'-'.join(rows)}": _simple(*rows) for rows in
+       (("llama", "llama"), ("llama", "qwen3next"), ("qwen35", "gemma3"))},
+}  # fmt: skip
+"""Targets with windows, shared K/V, experts, recurrent states and M-RoPE; small models with attention or a state."""
+
+
+class Pair:
+    """The files of a kind."""
+
+    def __init__(self, kind: Kind, folder: Path):
+        self.kind = kind
+        self.target, self.drafter = kind.write(folder)
+
+    def load(self, **options: Any) -> Eagle3Llama:
+        """In a chain, if nothing else is said."""
+        return load(self.target, self.drafter, **{"draft": "chain", "draft_n_max": self.kind.n_max} | options)
+
+    def check_share(self, llm: Eagle3Llama, share: float | None = None) -> None:
+        """Whether enough is accepted of what was drafted."""
+        found = llm.stats.of(self.kind.source)
+        assert found.accepted > (share or self.kind.share) * found.drafted > 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drafters")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
+    return Pair(KINDS[request.param], folder)
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree", "auto"])
+def test_greedy_text_is_that_of_plain_llama_cpp(pair: Pair, mode: str) -> None:
+    plain = load_plain(pair.target)
+    options = {"chain": {}, "tree": TREE | {"draft": "tree", "draft_n_max": None}, "auto": {"draft": "auto"}}[mode]
+    with pair.load(**options) as llm:
+        assert llm.draft_sources == (pair.kind.source, "ngram")
+        if mode == "auto":
+            cheap_rows(llm)  # else what it does depends on the machine
+        for prompt in prompts(3):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        is_chain = mode == "chain" or llm.target.n_leaves_max == 1
+        pair.check_share(llm, pair.kind.share if is_chain else 0.1)  # of several nodes at one place one can be right
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["pooled", "split"])
+@pytest.mark.parametrize("mode", ["chain", "auto"])
+def test_sequences_of_a_batch(pair: Pair, mode: str, kv_unified: bool) -> None:
+    """Each is that of plain llama_cpp, and drafts are accepted as if it were alone."""
+    plain = load_plain(pair.target)
+    texts = prompts(6, seed=1)
+    with pair.load(n_parallel=3, kv_unified=kv_unified, draft=mode) as llm:
+        if mode == "auto":
+            cheap_rows(llm)
+        outputs = llm.generate_batch(texts, max_tokens=N_TOKENS, temperature=0.0)
+        for prompt, output in zip(texts, outputs, strict=True):
+            is_tie(plain, prompt, take(plain, prompt, len(output.tokens)), output.tokens)
+        pair.check_share(llm, pair.kind.share if mode == "chain" else 0.1)
+
+
+def test_prompts_longer_than_a_batch(pair: Pair) -> None:
+    plain = load_plain(pair.target, n_batch=16, n_ubatch=8)
+    (prompt,) = prompts(1, length=(100, 101), seed=2)
+    with pair.load(n_batch=16, n_ubatch=8) as llm:
+        is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        pair.check_share(llm)
+
+
+def test_mixed_with_ngrams(pair: Pair, no_clock: None) -> None:
+    """Where a text repeats itself both draft, and the text stays."""
+    plain = load_plain(pair.target)
+    (start,) = prompts(1, length=(20, 21), seed=5)
+    with pair.load(draft="auto") as llm:
+        cheap_rows(llm)
+        for prompt in (start * 3, [*start, *take(plain, start, 20), *start]):
+            is_tie(plain, prompt, take(plain, prompt, N_TOKENS), take(llm, prompt, N_TOKENS))
+        assert llm.stats.of("ngram").drafted > 0
+        assert llm.stats.of(pair.kind.source).drafted > 0
+
+
+def test_sampled_text_is_the_same_with_drafts(pair: Pair) -> None:
+    """For a seed; the drafter knows the dice."""
+    plain = load_dice(pair.target)
+    options = {"temp": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    with pair.load() as llm:
+        for seed, prompt in enumerate(prompts(3, seed=6)):
+            for one in (plain, llm):
+                one.set_seed(seed)
+            assert take(llm, prompt, N_TOKENS, **options) == take(plain, prompt, N_TOKENS, **options)
+        assert llm.stats.of(pair.kind.source).accepted > 0
+
+
+def test_states_and_going_back(pair: Pair) -> None:
+    """A saved context goes on with drafts, in another object and a pickled one; a prompt's known beginning is kept."""
+    (prompt,) = prompts(1, seed=3)
+    with pair.load() as llm, pair.load() as other:
+        text = take(llm, prompt, N_TOKENS)
+        llm.reset()
+        llm.eval(prompt)
+        other.load_state(llm.save_state())
+        assert other.drafter.n_past(0) == len(prompt)
+        stream = other.generate(prompt, temp=0.0, reset=True)
+        assert [next(stream) for _ in range(N_TOKENS)] == text
+        stream.close()
+        pair.check_share(other)
+        assert take(other, [*prompt, *text[:20]], N_TOKENS)[:20] == text[20:]
+        with pickle.loads(pickle.dumps(llm)) as third:
+            assert third.draft_sources == llm.draft_sources
+            assert take(third, prompt, N_TOKENS) == text
