@@ -22,6 +22,8 @@ from .rpc import RpcServers, find_device
 N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
 """States that llama.cpp keeps of a recurrent target's only sequence, and of each of several: of a draft so many tokens
 can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
+_N_SEQ_DRAFTED = 4
+"""`auto` on a CPU keeps no such states of more sequences than these: it rarely drafts for so many."""
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
 
@@ -63,6 +65,7 @@ class Loading:
         self._on_progress: Any = None
         self._kept: list[Any] = []
         self._adapters: list[Any] = []
+        self._is_on_cpu = True
         self._n_guards = 0  # sequence ids for what has left the windows of a pool
         self._why_no_guards = ""
 
@@ -107,6 +110,7 @@ class Loading:
         """Set what Llama has no argument for in a llama_model_params."""
         self._kept = self.model.preset(params, self.servers)
         params.load_mtp = self.draft.uses_own_block
+        self._is_on_cpu = params.n_gpu_layers == 0 or not lib.llama_supports_gpu_offload()
         if self._progress is not None:
             progress = self._progress
 
@@ -121,6 +125,11 @@ class Loading:
         if self.tap is not None and self.tap.cb_eval:
             params.cb_eval = lib.ggml_backend_sched_eval_callback(self.tap.cb_eval)
             params.cb_eval_user_data = self.tap.cb_eval_user_data
+
+    def _n_snapshots(self, n_seq: int) -> int:
+        if n_seq == 1:
+            return N_SNAPSHOTS
+        return 0 if n_seq > _N_SEQ_DRAFTED and self.draft.mode == "auto" and self._is_on_cpu else N_SNAPSHOTS_SHARED
 
     def fit_context(self, params: Any, model: Any) -> None:
         """Give a llama_context_params the sequences and snapshots that drafting takes on this llama_model."""
@@ -142,7 +151,7 @@ class Loading:
         if draft.drafts:
             if has_states:
                 # llama.cpp makes it 0 where the architecture keeps no snapshots
-                params.n_rs_seq = min(draft.depth, N_SNAPSHOTS if n_seq == 1 else N_SNAPSHOTS_SHARED)
+                params.n_rs_seq = min(draft.depth, self._n_snapshots(n_seq))
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
                 # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
                 # frees no cell that a leaf borrows: the cache would run full, so that there are only chains

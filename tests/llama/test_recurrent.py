@@ -59,6 +59,15 @@ def test_told_at_load(pair: Any, caplog: pytest.LogCaptureFixture) -> None:
         assert n_rs_seq(llm.ctx) == llm.target.n_snapshots == (N_SNAPSHOTS if KINDS[arch] == "snapshots" else 0)
 
 
+@pytest.mark.parametrize(("draft", "n_parallel", "n_kept"), [("auto", 4, 1), ("auto", 5, 0), ("chain", 5, 1)])
+def test_snapshots_of_several_sequences(request: Any, pair: Any, draft: str, n_parallel: int, n_kept: int) -> None:
+    """On a CPU `auto` keeps none of many sequences: it rarely drafts for them."""
+    arch, target, head = pair
+    with closing(load(target, head, draft=draft, n_parallel=n_parallel, **OPTIONS)) as llm:
+        n_kept = max(n_kept, "both-on-rpc" in request.node.name)  # a device
+        assert llm.target.n_snapshots == (n_kept if KINDS[arch] == "snapshots" else 0)
+
+
 def test_lossless(models: Any) -> None:
     plain, llm = models
     rng = np.random.default_rng(0)
