@@ -63,7 +63,7 @@ def main() -> None:
         by_tokens.axhline(2.6, color="0.6", lw=0.8)
         by_tokens.text(runs[0]["answer_tokens"] / 1e3, 2.58, "wanted on HumanEval", va="top", fontsize=8, color="0.4")
         by_tokens.set_xscale("log")
-        by_tokens.set_ylim(1, 2.7)
+        by_tokens.set_ylim(1, 3)
         by_tokens.set_xlabel("thousand tokens of answers")
         by_tokens.set_title("mean acceptance length, chains of 4, greedy", loc="left", fontsize=9)
         for run in runs:
