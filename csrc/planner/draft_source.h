@@ -27,7 +27,7 @@ class draft_source {
     virtual bool is_parallel() const { return false; }
 
     virtual int32_t n_unroll() const                     = 0; // most steps of begin()
-    virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() would have to take in first
+    virtual int32_t n_waiting(llama_seq_id seq_id) const = 0; // rows that begin() would have to evaluate first
     virtual int32_t n_expand() const                     = 0; // most nodes of a sequence that may be expanded in a step
 
     virtual double time_us() const = 0;

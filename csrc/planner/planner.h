@@ -76,7 +76,7 @@ class planner {
     // whether a head is asked each step at the moment, with so many sequences at once
     bool worth_asking(int32_t n_seqs) const;
 
-    // Heads that need not take in a sequence's prompt now, a bit for each, since with so many sequences they are not
+    // Heads that need not evaluate a sequence's prompt now, a bit for each, since with so many sequences they are not
     // asked lately. Those of one text in four do not wait even then: with these they are probed.
     int32_t may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
 

@@ -154,11 +154,11 @@ def head_from_gguf(path: Path, target: Path, n_ctx: int, n_steps: int) -> Head:
     return head
 
 
-def redraft(head: Head, target: Path, d2t: Tensor, n_steps: int) -> Head:
-    """A head with other tokens to draft.
+def replace_draft_vocab(head: Head, target: Path, d2t: Tensor, n_steps: int) -> Head:
+    """The same head with another draft vocabulary.
 
-    Tokens that it knows keep their rows of the lm_head. The others take the target's row, sent through the matrix that
-    best turns the target's rows of the known tokens into the head's (least squares).
+    Tokens of both vocabularies keep their rows of the lm_head. New ones get the target's row times the matrix that
+    best maps the target's rows of the old vocabulary to the head's (least squares).
 
     Args:
         head: with an lm_head of its own.
@@ -173,12 +173,12 @@ def redraft(head: Head, target: Path, d2t: Tensor, n_steps: int) -> Head:
     rows_tgt = _require_tensor(target, "token_embd.weight") if output is None else output
     rows_dft, known = head.lm_head.weight.detach(), head.d2t
     fit = torch.linalg.lstsq(rows_tgt[known].double(), rows_dft.double(), driver="gelsd").solution.float()
-    redrafted = Head(replace(head.cfg, has_d2t=True), head.tok_embd, d2t, n_steps)
+    replaced = Head(replace(head.cfg, has_d2t=True), head.tok_embd, d2t, n_steps)
     rows = rows_tgt[d2t] @ fit
     place = torch.full((len(rows_tgt),), -1).scatter(0, known, torch.arange(len(known)))[d2t]
     rows[place >= 0] = rows_dft[place[place >= 0]]
-    redrafted.load_state_dict({**head.state_dict(), "d2t": d2t, "lm_head.weight": rows})
-    return redrafted
+    replaced.load_state_dict({**head.state_dict(), "d2t": d2t, "lm_head.weight": rows})
+    return replaced
 
 
 def _upstream_name(name: str) -> str:

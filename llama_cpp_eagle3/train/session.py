@@ -24,7 +24,7 @@ from ..convert import convert
 from ..errors import Eagle3Error
 from ..pair import fingerprint
 from ..whole_file import output_path, whole_file
-from .build import boundaries_of, fresh_head, head_from_gguf, redraft, target_config
+from .build import boundaries_of, fresh_head, head_from_gguf, replace_draft_vocab, target_config
 from .checkpoint import check_form, draft_vocabulary, export
 from .data import Prompt, SelfPrompts, Store, Text, file_prompts
 from .eagle import Head
@@ -289,7 +289,7 @@ def choose_tokens(job: Job, head: Head, texts: Sequence[Text]) -> Head:
     known = head.d2t.numpy()
     if job.draft_vocab is not None:
         _log(f"draft vocabulary of --init: {_coverage(counts, known)}")
-        return redraft(head, job.target, _draft_vocabulary(job, counts, job.draft_vocab), n_steps(job))
+        return replace_draft_vocab(head, job.target, _draft_vocabulary(job, counts, job.draft_vocab), n_steps(job))
     if len(known) < head.cfg.n_vocab:
         best = draft_vocabulary(counts, len(known)).numpy()
         _log(

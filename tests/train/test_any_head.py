@@ -18,7 +18,7 @@ from tiny import Target, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train.build import head_from_gguf, redraft, target_tensor  # noqa: E402
+from llama_cpp_eagle3.train.build import head_from_gguf, replace_draft_vocab, target_tensor  # noqa: E402
 from llama_cpp_eagle3.train.checkpoint import FORMS, export  # noqa: E402
 from llama_cpp_eagle3.train.loss import Teacher, ttt_loss  # noqa: E402
 from llama_cpp_eagle3.train.packing import PackedTexts  # noqa: E402
@@ -238,9 +238,9 @@ def test_a_form_without_words_for_it(target: Target, tmp_path: Path, capsys: pyt
 
 
 def test_new_tokens_take_the_targets_rows(target: Target, tmp_path: Path) -> None:
-    """Of a head whose lm_head is the target's times a matrix, a token that it did not know gets what that matrix says.
+    """If a head's lm_head is the target's times a matrix, a new token gets the target's row times that matrix.
 
-    Tokens that it knows keep their rows bit by bit, and what it makes of them.
+    Tokens of both vocabularies keep their rows bit by bit, and all other weights stay.
     """
     init = write_head(tmp_path / "init.gguf", target, boundaries=(1, 2, 4))
     head = head_from_gguf(Path(init.path), Path(target.path), N_CTX, N_STEPS)
@@ -251,17 +251,17 @@ def test_new_tokens_take_the_targets_rows(target: Target, tmp_path: Path) -> Non
     with torch.no_grad():
         head.lm_head.weight.copy_((output @ matrix)[head.d2t])
     d2t = torch.arange(30, 90)
-    redrafted = redraft(head, Path(target.path), d2t, N_STEPS)
-    assert redrafted.d2t.tolist() == d2t.tolist()
-    torch.testing.assert_close(redrafted.lm_head.weight, (output @ matrix)[d2t], rtol=1e-4, atol=1e-5)
+    replaced = replace_draft_vocab(head, Path(target.path), d2t, N_STEPS)
+    assert replaced.d2t.tolist() == d2t.tolist()
+    torch.testing.assert_close(replaced.lm_head.weight, (output @ matrix)[d2t], rtol=1e-4, atol=1e-5)
     known = set(head.d2t.tolist()) & set(d2t.tolist())
     assert 0 < len(known) < len(d2t)
     for token in known:
-        row, before = (h.lm_head.weight[h.d2t == token] for h in (redrafted, head))
+        row, before = (h.lm_head.weight[h.d2t == token] for h in (replaced, head))
         assert torch.equal(row, before), token
     for name, values in head.state_dict().items():
         if name not in ("d2t", "lm_head.weight"):
-            assert torch.equal(values, redrafted.state_dict()[name]), name
+            assert torch.equal(values, replaced.state_dict()[name]), name
 
 
 def test_a_borrowed_lm_head_has_no_draft_vocabulary(
