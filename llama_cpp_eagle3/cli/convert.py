@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(flag, default="auto", choices=_ON_OFF, help=f"{what} (default: auto, as in the config)")
     group.add_argument("--rope-theta", type=float, metavar="X", help="base of the rotation")
-    group.add_argument("--mask-token", type=int, metavar="ID", help="mask token of a P-EAGLE head")
+    group.add_argument("--mask-token", type=int, metavar="ID", help="mask token of a P-EAGLE head or a block drafter")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     print(inspect(result.path))
     for note in result.spec.notes:
         print(f"note: {note}")
+    for warning in result.spec.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     for doubt in result.spec.doubts:
         print(f"warning: the checkpoint leaves open: {doubt}. Settle it with --probe PROMPTS.", file=sys.stderr)
     return 0

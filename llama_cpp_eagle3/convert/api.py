@@ -52,14 +52,15 @@ def convert(
         norm_output: whether the normed state is fed back, in place of the config's value.
         norm_before_residual: whether the residual starts at the normed hidden state, in place of the config's value.
         rope_theta: base of the rotation, in place of the config's value.
-        mask_token: of a P-EAGLE head, in place of the config's: the token of positions that are not drafted yet.
+        mask_token: of a P-EAGLE head or a block drafter, in place of the config's: the token of positions that are not
+            drafted yet.
         probe_prompts: measure what the checkpoint leaves open on the target's answers to these, and keep the best.
         probe_target: the target's GGUF for that, if `target` is a folder.
         progress: show a bar.
         name: what the head is called in the file; without it, as the folder is.
 
     Returns:
-        The path and the description of the head.
+        The path and the description of the head, whose `warnings` and `doubts` should be looked at.
 
     Raises:
         ModelFileError: something in the files is missing, broken or not supported.

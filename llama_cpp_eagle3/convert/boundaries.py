@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ..errors import IncompatibleDraftError, ModelFileError
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+OUTPUTS_KEY = "target_layer_ids"
+"""DeepSpec's, whose ids are outputs of layers."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Ids:
 
     values: tuple[int, ...] | None
     nested: bool  # inside eagle_config, as SpecForge, TorchSpec and ModelOpt write them
+    are_outputs: bool  # under a key whose ids are layer outputs
     is_speculators: bool
     is_modelopt: bool
     target_is_gpt_oss: bool
@@ -43,6 +46,7 @@ class Rule:
 
 # The first rule that applies decides.
 RULES = (
+    Rule(lambda i: i.are_outputs, 1, False, f"{OUTPUTS_KEY} are layer outputs, as DeepSpec writes them: + 1"),
     Rule(
         lambda i: any(x >= i.n_layer_tgt for x in i.values or ()),
         0,

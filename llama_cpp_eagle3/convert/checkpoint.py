@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint_files import CheckpointFiles, find_files
 from ..errors import ModelFileError
 from .safetensors_file import read_safetensors
-from .tensors import LazyTensor
-from .torch_file import read_torch_file
+from .tensors import FLOAT_TYPES, Array, LazyTensor
+from .torch_file import read_torch_file, read_torch_table
 
 # What other trainers call things. The names here are those of the reference: `layers.0.*` without a prefix.
 _ALIASES = (
@@ -28,6 +29,14 @@ _ALIASES = (
 _IGNORED = re.compile(r"^verifier_|rotary_emb\.")
 
 
+@dataclass(frozen=True)
+class MaskRow:
+    """The embedding of a mask token, in a file of its own."""
+
+    token: int
+    values: Array = field(repr=False)
+
+
 @dataclass
 class Checkpoint:
     """A draft folder. `tensors` have canonical names; `original` has their names in the file."""
@@ -36,6 +45,9 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: dict[str, LazyTensor] = field(repr=False)
     original: dict[str, str] = field(repr=False)
+    mask_row: MaskRow | None = None
+    notes: tuple[str, ...] = ()
+    """What a user should know of its files."""
 
     def layer_indices(self) -> list[int]:
         """Which `layers.{i}` there are."""
@@ -61,16 +73,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         kind = "not a folder" if path.exists() else "no such folder"
         raise ModelFileError(f"'{path}': {kind}; expected a folder with config.json and the head's tensors")
     config = read_json(path / "config.json")
+    files = _files_of(path)
     tensors: dict[str, LazyTensor] = {}
     original: dict[str, str] = {}
-    for name, tensor in read_tensors(path).items():
+    for name, tensor in _read_files(path, files).items():
         canonical = canonical_name(name)
         if canonical is None:
             continue
         if canonical in tensors:
             raise ModelFileError(f"'{path}': tensors '{original[canonical]}' and '{name}' are the same thing twice")
         tensors[canonical], original[canonical] = tensor, name
-    return Checkpoint(path, config, tensors, original)
+    mask_row = None if files.mask_row is None else _read_mask_row(path / files.mask_row)
+    return Checkpoint(path, config, tensors, original, mask_row, files.notes)
 
 
 def input_files(path: Path) -> list[Path]:
@@ -87,21 +101,49 @@ def canonical_name(name: str) -> str | None:
 
 def read_tensors(path: Path) -> dict[str, LazyTensor]:
     """All tensors of a model folder under the names in the files, from one file or from shards."""
-    readers: list[tuple[str, Callable[[Path], dict[str, LazyTensor]]]] = [
-        ("model.safetensors", read_safetensors),
-        ("pytorch_model.bin", read_torch_file),
-    ]
-    for name, reader in readers:
-        if (path / f"{name}.index.json").is_file():
-            return _read_shards(path, path / f"{name}.index.json", reader)
-        if (path / name).is_file():
-            return reader(path / name)
-    others = sorted(path.glob("*.safetensors"))
-    if len(others) == 1:
-        return read_safetensors(others[0])
-    raise ModelFileError(
-        f"'{path}': no weights found: expected model.safetensors or pytorch_model.bin, or their .index.json with shards"
-    )
+    return _read_files(path, _files_of(path))
+
+
+def _files_of(path: Path) -> CheckpointFiles:
+    names = [file.name for file in path.iterdir() if file.is_file()]
+    files = find_files(names)
+    if files is None:
+        raise ModelFileError(
+            f"'{path}': no weights found: expected model.safetensors or pytorch_model.bin, or their .index.json with "
+            f"shards, or one file of that kind; the folder has {', '.join(sorted(names)[:12]) or 'no files'}"
+        )
+    return files
+
+
+def _read_files(path: Path, files: CheckpointFiles) -> dict[str, LazyTensor]:
+    if files.index is not None:
+        return _read_shards(path, path / files.index)
+    tensors: dict[str, LazyTensor] = {}
+    for name in files.weights:
+        for tensor, values in _read_file(path / name).items():
+            if tensor in tensors:
+                raise ModelFileError(f"'{path / name}': tensor '{tensor}' is in another shard too")
+            tensors[tensor] = values
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, LazyTensor]:
+    return read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
+
+
+def _read_mask_row(path: Path) -> MaskRow:
+    """The file of a mask token's embedding: a table with `mask_token_id` and `embedding`."""
+    table: dict[str, Any] = dict(read_safetensors(path)) if path.suffix == ".safetensors" else read_torch_table(path)
+    token, row = table.get("mask_token_id"), table.get("embedding")
+    if isinstance(token, LazyTensor) and token.dtype not in FLOAT_TYPES and math.prod(token.shape) == 1:
+        token = int(token.read().reshape(-1)[0])
+    is_row = isinstance(row, LazyTensor) and row.dtype in FLOAT_TYPES and sum(n != 1 for n in row.shape) == 1
+    if type(token) is not int or not isinstance(row, LazyTensor) or not is_row:
+        raise ModelFileError(
+            f"'{path}': expected a table with 'mask_token_id', a token, and 'embedding', a row of floats; found "
+            f"{', '.join(sorted(map(str, table))) or 'nothing'}"
+        )
+    return MaskRow(token, row.read().reshape(-1))
 
 
 def shard_names(index: Path) -> list[str]:
@@ -121,14 +163,14 @@ def _weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _read_shards(path: Path, index: Path, reader: Callable[[Path], dict[str, LazyTensor]]) -> dict[str, LazyTensor]:
+def _read_shards(path: Path, index: Path) -> dict[str, LazyTensor]:
     shards: dict[str, dict[str, LazyTensor]] = {}
     names = shard_names(index)
     for shard in names:
         if not (path / shard).is_file():
             missing = sum(not (path / other).is_file() for other in names)
             raise ModelFileError(f"'{index}': shard '{shard}' is missing ({missing} of {len(names)} are)")
-        shards[shard] = reader(path / shard)
+        shards[shard] = _read_file(path / shard)
     tensors = {}
     for name, shard in _weight_map(index).items():
         if name not in shards[shard]:

@@ -113,6 +113,25 @@ def flatten(path: Path, top: dict[str, Any]) -> Config:
     return Config(path, values, top, nested, eagle, defaults)
 
 
+def with_block_tables(config: Config) -> Config:
+    """The config of a block drafter: also with its tables of its own, and with the names of keys that have a prefix.
+
+    A table of its own wins over the top level. The drafters' classes are Qwen3's, whatever their model_type is called.
+    """
+    values = dict(config.values)
+    for key, value in config.top.items():
+        if value is not None and not isinstance(value, dict):
+            values[without_prefix(key)] = value
+    for name in ("dflash_config", "dspark_config"):
+        values |= {key: value for key, value in _table(config.path, config.top, name).items() if value is not None}
+    return Config(config.path, values, config.top, config.nested, config.eagle, CLASS_DEFAULTS["qwen3"])
+
+
+def without_prefix(key: str) -> str:
+    """A block drafter's key by its usual name."""
+    return "mask_token_id" if key == "dspark_noise_token_id" else key.removeprefix("dspark_")
+
+
 def _table(path: Path, top: dict[str, Any], key: str) -> dict[str, Any]:
     value = top.get(key) or {}
     if not isinstance(value, dict):

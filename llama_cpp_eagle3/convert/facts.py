@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .. import _core
 from .gguf_file import key_values, open_gguf
+from .rope import STILL
 from .writer import PROVENANCE
 
 ON_OFF = {True: "on", False: "off"}
@@ -36,8 +37,9 @@ def head_facts(head: _core.Head) -> list[tuple[str, str]]:
         facts.append((name, ON_OFF[getattr(head, name)] + why))
     part = "" if head.n_rot == head.n_embd_head else f", {head.n_rot} of {head.n_embd_head} channels"
     scaling = "" if head.rope_scaling == "none" else f", {head.rope_scaling} scaling"
-    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
-        scaling = ", llama3 scaling"
+    divisors = next((tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"), None)
+    if divisors is not None:
+        scaling = f", {'llama3' if float(divisors.max()) < 0.5 * STILL else 'proportional'} scaling"
     return [
         *facts,
         ("hidden size", f"{head.n_embd}, target {head.n_embd_tgt}, feed-forward {head.n_ff}"),

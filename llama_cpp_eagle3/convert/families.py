@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import ModelFileError
 from .checkpoint import Checkpoint
 from .config import Config
+from .kinds import refuse_other_kinds
 
 # eagle_config keys that only ModelOpt (and TensorRT-LLM, which reads them) write
 _MODELOPT_KEYS = (
@@ -27,26 +28,18 @@ def refuse_unsupported(checkpoint: Checkpoint, config: Config) -> None:
     names = checkpoint.tensors
     where = checkpoint.path
 
-    def any_name(*parts: str) -> bool:
-        return any(part in name for name in names for part in parts)
-
-    if "quantization_config" in config.top or any_name(".weight_packed", ".weight_scale", ".qweight", ".absmax"):
-        raise ModelFileError(f"'{where}': the checkpoint is quantized: convert the original, then choose an --outtype")
+    refuse_other_kinds(checkpoint, config, is_block=False)
     is_parallel = config.get("parallel_drafting") or any("PEagle" in name for name in config.architectures)
     if is_parallel and "mask_hidden" not in names:
         raise ModelFileError(
             f"'{where}': a P-EAGLE head (parallel drafting) without the tensor 'mask_hidden': it cannot draft what the "
             "target has not computed"
         )
-    if any_name("parallel_draft_heads") or config.eagle.get("parallel_draft_step") not in (None, 1):
+    if any("parallel_draft_heads" in name for name in names):
         raise ModelFileError(
             f"'{where}': a head with parallel draft heads (ModelOpt's parallel_draft_step): not supported, what is "
             "missing here is drafting several tokens in one pass"
         )
-    if config.eagle.get("use_mtp_layernorm"):
-        raise ModelFileError(f"'{where}': a head with use_mtp_layernorm: not supported, it is an MTP layer")
-    if config.eagle.get("use_last_layernorm") is False and "norm.weight" not in names:
-        raise ModelFileError(f"'{where}': a head without a last norm (use_last_layernorm false): not supported")
     _refuse_other_methods(checkpoint)
 
 
@@ -58,12 +51,13 @@ def _refuse_other_methods(checkpoint: Checkpoint) -> None:
     if q_proj is None or len(q_proj.shape) != 2 or norm is None or len(norm.shape) != 1:
         raise ModelFileError(
             f"'{checkpoint.path}': not an EAGLE-3 head: expected tensors layers.0.* (or midlayer.*) with a q_proj and "
-            "a post_attention_layernorm"
+            "a post_attention_layernorm. What kind of drafter it is is not known: it cannot be converted"
         )
     if "layers.0.hidden_norm.weight" not in names and q_proj.shape[1] == norm.shape[0]:
         raise ModelFileError(
             f"'{checkpoint.path}': not an EAGLE-3 head: its q_proj reads {q_proj.shape[1]} values, EAGLE-3 reads "
-            f"embedding and hidden state, {2 * norm.shape[0]} (EAGLE-1 and 2, MTP and DFlash heads look like this)"
+            f"embedding and hidden state, {2 * norm.shape[0]} (EAGLE-1 and 2 look like this, which cannot be run here: "
+            "use a head that was trained by EAGLE-3)"
         )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import IncompatibleDraftError, ModelFileError
-from .boundaries import IDS_KEY, Boundaries, Ids, choose
+from .boundaries import IDS_KEY, OUTPUTS_KEY, Boundaries, Ids, choose
 from .checkpoint import Checkpoint
 from .config import Config, flatten
 from .families import family_of, is_modelopt, refuse_unsupported
+from .keys import check_keys
 from .mla import attention_scale
-from .rope import Rope, parameters, read_rope
+from .rope import FULL, SLIDING, Rope, parameters, read_rope
 from .shapes import Sizes, check_shapes, read_sizes
 from .target import TargetModel
 from .tensors import Array, is_copy
@@ -71,6 +73,8 @@ class HeadSpec:
     attn_scale: float | None  # what scores are multiplied by, None = 1 / sqrt(head_dim)
     mask_token: int | None  # of P-EAGLE: for rows that the target has not computed
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    is_neox: bool = True  # rows of q and k are halves in the checkpoint; else neighbours
 
     @property
     def not_upstream(self) -> tuple[str, ...]:
@@ -125,6 +129,9 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
     overrides = overrides or Overrides()
     config = flatten(checkpoint.path / "config.json", checkpoint.config)
     refuse_unsupported(checkpoint, config)
+    warnings = [*checkpoint.notes, *check_keys(config, is_block=False)]
+    if checkpoint.mask_row is not None:
+        warnings.append("mask_embedding is a file of block drafters: a head does not read it")
     family = family_of(checkpoint, config)
     notes: list[str] = []
 
@@ -145,7 +152,10 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
     use_aux = "fc.weight" in checkpoint.tensors
     if use_aux and config.values.get("use_aux_hidden_state") is False:
         notes.append("use_aux_hidden_state is false but there is an fc: the fc counts")
-    rope = read_rope(config, sizes.mla.n_rot if sizes.mla else sizes.head_dim, overrides.rope_theta)
+    window = _sliding_window(config, sizes.n_layer)
+    layer_type = _layer_type(config, window)
+    n_rot = sizes.mla.n_rot if sizes.mla else sizes.head_dim
+    rope = read_rope(config, n_rot, overrides.rope_theta, layer_type=layer_type)
     if rope.theta_is_default:
         notes.append(f"rope_theta is missing: {rope.theta:.9g}, the default of the config class (never the target's)")
     return HeadSpec(
@@ -162,14 +172,16 @@ def describe(checkpoint: Checkpoint, target: TargetModel | None, overrides: Over
         hidden_act=_activation(config),
         rms_eps=config.get_float("rms_norm_eps"),
         logit_scale=config.get_float("logit_scale", 1.0),
-        sliding_window=_sliding_window(config, sizes.n_layer),
+        sliding_window=window,
         # it bounds training, not us: ggml computes the rotation of any position
         context_length=config.get_int("max_position_embeddings"),
         tie_output=bool(config.get("tie_word_embeddings")) and not sizes.own_output and sizes.own_embd,
         d2t=d2t,
-        attn_scale=attention_scale(sizes.mla, parameters(config), config) if sizes.mla else None,
+        attn_scale=attention_scale(sizes.mla, parameters(config, layer_type), config) if sizes.mla else None,
         mask_token=_mask_token(config, sizes, overrides) if sizes.is_parallel else None,
         notes=(*notes, *rope.notes),
+        warnings=tuple(warnings),
+        is_neox=_is_neox(config),
     )
 
 
@@ -211,21 +223,30 @@ def _boundaries(
 ) -> Boundaries:
     if not use_aux:
         return Boundaries((), "no fc: the one row is the target's state after its final norm")
-    top, nested = config.top.get(IDS_KEY), config.eagle.get(IDS_KEY)
-    values = top if top is not None else nested
-    if values is not None and (not isinstance(values, list) or not all(type(x) is int for x in values) or not values):
-        raise ModelFileError(f"'{config.path}': key '{IDS_KEY}': expected a list of layers, found {values!r}")
+    key, values, is_nested = _layer_ids(config)
+    if values is not None and (not isinstance(values, list) or not all(type(x) is int for x in values)):
+        raise ModelFileError(f"'{config.path}': key '{key}': expected a list of layers, found {values!r}")
     if target is None and values is None and overrides.boundaries is None:
         return Boundaries((), "default: 2, n/2, n - 3 of the target's n layers")
     ids = Ids(
         values=tuple(values) if values is not None else None,
-        nested=top is None,
+        nested=is_nested,
+        are_outputs=key == OUTPUTS_KEY,
         is_speculators=config.is_speculators,
         is_modelopt=is_modelopt(config),
         target_is_gpt_oss=target.is_gpt_oss if target else False,
         n_layer_tgt=target.n_layer if target else 1 << 20,
     )
     return choose(ids, sizes.n_aux, overrides.boundaries, str(checkpoint.path))
+
+
+def _layer_ids(config: Config) -> tuple[str, Any, bool]:
+    """The key of the layer ids, its value, and whether it is in eagle_config; an empty list is none, as for vLLM."""
+    for table, is_nested in ((config.top, False), (config.eagle, True), (config.values, False)):
+        for key in (IDS_KEY, IDS_KEY.removeprefix("eagle_"), OUTPUTS_KEY):
+            if table.get(key) not in (None, []):
+                return key, table[key], is_nested
+    return IDS_KEY, None, False
 
 
 def _norm_output(config: Config, family: str, overrides: Overrides) -> Flag:
@@ -294,6 +315,19 @@ def _sliding_window(config: Config, n_layer: int) -> int:
             raise ModelFileError(f"'{config.path}': layers with and without sliding window in one head: not supported")
         return window if kinds == {"sliding_attention"} else 0
     return window if config.get_bool("use_sliding_window") else 0
+
+
+def _is_neox(config: Config) -> bool:
+    """Whether the first half of a head's channels is rotated with the second, as Hugging Face's models do."""
+    return config.get_bool("rope_is_neox_style" if config.has("rope_is_neox_style") else "is_neox_style", True)
+
+
+def _layer_type(config: Config, window: int) -> str:
+    """The type of the head's layers, as transformers calls it."""
+    types = config.values.get("layer_types")
+    if isinstance(types, list) and types:
+        return str(types[0])
+    return SLIDING if window else FULL
 
 
 def _share_embedding(

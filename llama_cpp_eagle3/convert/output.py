@@ -26,6 +26,8 @@ class OutTensor:
     shape: tuple[int, ...]
     kind: GgmlType
     values: Callable[[], Array] = field(repr=False)
+    is_encoded: bool = False
+    """Whether the values are the bytes of the type already."""
 
     @property
     def n_bytes(self) -> int:
@@ -81,7 +83,8 @@ def write(writer: gguf.GGUFWriter, tensors: list[OutTensor], progress: bool) -> 
         with tqdm(total=total, unit="B", unit_scale=True, desc="writing", disable=not progress) as bar:
             for tensor in tensors:
                 values = tensor.values()
-                data = np.ascontiguousarray(values) if tensor.kind == GgmlType.I64 else encode(values, tensor.kind)
+                is_done = tensor.is_encoded or tensor.kind == GgmlType.I64
+                data = np.ascontiguousarray(values) if is_done else encode(values, tensor.kind)
                 writer.write_tensor_data(data)
                 bar.update(tensor.n_bytes)
     finally:

@@ -10,7 +10,6 @@ from ..drafters import DrafterFile, kind_of
 from ..errors import IncompatibleDraftError, ModelFileError
 from ..pair import check_pair
 from .block import describe_block, is_block
-from .boundaries import IDS_KEY
 from .checkpoint import Checkpoint, read_checkpoint
 from .facts import ON_OFF, mla, parallel, shared, vocabulary
 from .head import HeadSpec, describe
@@ -58,13 +57,15 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
     facts = [
         ("file", f"{path} (checkpoint, {len(checkpoint.tensors)} tensors)"),
         ("family", spec.family),
-        *_boundary_facts(spec, checkpoint.config, target),
+        ("boundaries", str(list(spec.boundaries.values) or "-")),
+        ("  why", spec.boundaries.provenance),
         *_flag_facts(spec),
         *_size_facts(spec),
         ("shared with target", shared(spec.sizes.own_embd, spec.sizes.own_output or spec.tie_output)),
         ("llama.cpp", _upstream(spec.not_upstream)),
     ]
     facts += [("doubt", f"{doubt}: convert with --probe") for doubt in spec.doubts]
+    facts += [("warning", warning) for warning in spec.warnings]
     facts += [("note", note) for note in spec.notes]
     facts += _fit_facts(target_path, misfit)
     return Report(path, tuple(facts), misfit)
@@ -83,20 +84,12 @@ def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetMode
         ("size", f"{keys['block_count']} layer(s) of width {keys['embedding_length']}"),
         ("mask token", str(spec.mask_token)),
         ("vocabulary", vocabulary(0 if spec.d2t is None else len(spec.d2t), keys["vocab_size"], spec.d2t is not None)),
-        ("shared with target", shared(spec.own_tables, spec.own_tables or spec.d2t is not None)),
+        ("shared with target", shared(spec.own_embedding, spec.own_output or spec.own_embedding)),
+        *(("warning", warning) for warning in spec.warnings),
         *(("note", note) for note in spec.notes),
         *_fit_facts(target.path, None),
     ]
     return Report(path, tuple(facts))
-
-
-def _boundary_facts(spec: HeadSpec, config: dict[str, object], target: TargetModel | None) -> list[tuple[str, str]]:
-    values = list(spec.boundaries.values) or "-"
-    if not target and spec.boundaries.values:
-        eagle = config.get("eagle_config")
-        nested = eagle.get(IDS_KEY) if isinstance(eagle, dict) else None
-        values = f"{values} from ids {config.get(IDS_KEY) or nested}"
-    return [("boundaries", str(values)), ("  why", spec.boundaries.provenance)]
 
 
 def _flag_facts(spec: HeadSpec) -> list[tuple[str, str]]:

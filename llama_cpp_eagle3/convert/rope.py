@@ -14,6 +14,9 @@ from ..errors import ModelFileError
 from .config import Config
 from .tensors import Array
 
+STILL = 1e30
+"""A divisor of a frequency that leaves no angle."""
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -22,20 +25,38 @@ class Rope:
     n_rot: int
     theta: float
     theta_is_default: bool
-    kind: str = "none"  # none, linear, yarn, llama3
+    kind: str = "none"  # none, linear, yarn, llama3, proportional
     keys: dict[str, Any] = field(default_factory=dict)
-    freqs: Array | None = None  # llama3: what each frequency is divided by
+    freqs: Array | None = None  # llama3, proportional: what each frequency is divided by
     sections: tuple[int, ...] = ()  # mrope: pairs of channels by each position
     interleaved: bool = False  # mrope: they take turns
     notes: tuple[str, ...] = ()
 
 
-def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope:
-    """Read rope_theta, rope_scaling and rope_parameters (transformers 5), which may be split by layer type."""
-    scaling = parameters(config)
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Types of layers, as transformers calls them."""
+
+
+def read_rope(
+    config: Config,
+    head_dim: int,
+    theta: float | None = None,
+    *,
+    layer_type: str = FULL,
+    has_sections: bool = True,
+    is_whole: bool = False,
+) -> Rope:
+    """Read rope_theta, rope_scaling and rope_parameters (transformers 5), which may be split by layer type.
+
+    layer_type: of the drafter's layers, whose set counts. has_sections: whether it has positions for M-RoPE's sections.
+    is_whole: all channels are rotated, whatever the config says.
+    """
+    scaling = parameters(config, layer_type)
     given = theta or scaling.get("rope_theta") or config.values.get("rope_theta")
     base = _positive(config, "rope_theta", given or config.defaults["rope_theta"])
     share = scaling.get("partial_rotary_factor") or config.values.get("partial_rotary_factor") or 1.0
+    if is_whole:
+        share = 1.0
     n_rot = int(head_dim * _positive(config, "partial_rotary_factor", share))
     if n_rot <= 0 or n_rot > head_dim or n_rot % 2:
         raise ModelFileError(f"'{config.path}': partial_rotary_factor {share} of head_dim {head_dim} cannot be rotated")
@@ -43,19 +64,21 @@ def read_rope(config: Config, head_dim: int, theta: float | None = None) -> Rope
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     if "mrope_section" in scaling:
         kind = "default" if kind == "mrope" else kind
+    if kind == "proportional":
+        return Rope(head_dim, base, not given, kind, freqs=_proportional_divisors(config, scaling, head_dim, n_rot))
     rope = partial(
         Rope,
         n_rot,
         base,
         not given,
-        sections=_sections(config, scaling, n_rot),
+        sections=_sections(config, scaling, n_rot) if has_sections else (),
         interleaved=bool(scaling.get("mrope_interleaved")),
     )
-    if kind == "default":
+    if kind in ("default", "none"):
         return rope()
     if kind not in ("linear", "yarn", "llama3"):
         raise ModelFileError(
-            f"'{config.path}': rope_type '{kind}' is not supported; known: linear, yarn, llama3, mrope"
+            f"'{config.path}': rope_type '{kind}' is not supported; known: linear, yarn, llama3, proportional, mrope"
         )
     factor = _number(config, scaling, "factor")
     if kind == "linear":
@@ -93,18 +116,38 @@ def _sections(config: Config, scaling: dict[str, Any], n_rot: int) -> tuple[int,
     return tuple(sections)
 
 
-def parameters(config: Config) -> dict[str, Any]:
-    """Both tables as one; transformers 5 may keep one for each type of layer, of which a head has one."""
+def _proportional_divisors(config: Config, scaling: dict[str, Any], head_dim: int, n_rot: int) -> Array:
+    """Gemma 4's: frequencies of all channels, of which those beyond the share do not turn."""
+    factor = _number(config, scaling, "factor", 1.0)
+    return np.array([factor] * (n_rot // 2) + [STILL] * (head_dim // 2 - n_rot // 2), np.float32)
+
+
+def parameters(config: Config, layer_type: str = FULL) -> dict[str, Any]:
+    """Both tables as one. Of a set for each type of layer (transformers 5) the others are not read."""
     found: dict[str, Any] = {}
     for key in ("rope_parameters", "rope_scaling"):
         table = config.values.get(key) or {}
         if not isinstance(table, dict):
             raise ModelFileError(f"'{config.path}': key '{key}': expected a table, found {type(table).__name__}")
-        for layer_type in ("full_attention", "sliding_attention"):
-            if isinstance(table.get(layer_type), dict):
-                table = table[layer_type]
-        found |= table
+        found |= _own_set(config, key, table, layer_type)
+    local = config.values.get("rope_local_base_freq")  # Gemma 3's, of layers with a window
+    if local is not None and layer_type == SLIDING and "rope_theta" not in found:
+        return {"rope_theta": local}
     return found
+
+
+def _own_set(config: Config, key: str, table: dict[str, Any], layer_type: str) -> dict[str, Any]:
+    sets = {name: x for name, x in table.items() if name.endswith("_attention") and (x is None or isinstance(x, dict))}
+    if not sets:
+        return table
+    # with one set alone there is nothing to choose
+    name = layer_type if layer_type in sets or len(sets) > 1 else next(iter(sets))
+    if name not in sets:
+        raise ModelFileError(
+            f"'{config.path}': key '{key}': expected a set for '{layer_type}', the type of the drafter's layers, found "
+            f"{', '.join(sorted(sets))}"
+        )
+    return {k: x for k, x in table.items() if k not in sets} | (sets[name] or {})
 
 
 def _number(config: Config, scaling: dict[str, Any], key: str, default: Any = None) -> float:

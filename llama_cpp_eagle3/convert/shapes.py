@@ -59,6 +59,11 @@ def read_sizes(
                 f"input, found {n_inp}"
             )
         n_aux = n_inp // n_embd_tgt
+        if config.has("num_aux_hidden_states") and config.get_int("num_aux_hidden_states") != n_aux:
+            raise ModelFileError(
+                f"'{checkpoint.path}': config.json has num_aux_hidden_states "
+                f"{config.get_int('num_aux_hidden_states')}, fc reads {n_aux}"
+            )
     elif n_embd != n_embd_tgt:
         raise ModelFileError(
             f"'{checkpoint.path}': tensor 'fc.weight' is missing; a head without fc must be as wide as its target, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ModelFileError
 from .block import BlockSpec, describe_block, is_block, write_block
 from .checkpoint import Checkpoint, input_files, read_checkpoint
 from .encoding import OUTTYPES
@@ -56,9 +55,7 @@ class Source:
         model = read_target_model(target)
         spec: HeadSpec | BlockSpec
         if is_block(checkpoint.config):
-            if overrides not in (None, Overrides()):
-                raise ModelFileError(f"'{draft}' is a block drafter: none of its values can be overridden")
-            spec = describe_block(checkpoint, model)
+            spec = describe_block(checkpoint, model, overrides)
         else:
             spec = describe(checkpoint, model, overrides)
         folder = draft.resolve().name
@@ -72,7 +69,7 @@ class Source:
     def write(self, path: Path, progress: bool) -> None:
         """Write the head over a file. progress: show a bar."""
         if isinstance(self.spec, BlockSpec):
-            write_block(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
+            write_block(path, self.spec, self.target, self.outtype, progress, self.name)
         else:
             write_head(path, self.spec, self.checkpoint, self.target, self.outtype, progress, self.name)
 
@@ -85,4 +82,4 @@ class Source:
 def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
     if outtype != "auto":
         return outtype
-    return "bf16" if checkpoint.tensors["layers.0.mlp.gate_proj.weight"].dtype == "bf16" else "f16"
+    return "bf16" if any(tensor.dtype == "bf16" for tensor in checkpoint.tensors.values()) else "f16"

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFValueType
+from gguf import GGMLQuantizationType as GgmlType
+from gguf import GGUFValueType, ReaderTensor
 from gguf.quants import dequantize
 
 from .. import _core
 from ..errors import ModelFileError
 from .checkpoint import canonical_name, read_json, read_tensors
+from .encoding import encode
 from .gguf_file import KeyValue, key_values, open_gguf
-from .tensors import Array
+from .output import OutTensor
+from .tensors import Array, LazyTensor
 
 
 @dataclass(frozen=True)
@@ -35,27 +38,84 @@ class TargetModel:
         """Whether the rules for gpt-oss heads apply."""
         return self.arch.replace("_", "-") == "gpt-oss"
 
+    def find_token(self, text: str) -> int | None:
+        """The token of this text; None if there is none, or the tokens are not at hand."""
+        tokens: list[str] = next((entry.value for entry in self.tokenizer if entry.key == "tokenizer.ggml.tokens"), [])
+        return tokens.index(text) if text in tokens else None
+
     def embedding_rows(self, ids: Array) -> Array | None:
         """Rows of the token embedding as float32, None if they are not at hand."""
+        return self._rows(_EMBEDDING, ids)
+
+    def output_rows(self, ids: Array) -> Array | None:
+        """Rows of the output matrix as float32, None if they are not at hand."""
+        return self._rows(_OUTPUT, ids)
+
+    def table(self, is_output: bool, name: str, row: tuple[int, Array] | None = None) -> OutTensor:
+        """The token embedding, or the output matrix, as a tensor called `name` of another file, in the type it has.
+
+        row: a token, and values in place of its row.
+
+        Raises:
+            ModelFileError: it is not at hand, or of another file of a split model.
+        """
+        tensor = self._find(_OUTPUT if is_output else _EMBEDDING)
+        if tensor is None:
+            raise ModelFileError(
+                f"'{self.path}': the {'output matrix' if is_output else 'token embedding'} is not in this file, which "
+                "the drafter's file must have: give the target in one file"
+            )
+        if isinstance(tensor, LazyTensor):
+            kind = {"bf16": GgmlType.BF16, "f16": GgmlType.F16}.get(tensor.dtype, GgmlType.F32)
+            lazy = tensor
+
+            def read() -> Array:
+                values = np.array(lazy.read()[: self.n_vocab])
+                if row is not None:
+                    values[row[0]] = row[1]
+                return values
+
+            return OutTensor(name, (self.n_vocab, tensor.shape[1]), kind, read)
+        stored = tensor
+
+        def copy() -> Array:
+            data = np.array(stored.data)
+            if row is not None:
+                data[row[0]] = encode(row[1][None], stored.tensor_type).view(data.dtype).reshape(data[0].shape)
+            return data
+
+        shape = (int(tensor.shape[1]), int(tensor.shape[0]))
+        return OutTensor(name, shape, tensor.tensor_type, copy, is_encoded=True)
+
+    def _rows(self, names: tuple[str, ...], ids: Array) -> Array | None:
         try:
-            return self._gguf_rows(ids) if self.is_gguf else self._checkpoint_rows(ids)
-        except (ModelFileError, NotImplementedError, ValueError):
-            return None
-
-    def _gguf_rows(self, ids: Array) -> Array | None:
-        for tensor in open_gguf(self.path).tensors:
-            if tensor.name == "token_embd.weight":
-                return np.asarray(dequantize(tensor.data[ids], tensor.tensor_type), dtype=np.float32)
-        return None
-
-    def _checkpoint_rows(self, ids: Array) -> Array | None:
-        for name, tensor in read_tensors(self.path).items():
-            if (canonical_name(name) or "").endswith("embed_tokens.weight") and "visual" not in name:
+            tensor = self._find(names)
+            if isinstance(tensor, LazyTensor):
                 raw = tensor.read_raw()[ids]
                 if tensor.dtype == "bf16":
                     return (raw.astype(np.uint32) << 16).view(np.float32)
                 return raw.astype(np.float32)
-        return None
+            return None if tensor is None else np.asarray(dequantize(tensor.data[ids], tensor.tensor_type), np.float32)
+        except (ModelFileError, NotImplementedError, ValueError):
+            return None
+
+    def _find(self, names: tuple[str, ...]) -> LazyTensor | ReaderTensor | None:
+        """The first of these tensors, by their names in a GGUF; a model without an output uses its embedding."""
+        if self.is_gguf:
+            stored = {tensor.name: tensor for tensor in open_gguf(self.path).tensors}
+            return next((stored[name] for name in names if name in stored), None)
+        found: dict[str, LazyTensor] = {}
+        for name, tensor in read_tensors(self.path).items():
+            own = canonical_name(name) or ""
+            for ours, theirs in _FOLDER_NAMES.items():
+                if own.endswith(theirs) and "visual" not in name:
+                    found.setdefault(ours, tensor)
+        return next((found[name] for name in names if name in found), None)
+
+
+_EMBEDDING = ("token_embd.weight",)
+_OUTPUT = ("output.weight", "token_embd.weight")
+_FOLDER_NAMES = {"token_embd.weight": "embed_tokens.weight", "output.weight": "lm_head.weight"}
 
 
 def read_target_model(path: Path) -> TargetModel:

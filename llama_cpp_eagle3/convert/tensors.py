@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,15 +54,25 @@ def n_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return n
 
 
-def is_copy(tensor: LazyTensor, n_vocab: int, rows: Callable[[Array], Array | None]) -> bool:
-    """Whether a token embedding is only a copy of the target's. rows: some of the target's, None if not at hand."""
-    ids = np.unique(np.linspace(0, min(tensor.shape[0], n_vocab) - 1, 64).astype(np.int64))
+def is_copy(
+    tensor: LazyTensor, n_vocab: int, rows: Callable[[Array], Array | None], all_of: Sequence[int] = ()
+) -> bool:
+    """Whether a matrix with a row for each token is only a copy of the target's.
+
+    rows: some of the target's, None if not at hand. all_of: tokens of which each must be a copy, instead of a sample of
+    which nearly all must be.
+    """
+    n = min(tensor.shape[0], n_vocab)
+    ids = np.array(sorted(i for i in all_of if i < n) if all_of else np.unique(np.linspace(0, n - 1, 64)), np.int64)
     theirs = rows(ids)
-    if theirs is None:
+    if theirs is None or theirs.shape[-1] != tensor.shape[-1]:
         return False
     raw = tensor.read_raw()[ids]
     ours = (raw.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "bf16" else raw.astype(np.float32)
-    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    norm_ours, norm_theirs = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
+    norms = norm_ours * norm_theirs
+    alike = np.sum(ours * theirs, axis=1) > 0.97 * norms  # the target may be quantized
+    if all_of:  # a row of zeros is no sign in a sample, and here is one if only one of both has it
+        return bool(np.all(np.where(norms > 0, alike, norm_ours == norm_theirs)))
     used = norms > 0
-    alike = np.sum(ours * theirs, axis=1)[used] > 0.97 * norms[used]  # the target may be quantized
-    return bool(used.any() and np.mean(alike) > 0.9)
+    return bool(used.any() and np.mean(alike[used]) > 0.9)

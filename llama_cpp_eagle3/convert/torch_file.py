@@ -84,6 +84,15 @@ class _Unpickler(pickle.Unpickler):
 
 def read_torch_file(path: Path) -> dict[str, LazyTensor]:
     """All tensors of the file. Only what the pickle describes is read; the numbers follow when they are asked for."""
+    return {name: value for name, value in read_torch_table(path).items() if isinstance(value, LazyTensor)}
+
+
+def read_torch_table(path: Path) -> dict[str, Any]:
+    """The table that a file holds, by name: tensors as `LazyTensor`, and plain values.
+
+    Raises:
+        ModelFileError: the file is damaged, holds no table, or asks for code.
+    """
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as e:
@@ -100,11 +109,10 @@ def read_torch_file(path: Path) -> dict[str, LazyTensor]:
         state = _unpickle(path, archive, pickles[0])
         if not isinstance(state, dict):
             raise ModelFileError(f"'{path}': expected a table of tensors, found {type(state).__name__}")
-        tensors = {}
-        for name, tensor in state.items():
-            if isinstance(tensor, _Tensor):
-                tensors[str(name)] = _lazy(path, root, sizes, str(name), tensor)
-        return tensors
+        return {
+            str(name): _lazy(path, root, sizes, str(name), value) if isinstance(value, _Tensor) else value
+            for name, value in state.items()
+        }
 
 
 def _unpickle(path: Path, archive: zipfile.ZipFile, entry: str) -> Any:

@@ -120,8 +120,8 @@ def _tensor(spec: HeadSpec, name: str, name_out: str, tensor: LazyTensor, outtyp
 def _reader(spec: HeadSpec, name: str, tensor: LazyTensor, n_rows: int) -> Callable[[], Array]:
     sizes, n_rot = spec.sizes, spec.rope.n_rot
     n_head = 0
-    if sizes.mla:
-        pass  # DeepSeek rotates neighbouring pairs, as llama.cpp does
+    if sizes.mla or not spec.is_neox:
+        pass  # neighbouring pairs are rotated, as llama.cpp does
     elif ".q_proj." in name:
         n_head = sizes.n_head
     elif ".k_proj." in name:

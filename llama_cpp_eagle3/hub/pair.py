@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._version import __version__
+from ..checkpoint_files import CONFIG, CheckpointFiles, find_files
 from ..errors import Eagle3Error, HubError
 from ..pair import fingerprint
 from ..planning.cache import cache_dir
@@ -122,7 +123,7 @@ def _fetch_head(
         log(f"head: {repository.repo_id}, {name}")
         return str(repository.fetch(snapshot, [name], repository.access.local_dir)[0])
     ggufs = [f for f in repository.files if f.lower().endswith(".gguf")]
-    checkpoint = repository.find(lambda snapshot: _weights(snapshot.files))
+    checkpoint = repository.find(lambda snapshot: _checkpoint(snapshot.files))
     if quant or checkpoint is None:
         wanted = quant or " or ".join(HEAD_QUANTS)
         kinds = f"GGUF files {list_files(ggufs)}" if ggufs else list_files(repository.files)
@@ -153,20 +154,9 @@ def _choose(
     return repository.find(lambda snapshot: name if name in snapshot.files else None)
 
 
-# In the order in which convert/checkpoint.py looks for them
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-
-
-def _weights(files: tuple[str, ...]) -> str | None:
-    """The file that the weights of a checkpoint begin with: an index, or all of them; None if this is none."""
-    if "config.json" not in files:
-        return None
-    for name in _WEIGHTS:
-        for candidate in (f"{name}.index.json", name):
-            if candidate in files:
-                return candidate
-    others = [f for f in files if f.endswith(".safetensors") and "/" not in f]
-    return others[0] if len(others) == 1 else None
+def _checkpoint(files: tuple[str, ...]) -> CheckpointFiles | None:
+    """The files of a checkpoint; None if this is none."""
+    return find_files(files) if CONFIG in files else None
 
 
 def _converted(repository: Repository, commit: str, target_path: str) -> list[Path]:
@@ -178,7 +168,7 @@ def _converted(repository: Repository, commit: str, target_path: str) -> list[Pa
 
 
 def _convert(
-    repository: Repository, snapshot: Snapshot, weights: str, target_path: str, log: Callable[[str], None]
+    repository: Repository, snapshot: Snapshot, files: CheckpointFiles, target_path: str, log: Callable[[str], None]
 ) -> str:
     """The checkpoint as a GGUF: from our cache folder, else fetched, converted and kept there."""
     (output,) = _converted(repository, snapshot.commit, target_path)
@@ -190,15 +180,17 @@ def _convert(
         from ..convert.source import Source
     except ImportError as e:
         raise Eagle3Error(f"'{repository.repo_id}' must be converted, for which {e}") from e
-    log(f"head: {repository.repo_id}, {weights}, converted for this target")
-    path = repository.fetch(snapshot, ["config.json", weights])[-1]
-    if weights.endswith(".index.json"):
+    log(f"head: {repository.repo_id}, {files.index or ', '.join(files.weights)}, converted for this target")
+    path = repository.fetch(snapshot, files.first)[-1]
+    if files.index is not None:
         repository.fetch(snapshot, shard_names(path))
     output.parent.mkdir(parents=True, exist_ok=True)
     source = Source.read(path.parent, Path(target_path), name=repository.repo_id)
     source.save(output, progress=sys.stderr.isatty())
     for note in source.spec.notes:
         log(f"note: {note}")
+    for warning in (*files.notes, *source.spec.warnings):
+        _log.warning("the checkpoint of '%s': %s", repository.repo_id, warning)
     for doubt in source.spec.doubts:
         _log.warning(
             "the checkpoint of '%s' leaves open: %s. Settle it: llama-cpp-eagle3 convert '%s' --target '%s' --probe "

@@ -124,7 +124,7 @@ def test_types_and_commands(target: Target, tmp_path: Path, capsys: pytest.Captu
     with Eagle3Llama(target.path, out, verbose=False, n_ctx=256, n_threads=1) as llm:
         assert llm.draft_sources == ("dflash", "ngram")
     assert main(["convert", str(folder), "--target", str(target.path), "-o", str(out), "--norm-output", "on"]) != 0
-    assert "none of its values can be overridden" in capsys.readouterr().err
+    assert "no norm_output" in capsys.readouterr().err
     assert main(["inspect", str(folder)]) != 0
     assert "give it with --target" in capsys.readouterr().err
 
@@ -143,7 +143,7 @@ def test_errors_name_what_is_wrong(target: Target, tmp_path: Path) -> None:
     other = {"layers.0.pre_feedforward_layernorm.weight": np.ones(64, np.float32)}  # Gemma's
     layers = {name: w for name, w in weights.items() if not name.startswith("layers.1.")}
     spoken = speculators(plain)
-    window = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}
+    window = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
     spoken["transformer_layer_config"] = layers_config(plain) | window
     for changed, tensors, kind, found in (
         (change(config, hidden_size=128), weights, IncompatibleDraftError, "4 layers, 128 wide; .* has 4, 64 wide"),
@@ -166,14 +166,19 @@ def test_errors_name_what_is_wrong(target: Target, tmp_path: Path) -> None:
         (change(config, mask_token_id=320), weights, ModelFileError, "'mask_token_id': expected a token, 0 to 319"),
         (change(config, num_hidden_layers=3), weights, ModelFileError, "expected 3 layers as config.json has it"),
         (change(config, hidden_act="relu"), weights, ModelFileError, "'hidden_act': expected one of"),
-        (change(config, rope_is_neox_style=False), weights, ModelFileError, "rope_is_neox_style"),
         (change(config, sample_from_anchor=True), weights, ModelFileError, "a first row that drafts"),
         (config, more, ModelFileError, "'layers.0.self_attn.q_proj.bias'"),
         (config, without, ModelFileError, "'norm.weight': .* it is missing"),
         (config, layers, ModelFileError, r"expected 2 layers .* found \[0\]"),
         (spoken, weights, ModelFileError, "layers whose windows end at each row"),
-        (deepspec(spark) | {"markov_head_type": "gated"}, weights_of(spark), ModelFileError, "of the type 'gated'"),
-        (deepspec(spark), weights_of(spark) | other, ModelFileError, "pre_feedforward_layernorm"),
+        (
+            deepspec(spark) | {"markov_head_type": "gated"},
+            weights_of(spark),
+            ModelFileError,
+            "'markov_head_type' is 'gated'",
+        ),
+        (deepspec(spark), weights_of(spark) | other, ModelFileError, "values of their own"),
+        (deepspec(spark) | {"final_logit_softcapping": 30.0}, weights_of(spark), ModelFileError, "without a cap"),
     ):
         folder = write_block(tmp_path / "x", changed, tensors)
         with pytest.raises(kind, match=found):

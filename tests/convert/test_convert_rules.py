@@ -20,6 +20,7 @@ N = 36
 def ids(values, **changes) -> Ids:
     plain = {
         "nested": False,
+        "are_outputs": False,
         "is_speculators": False,
         "is_modelopt": False,
         "target_is_gpt_oss": False,
@@ -49,6 +50,8 @@ NESTED, GPT_OSS = {"nested": True}, {"nested": True, "target_is_gpt_oss": True}
         (ids((1, 11, 21), n_layer_tgt=24, **GPT_OSS), (2, 12, 22), True, "gpt-oss"),
         # SpecForge's deepseek-v3 config, L = 61
         (ids((1, 29, 57), n_layer_tgt=61, **NESTED), (2, 30, 58), False, "layer outputs"),
+        # DeepSpec's key has one meaning, also where an id is the last layer's
+        (ids((8, 17, 35), are_outputs=True), (9, 18, 36), False, "DeepSpec"),
     ],
 )
 def test_boundary_rules(given, boundaries, doubtful, word):

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 
 from block_checkpoints import weights_of, write_block, zlab
-from checkpoints import FAMILIES, N_LAYER_TGT, write_family
+from checkpoints import FAMILIES, N_LAYER_TGT, write_family, write_torch_file
 from dflash import SHAPES, write_dflash
 from hub_server import TOKEN, HubServer, Repo
 from llama_cpp_eagle3 import Eagle3Llama, HubError, IncompatibleDraftError
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3.hub.pair import fetch_pair
+from llama_cpp_eagle3.hub.repository import Access
 from loading import OPTIONS, load_plain, path_of, take
 from tiny import Target, write_head, write_target
 
@@ -70,6 +73,10 @@ def repos(target: Target, other_target: Target, tmp_path_factory: pytest.TempPat
     config = zlab(shape) | {"num_target_layers": N_LAYER_TGT}
     block = write_block(folder / "block", config, weights_of(shape))
     found["me/DFlash"] = Repo({file.name: file.read_bytes() for file in block.iterdir()})
+    row = {"embedding": np.linspace(-2, 2, shape.n_embd).astype(np.float32)}
+    write_torch_file(block / "mask_embedding.pt", row, "f32", numbers={"mask_token_id": 300})
+    files = {file.name: file.read_bytes() for file in block.iterdir()}
+    found["me/Mask"] = Repo(files | {"README.md": b"", "vocab_mapping.pt": b""})
     drafter = write_dflash(folder / "dflash.gguf", shape)
     found["me/DFlash-GGUF"] = Repo({"dflash-Tiny-F16.gguf": drafter.read_bytes(), "mmproj-F16.gguf": b""})
     return found
@@ -435,3 +442,17 @@ def test_documented_pairs() -> None:
     heads = set(re.findall(r"`([\w.-]+/[\w./:-]+)`", text))
     for name in names - {"USER/REPO", "USER/HEAD"}:
         assert {name, split_name(name)[0]} & heads, name
+
+
+def test_what_belongs_to_the_weights_is_fetched(
+    hub: HubServer, target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The row of the mask token beside them; what may belong to them is said."""
+    access = Access(cache_dir=str(tmp_path / "hf"))
+    head = fetch_pair(None, "me/Mask", access, target_path=str(target.path)).head
+    assert head is not None
+    assert hub.fetched() == ["config.json", "mask_embedding.pt", "model.safetensors"]
+    assert "vocab_mapping.pt" in caplog.text
+    folder = next((tmp_path / "hf").rglob("config.json")).parent
+    want = convert(folder, target.path, tmp_path / "here.gguf", name="me/Mask").path
+    assert Path(head).read_bytes() == want.read_bytes()

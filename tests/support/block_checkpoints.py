@@ -27,10 +27,17 @@ LAYER = {
     "ffn_gate.weight": "mlp.gate_proj.weight",
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
+    "attn_sinks.weight": "self_attn.attention_sink_bias",
     "attn_conv_base": "attention_conv.base_kernel",
     "attn_conv_proj.weight": "attention_conv.kernel_projection.weight",
     "ffn_conv_base": "mlp_conv.base_kernel",
     "ffn_conv_proj.weight": "mlp_conv.kernel_projection.weight",
+}
+GEMMA_LAYER = LAYER | {
+    "ffn_norm.weight": "pre_feedforward_layernorm.weight",
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "post_ffw_norm.weight": "post_feedforward_layernorm.weight",
+    "layer_output_scale.weight": "layer_scalar",
 }
 TOP = {
     "token_embd.weight": "embed_tokens.weight",
@@ -52,13 +59,14 @@ SELECTOR = ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_s
 def weights_of(shape: Shape) -> dict[str, np.ndarray]:
     """Random weights by the checkpoint's names."""
     found = {}
+    layer = GEMMA_LAYER if shape.has_post_norms else LAYER
     for name, data in random_tensors(shape).items():
         if name == "d2t":
             found["d2t"] = data - np.arange(len(data))
             found["t2d"] = np.isin(np.arange(shape.n_vocab), data)
         elif name.startswith("blk."):
             _, il, rest = name.split(".", 2)
-            found[f"layers.{il}.{LAYER[rest]}"] = data
+            found[f"layers.{il}.{layer[rest]}"] = data
         else:
             found[TOP[name]] = data
     return found
@@ -113,6 +121,40 @@ def deepspec(shape: Shape) -> dict[str, Any]:
         "markov_rank": shape.markov_rank,
         "markov_head_type": "vanilla",
     }
+
+
+def gemma(shape: Shape) -> dict[str, Any]:
+    """config.json of DeepSpec's DSpark with Gemma 4's layers: a copy of the target's, with both kinds of heads."""
+    config = deepspec(shape) | {"architectures": ["Gemma4DSparkModel"], "model_type": "gemma4_text"}
+    del config["rope_theta"], config["hidden_act"]
+    return config | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_k_eq_v": True,
+        "head_dim": 8,
+        "global_head_dim": shape.head_dim,
+        "num_key_value_heads": 4,
+        "num_global_key_value_heads": shape.n_head_kv,
+        "enable_moe_block": False,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": 512,
+        "layer_types": ["full_attention"] * shape.n_layer,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    }
+
+
+def neighbours(shape: Shape, weights: dict[str, np.ndarray], n_rot: int) -> dict[str, np.ndarray]:
+    """The same drafter for a rotation of neighbouring channels (rope_is_neox_style false)."""
+
+    def turned(x: np.ndarray) -> np.ndarray:
+        heads = x.reshape(-1, shape.head_dim, *x.shape[1:])
+        pairs = heads[:, :n_rot].reshape(len(heads), 2, n_rot // 2, *x.shape[1:]).swapaxes(1, 2)
+        return np.concatenate([pairs.reshape(len(heads), n_rot, *x.shape[1:]), heads[:, n_rot:]], 1).reshape(x.shape)
+
+    parts = ("q_proj", "k_proj", "q_norm", "k_norm")
+    return {n: turned(w) if any(f"self_attn.{p}." in n for p in parts) else w for n, w in weights.items()}
 
 
 def speculators(shape: Shape) -> dict[str, Any]:

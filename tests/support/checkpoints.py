@@ -98,9 +98,16 @@ def _ints(values: tuple[int, ...]) -> bytes:
 _EMPTY_DICT = b"ccollections\nOrderedDict\n)R"
 
 
-def write_torch_file(path: Path, weights: Weights, dtype: str, evil: bytes = b"") -> None:
-    """What torch.save writes for a state dict: a zip archive with a pickle. `evil` goes into the pickle."""
+def write_torch_file(
+    path: Path, weights: Weights, dtype: str, evil: bytes = b"", numbers: dict[str, int] | None = None
+) -> None:
+    """What torch.save writes for a state dict: a zip archive with a pickle. `evil` goes into the pickle.
+
+    numbers: values that are no tensors.
+    """
     entries, pickled = {}, b"\x80\x02" + evil + _EMPTY_DICT + b"("
+    for name, number in (numbers or {}).items():
+        pickled += _text(name) + _int(number)
     for i, (name, array) in enumerate(weights.items()):
         kind, stored = _stored(array, dtype)
         entries[f"archive/data/{i}"] = np.ascontiguousarray(stored).tobytes()

@@ -36,7 +36,7 @@ class Block:
         """[n, n_head, head_dim]: of the values that are rotated the first half goes with the second."""
         n_rot = int(self._key("rope.dimension_count", self.shape.head_dim))
         half = n_rot // 2
-        angle = pos[:, None] * _ROPE_BASE ** (-np.arange(half) / half)
+        angle = pos[:, None] * _ROPE_BASE ** (-np.arange(half) / half) / self.tensors.get("rope_freqs.weight", 1.0)
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
         a, b, rest = x[..., :half], x[..., half:n_rot], x[..., n_rot:]
         return np.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
