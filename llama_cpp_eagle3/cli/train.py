@@ -36,7 +36,8 @@ def add_arguments(parser: Parser) -> None:
     data = parser.add_argument_group("texts")
     data.add_argument(
         "-f", "--file", action="append", type=Path, default=[], metavar="FNAME",
-        help="prompts: plain text with a question per line, or JSON Lines with messages, body, turns, prompt or text",
+        help="prompts: plain text with a question per line; or JSON Lines, JSON, CSV or Parquet with messages, "
+        "conversations, question, instruction, prompt, ... (docs/training.md has all shapes)",
     )  # fmt: skip
     data.add_argument("--tokens", type=int, default=1_000_000, metavar="N", help="of answers (default: 1000000)")
     data.add_argument("-n", "--predict", type=int, default=320, metavar="N", help="tokens of an answer (default: 320)")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chat import apply_request
 from ..errors import Eagle3Error
-from ..text_lines import read_lines
+from .conversations import read_prompts
 
 if TYPE_CHECKING:
     from ..llama import Eagle3Llama
@@ -70,10 +70,6 @@ def _find_tokens(llm: Eagle3Llama, text: str) -> list[int]:
     return [bos, *tokens] if bos >= 0 and tokens[:1] != [bos] else tokens
 
 
-_OF_TEMPLATES = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
-"""Fields of a request that change its prompt."""
-
-
 class Templates:
     """What the model's chat template makes of a conversation."""
 
@@ -101,59 +97,6 @@ class Templates:
         return before
 
 
-def read_prompts(path: Path) -> Iterator[dict[str, Any] | str]:
-    """Conversations as requests have them, or texts to go on from as they are, from a file.
-
-    Plain text has a question in each line. JSON Lines have one of: "messages" (OpenAI's, with tools if there are some;
-    the assistant's turn at the end is dropped), "body" with messages or a prompt (a request of OpenAI's batch format),
-    "turns" (mt-bench's), "prompt" (a question), "text" (to go on from, without the chat template).
-
-    Raises:
-        ValueError: a line has none of these; the message names the line.
-    """
-    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        if not is_json:
-            yield _question(line)
-            continue
-        try:
-            yield _parse(json.loads(line))
-        except ValueError as e:
-            raise ValueError(f"'{path}', line {number}: {e}") from None
-
-
-def _question(text: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}]}
-
-
-def _parse(value: Any) -> dict[str, Any] | str:
-    if isinstance(value, str):
-        return _question(value)
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object or a text, found {type(value).__name__}")
-    if isinstance(value.get("body"), dict):
-        value = value["body"]
-    if isinstance(value.get("text"), str):
-        return str(value["text"])
-    if isinstance(value.get("prompt"), str):
-        return _question(value["prompt"])
-    turns = value.get("turns")
-    if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        return _question(turns[0])
-    messages = value.get("messages")
-    if isinstance(messages, list) and all(isinstance(m, dict) and "role" in m for m in messages):
-        n = len(messages)
-        while n and messages[n - 1]["role"] == "assistant":
-            n -= 1
-        if any(m["role"] == "user" for m in messages[:n]):
-            more = {name: value[name] for name in _OF_TEMPLATES if value.get(name) is not None}
-            return {**more, "messages": messages[:n]}
-        raise ValueError("messages: expected a user's turn")
-    raise ValueError("expected one of messages, body, turns, prompt and text")
-
-
 def file_prompts(
     llm: Eagle3Llama, paths: Iterable[Path], n_max: int, log: Callable[[str], None] = lambda text: None
 ) -> list[Prompt]:
@@ -170,10 +113,10 @@ def file_prompts(
     """
     templates = Templates(llm)
     found: list[list[int]] = []
-    n_long, refused = 0, []
+    n_long, refused = 0, list[str]()
     for path in paths:
-        n_before = len(found)
-        for value in read_prompts(path):
+        n_before, n_refused_before = len(found), len(refused)
+        for value in read_prompts(path, refused):
             try:
                 tokens = _tokens_of(llm, templates, value)
             except ValueError as e:  # images, for example
@@ -185,7 +128,8 @@ def file_prompts(
                 found.append(tokens)
         if len(found) == n_before:
             why = f" but {n_long} that are longer than {n_max} tokens: -c makes room for more" if n_long else ""
-            why += f" but {len(refused)} that are refused: {refused[0]}" if refused else ""
+            if n_refused := len(refused) - n_refused_before:
+                why += f" but {n_refused} that are refused: {refused[n_refused_before]}"
             raise ValueError(f"'{path}': found no prompts{why}")
     if len(found) > 1 and all(tokens == found[0] for tokens in found):
         raise ValueError(f"all {len(found)} prompts are the same: a head learns nothing from one text. Give others")

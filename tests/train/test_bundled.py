@@ -14,7 +14,8 @@ from llama_cpp_eagle3 import models
 pytest.importorskip("torch")
 
 from llama_cpp_eagle3.train import corpus, prompts, ship
-from llama_cpp_eagle3.train.data import Prompt, Store, Text, read_prompts
+from llama_cpp_eagle3.train.conversations import read_prompts
+from llama_cpp_eagle3.train.data import Prompt, Store, Text
 
 
 class Words:

@@ -22,7 +22,8 @@ torch = pytest.importorskip("torch")
 from llama_cpp_eagle3.train import data, rows, session, trainer  # noqa: E402
 from llama_cpp_eagle3.train.acceptance import Acceptance, simulate_acceptance  # noqa: E402
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
-from llama_cpp_eagle3.train.data import Store, read_prompts  # noqa: E402
+from llama_cpp_eagle3.train.conversations import read_prompts  # noqa: E402
+from llama_cpp_eagle3.train.data import Store  # noqa: E402
 from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
 
 _SMALL = (
@@ -197,24 +198,6 @@ def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 _CALL = {"name": "f", "arguments": "{}"}
-FORMATS = {
-    "a.txt": ("hello\n\nworld\n", ["hello", "world"]),
-    "b.jsonl": ('{"prompt": "x"}\n{"turns": ["y", "z"]}\n"w"\n', ["x", "y", "w"]),
-    "c.jsonl": (
-        '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
-        '{"body": {"messages": [{"role": "user", "content": "r"}]}}\n',
-        ["q", "r"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_formats(tmp_path: Path, name: str) -> None:
-    """Each format gives its questions, and of a conversation what comes before the answer."""
-    text, expected = FORMATS[name]
-    (tmp_path / name).write_text(text)
-    found = list(read_prompts(tmp_path / name))
-    assert [value["messages"][-1]["content"] for value in found] == expected  # type: ignore[index]
 
 
 def test_conversations_with_tools_and_images(target: Target, tmp_path: Path) -> None:

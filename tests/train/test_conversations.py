@@ -1,0 +1,148 @@
+"""Files of conversations, in the shapes that datasets and other trainers have."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Error
+from llama_cpp_eagle3.train.conversations import read_prompts
+
+Q, A = "How high is the tower?", "About 50 m.\nRoughly."
+
+
+def _asked(text: str, system: str = "") -> dict[str, Any]:
+    before = [{"role": "system", "content": system}] if system else []
+    return {"messages": [*before, {"role": "user", "content": text}]}
+
+
+SYSTEM = {"from": "system", "value": "Be short."}
+USER, GPT = {"from": "human", "value": Q}, {"from": "gpt", "value": A}
+ASK, ANSWER = {"role": "user", "content": Q}, {"role": "assistant", "content": A}
+SHAPES: dict[str, tuple[Any, Any]] = {
+    "messages": ({"messages": [ASK, ANSWER]}, _asked(Q)),
+    "batch": ({"custom_id": "1", "body": {"messages": [ASK]}}, _asked(Q)),
+    "text in batch": ({"body": {"prompt": Q}}, _asked(Q)),
+    "list": ([ASK, ANSWER], _asked(Q)),
+    "sharegpt": ({"id": "x", "conversations": [USER, GPT]}, _asked(Q)),
+    "sharegpt, system": ({"system": "Be short.", "conversations": [USER, GPT]}, _asked(Q, "Be short.")),
+    "sharegpt, two turns": (
+        {"conversations": [SYSTEM, USER, GPT, {"from": "user", "value": "Why?"}, GPT]},
+        {"messages": [{"role": "system", "content": "Be short."}, ASK, ANSWER, {"role": "user", "content": "Why?"}]},
+    ),
+    "conversations, roles": ({"conversations": [ASK, ANSWER]}, _asked(Q)),
+    "conversation": ({"conversation": [ASK, ANSWER], "language": "English"}, _asked(Q)),
+    "alpaca": ({"instruction": Q, "input": "", "output": A, "text": f"### {Q} {A}"}, _asked(Q)),
+    "alpaca, input": ({"instruction": "Sum up.", "input": Q, "output": A}, _asked(f"Sum up.\n\n{Q}")),
+    "dolly": ({"instruction": "Sum up.", "context": Q, "response": A}, _asked(f"Sum up.\n\n{Q}")),
+    "question": ({"question": Q, "answer": A}, _asked(Q)),
+    "orca": ({"system_prompt": "Be short.", "question": Q, "response": A}, _asked(Q, "Be short.")),
+    "completion": ({"prompt": Q, "completion": A}, _asked(Q)),
+    "completion, turns": ({"prompt": [ASK], "completion": [ANSWER]}, _asked(Q)),
+    "preference": ({"chosen": [ASK, ANSWER], "rejected": [ASK, ANSWER]}, _asked(Q)),
+    "query": ({"query": Q, "response": A}, _asked(Q)),
+    "mt-bench": ({"question_id": 81, "turns": [Q, "Why?"]}, _asked(Q)),
+    "plain": (Q, _asked(Q)),
+    "recorded": ({"text": Q}, Q),
+}
+
+
+def _write(path: Path, records: list[Any]) -> Path:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        path.write_text(json.dumps(records, indent=1 if "pretty" in path.name else None))
+    return path
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "array.json", "pretty.json"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(tmp_path: Path, shape: str, name: str) -> None:
+    """Each gives its question and what was said before, and never an answer."""
+    record, expected = SHAPES[shape]
+    assert list(read_prompts(_write(tmp_path / name, [record, record]))) == [expected] * 2
+
+
+def test_tools_as_text(tmp_path: Path) -> None:
+    """LLaMA-Factory writes the tools of a conversation as JSON in a text, and a tool's turns by names of its own."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    turns = [USER, {"from": "function_call", "value": "f()"}, {"from": "observation", "value": "50"}, GPT]
+    (found,) = read_prompts(_write(tmp_path / "a.jsonl", [{"conversations": turns, "tools": json.dumps(tools)}]))
+    assert isinstance(found, dict)
+    assert found["tools"] == tools
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("name", ["lines.txt", "array.txt", "data.data"])
+def test_json_under_another_name(tmp_path: Path, name: str) -> None:
+    """What is JSON is no list of questions, however the file is called."""
+    record = {"question": Q, "answer": A}
+    text = json.dumps([record, record]) if "array" in name else f"{json.dumps(record)}\n" * 2
+    (tmp_path / name).write_text(text)
+    assert list(read_prompts(tmp_path / name)) == [_asked(Q)] * 2
+
+
+def test_text_with_braces(tmp_path: Path) -> None:
+    """A question that begins like JSON is one."""
+    (tmp_path / "a.txt").write_text("[1, 2 what comes next?\n\n{x} is what?\n")
+    assert list(read_prompts(tmp_path / "a.txt")) == [_asked("[1, 2 what comes next?"), _asked("{x} is what?")]
+
+
+def test_an_object_around_an_array(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"data": [{"question": Q}, {"question": "Why?"}]}))
+    assert list(read_prompts(tmp_path / "a.json")) == [_asked(Q), _asked("Why?")]
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ","), (".tsv", "\t")])
+def test_tables(tmp_path: Path, suffix: str, mark: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text(mark.join(("id", "instruction", "input", "output")) + f'\n1{mark}Sum up.{mark}"a\n""b"""{mark}c\n')
+    assert list(read_prompts(path)) == [_asked('Sum up.\n\na\n"b"')]
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(Eagle3Error, match=r"a\.parquet' is a Parquet file, which needs pyarrow: pip install"):
+        list(read_prompts(tmp_path / "a.parquet"))
+
+
+def test_no_question(tmp_path: Path) -> None:
+    """A conversation in which no user speaks is left out, and the others are not."""
+    records = [{"conversations": [GPT]}, {"conversations": []}, {"question": " "}, {"question": Q}]
+    left_out: list[str] = []
+    path = _write(tmp_path / "a.jsonl", records)
+    assert list(read_prompts(path, left_out)) == [_asked(Q)]
+    assert left_out == [
+        f"'{path}', line 1: it has no user's turn",
+        f"'{path}', line 2: its conversations are empty",
+        f"'{path}', line 3: its question is empty",
+    ]
+
+
+BAD = {
+    "line 2: expected messages, .*; found an object with dialog (an array of 2), n (a number)": (
+        [{"question": Q}, {"dialog": ["a", "b"], "n": 1}]
+    ),
+    "line 1: expected messages, .*; found an object with question (a number)": [{"question": 1}],
+    "line 1: .*; found an object with rows (an array of an object with q (a text))": [{"rows": [{"q": "x"}]}],
+    "line 1: expected an object or a text, found an array of 2": [["a", "b"]],
+    "line 1: expected a turn of one of human, .*; found 'narrator'": [{"messages": [{"role": "narrator"}]}],
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_unknown_shapes(tmp_path: Path, said: str) -> None:
+    """The error says which shape was found, and where."""
+    path = _write(tmp_path / "a.jsonl", [*BAD[said], {"question": Q}])
+    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        list(read_prompts(path))
+
+
+def test_damaged_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "x"}\n{"question": \n')
+    with pytest.raises(ValueError, match=r"a\.jsonl', line 2: Expecting value"):
+        list(read_prompts(tmp_path / "a.jsonl"))
