@@ -24,7 +24,8 @@ class builder {
   public:
     builder(draft_graph & graph, const draft_model & model) :
         graph(graph), shape(graph.shape), ctx(graph.ctx.get()), hparams(model.hparams), weights(model.weights),
-        cache(model.cache), dev(model.dev), state(model.state) {}
+        cache(model.cache), dev(model.dev),
+        state(ggml_view_2d(ctx, model.state, hparams.n_embd, model.state->ne[1], model.state->nb[1], 0)) {}
 
     void build() {
         const bool from_target = shape.kind == graph_kind::kv_only || shape.kind == graph_kind::catch_up;
@@ -62,10 +63,8 @@ class builder {
             last.n    = shape.n_out;
             last.runs = find_runs([](const draft_stream & s) { return s.n_out; });
             last.mask = graph.mask_out = input(GGML_TYPE_F16, n_mask(last.runs));
-            if (shape.n_out == 1 && hparams.n_pos() == 1) {
-                last.pos = ggml_view_1d(ctx, graph.pos, 1, (shape.n_rows - 1) * graph.pos->nb[0]);
-            } else if (shape.n_out < shape.n_rows) {
-                graph.out = shape.n_out > 1 ? input(GGML_TYPE_I32, shape.n_out) : nullptr;
+            if (shape.n_out < shape.n_rows) {
+                graph.out = picks_by_view() ? nullptr : input(GGML_TYPE_I32, shape.n_out);
                 last.pos = graph.pos_out = input(GGML_TYPE_I32, static_cast<int64_t>(shape.n_out) * hparams.n_pos());
             }
             if (!from_target) {
@@ -78,27 +77,24 @@ class builder {
             return;
         }
         if (shape.kind == graph_kind::expand) {
-            graph.state_out = input(GGML_TYPE_I64, static_cast<int64_t>(shape.n_out) * shape.n_steps);
+            graph.state_out = inputs(GGML_TYPE_I64, shape.n_out, shape.n_steps);
         }
         g = outputs(z, 0);
         if (shape.n_steps == 1 || is_ahead) {
             return;
         }
 
-        const int64_t n_more = static_cast<int64_t>(shape.n_out) * (shape.n_steps - 1);
-        graph.step_pos       = input(GGML_TYPE_I32, n_more * hparams.n_pos());
-        graph.step_row       = input(GGML_TYPE_I64, n_more);
-        graph.step_mask      = input(GGML_TYPE_F16, n_mask(last.runs) * (shape.n_steps - 1));
+        const int32_t n_more = shape.n_steps - 1;
+        const int64_t n_pos  = static_cast<int64_t>(shape.n_out) * hparams.n_pos();
+        graph.step_pos       = inputs(GGML_TYPE_I32, n_pos, n_more);
+        graph.step_row       = inputs(GGML_TYPE_I64, shape.n_out, n_more);
+        graph.step_mask      = inputs(GGML_TYPE_F16, n_mask(last.runs), n_more);
         for (int32_t i = 1; i < shape.n_steps; ++i) {
-            const size_t row   = static_cast<size_t>(i - 1) * shape.n_out;
-            rows         step  = last;
+            rows step          = last;
             step.embd          = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
-            const size_t n_pos = hparams.n_pos();
-            step.pos           = ggml_view_1d(ctx, graph.step_pos, static_cast<int64_t>(shape.n_out * n_pos),
-                                              row * n_pos * graph.step_pos->nb[0]);
-            step.row           = ggml_view_1d(ctx, graph.step_row, shape.n_out, row * graph.step_row->nb[0]);
-            step.mask          = ggml_view_1d(ctx, graph.step_mask, n_mask(last.runs),
-                                              (i - 1) * n_mask(last.runs) * graph.step_mask->nb[0]);
+            step.pos           = nth(graph.step_pos, n_pos, i - 1);
+            step.row           = nth(graph.step_row, shape.n_out, i - 1);
+            step.mask          = nth(graph.step_mask, n_mask(last.runs), i - 1);
             g                  = outputs(layers(g, step, step), i);
         }
     }
@@ -157,6 +153,20 @@ class builder {
         return tensor;
     }
 
+    // n_vectors inputs of n values in one tensor, each where a view of it may begin
+    ggml_tensor * inputs(ggml_type type, int64_t n, int64_t n_vectors) {
+        return input(type, GGML_PAD(n, static_cast<int64_t>(n_aligned / ggml_type_size(type))), n_vectors);
+    }
+
+    ggml_tensor * nth(ggml_tensor * vectors, int64_t n, int64_t i) {
+        return ggml_view_1d(ctx, vectors, n, i * vectors->nb[1]);
+    }
+
+    // a view for an operation that may not read from where it begins
+    ggml_tensor * aligned(ggml_tensor * view) {
+        return view->view_offs % n_aligned == 0 ? view : ggml_cont(ctx, view);
+    }
+
     ggml_tensor * output(ggml_tensor * tensor) {
         ggml_set_output(tensor);
         ggml_build_forward_expand(graph.gf, tensor);
@@ -199,9 +209,7 @@ class builder {
         ggml_tensor * g     = hparams.norm_output ? n : z;
         ggml_tensor * saved = nullptr;
         if (shape.kind == graph_kind::expand) {
-            ggml_tensor * to = ggml_view_1d(ctx, graph.state_out, shape.n_out,
-                                            static_cast<size_t>(i_step) * shape.n_out * graph.state_out->nb[0]);
-            saved            = ggml_set_rows(ctx, state, g, to);
+            saved = ggml_set_rows(ctx, state, g, nth(graph.state_out, shape.n_out, i_step));
         } else {
             saved = ggml_cpy(ctx, g, state_rows(static_cast<int64_t>(i_step) * shape.n_out, shape.n_out));
         }
@@ -218,13 +226,16 @@ class builder {
         return b ? ggml_add(ctx, x, b) : x;
     }
 
+    // whether the only row that goes all the way, the last one, begins where a view may
+    bool picks_by_view() const { return shape.n_out == 1 && hparams.n_embd * sizeof(float) % n_aligned == 0; }
+
     // the rows that go all the way
     ggml_tensor * pick(ggml_tensor * x) {
         if (x->ne[1] == shape.n_out) {
             return x;
         }
-        return shape.n_out == 1 ? ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1])
-                                : ggml_get_rows(ctx, x, graph.out);
+        return picks_by_view() ? ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1])
+                               : ggml_get_rows(ctx, x, graph.out);
     }
 
     // target features -> hidden rows of the head's width
@@ -301,7 +312,7 @@ class builder {
             ggml_tensor * mask = ggml_view_4d(ctx, in.mask, run.n_kv, run.n_rows, 1, run.n_seq, n_bytes,
                                               run.n_rows * n_bytes, run.n_rows * n_bytes, first_mask * in.mask->nb[0]);
             ggml_tensor * out =
-                attend(ggml_permute(ctx, q_run, 0, 2, 1, 3), cached(cache.k(il), hparams.n_embd_head, run),
+                attend(ggml_permute(ctx, aligned(q_run), 0, 2, 1, 3), cached(cache.k(il), hparams.n_embd_head, run),
                        cached(cache.v(il), n_v, run), mask);
             out    = ggml_reshape_2d(ctx, out, static_cast<int64_t>(n_v) * hparams.n_head,
                                      static_cast<int64_t>(run.n_rows) * run.n_seq);
@@ -352,7 +363,7 @@ class builder {
         ggml_tensor * c      = ggml_view_2d(ctx, x, n_lora, x->ne[1], x->nb[1], 0);
         ggml_tensor * k_rot  = ggml_view_3d(ctx, x, hparams.n_rot, 1, x->ne[1], x->nb[1], x->nb[1], n_lora * x->nb[0]);
         c                    = ggml_reshape_3d(ctx, norm(c, layer.kv_a_norm), n_lora, 1, x->ne[1]);
-        return ggml_concat(ctx, c, rope(k_rot, pos), 0);
+        return ggml_concat(ctx, c, rope(aligned(k_rot), pos), 0);
     }
 
     ggml_tensor * latent_query(const head_layer & layer, ggml_tensor * x, ggml_tensor * pos) {
@@ -365,7 +376,7 @@ class builder {
         ggml_tensor * q_rot =
             ggml_view_3d(ctx, x, hparams.n_rot, x->ne[1], x->ne[2], x->nb[1], x->nb[2], n_nope * x->nb[0]);
         q = ggml_mul_mat(ctx, layer.wk_b, ggml_permute(ctx, q, 0, 2, 1, 3));
-        return ggml_concat(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), rope(q_rot, pos), 0);
+        return ggml_concat(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), rope(aligned(q_rot), pos), 0);
     }
 
     ggml_tensor * from_latent(const head_layer & layer, ggml_tensor * x) {
@@ -428,6 +439,22 @@ class builder {
     ggml_tensor *        state;
 };
 
+// Some backends round the offset of a view down, or assert that there is nothing to round.
+void check_views(ggml_cgraph * gf) {
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        const ggml_tensor * node = ggml_graph_node(gf, i);
+        if (node->op == GGML_OP_CONT || is_view(node)) {
+            continue; // they read at any offset
+        }
+        for (const ggml_tensor * src : node->src) {
+            if (src && src->view_offs % n_aligned != 0) {
+                throw error(format("%s of the draft's graph reads a view at offset %zu, which is no multiple of %zu",
+                                   ggml_op_desc(node), src->view_offs, n_aligned));
+            }
+        }
+    }
+}
+
 } // namespace
 
 draft_graph build_draft_graph(const draft_shape & shape, const draft_model & model) {
@@ -446,6 +473,7 @@ draft_graph build_draft_graph(const draft_shape & shape, const draft_model & mod
     graph.gf = ggml_new_graph_custom(graph.ctx.get(), n_nodes, false);
 
     builder(graph, model).build();
+    check_views(graph.gf);
 
     const device & dev = model.dev;
     for (int i = 0; i < ggml_graph_n_nodes(graph.gf); ++i) {

@@ -7,6 +7,15 @@
 
 namespace eagle3 {
 
+// Bytes. What a graph reads begins at a multiple of it: the strictest alignment that a backend of ggml has.
+constexpr size_t n_aligned = 256;
+
+// whether a node computes nothing
+inline bool is_view(const ggml_tensor * node) {
+    return node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW || node->op == GGML_OP_PERMUTE ||
+           node->op == GGML_OP_TRANSPOSE;
+}
+
 // What a graph of the head computes. All are the same block; they differ in where the hidden rows come from and in how
 // many rows go all the way.
 enum class graph_kind {
@@ -69,21 +78,21 @@ struct draft_graph {
     ggml_tensor * row      = nullptr; // [n_rows] I64, row of the cache where K/V are written
     ggml_tensor * mask     = nullptr; // F16, n_kv values for each of the n_rows, one row after the other: of the layers
                                       // below the last one if it has fewer rows
-    ggml_tensor * out      = nullptr; // [n_out] I32, which rows go all the way
-    ggml_tensor * pos_out  = nullptr; // [n_out] I32
+    ggml_tensor * out      = nullptr; // [n_out] I32, which rows go all the way, where no view of the last one serves
+    ggml_tensor * pos_out  = nullptr; // [n_out] I32, if those are less than n_rows
     ggml_tensor * mask_out = nullptr; // the same of the n_out
     ggml_tensor * state_in = nullptr; // [n_rows] I32, expand; with several steps of a parallel head which of feat
-    ggml_tensor * state_out = nullptr; // [n_out * n_steps] I64, expand
+    ggml_tensor * state_out = nullptr; // [n_out, n_steps] I64, expand; n_out padded as below
 
-    // of the steps after the first, one after the other
-    ggml_tensor * step_pos  = nullptr; // [n_out * (n_steps - 1)] I32
-    ggml_tensor * step_row  = nullptr; // [n_out * (n_steps - 1)] I64
-    ggml_tensor * step_mask = nullptr; // (n_steps - 1) times as long as mask_out
+    // of the steps after the first: [n, n_steps - 1], n padded to a multiple of n_aligned bytes
+    ggml_tensor * step_pos  = nullptr; // n_out I32
+    ggml_tensor * step_row  = nullptr; // n_out I64
+    ggml_tensor * step_mask = nullptr; // as many as mask_out has
 
     std::vector<draft_output> outputs; // one per step, none for kv_only; a parallel head has one for all of them
 };
 
-// What graphs are made of. The state [n_embd, n] holds recurrent rows: step i of row r of catch_up writes row
+// What graphs are made of. The state [n_embd, n], rows padded to a multiple of n_aligned bytes, holds recurrent rows: step i of row r of catch_up writes row
 // i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the first n_out rows, of expand they are
 // arguments.
 struct draft_model {

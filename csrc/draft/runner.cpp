@@ -30,7 +30,7 @@ draft_pass::row & draft_pass::add_row(llama_seq_id seq_id, llama_token token, in
 }
 
 static ggml_tensor * make_state(ggml_context * ctx, int32_t n_embd, int32_t n_state) {
-    return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_embd, n_state);
+    return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, GGML_PAD(n_embd, n_aligned / sizeof(float)), n_state);
 }
 
 draft_runner::draft_runner(const head_hparams & hparams, const head_weights & weights, const draft_cache & cache,
@@ -196,6 +196,7 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
             for (const int32_t i : out_rows_) {
                 state_out_.push_back(pass.rows[i].state_out + static_cast<int64_t>(step) * n_out);
             }
+            state_out_.resize((step + 1) * graph.state_out->ne[0]);
         }
         set_all(graph.state_out, state_out_);
     }
@@ -204,9 +205,11 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
         step_row_.clear();
         for (int32_t step = 1; step < graph.shape.n_steps; ++step) {
             add_positions(step_pos_, pass, out_rows_, step);
+            step_pos_.resize(step * graph.step_pos->ne[0]);
             for (const int32_t i : out_rows_) {
                 step_row_.push_back(row_[i] + step);
             }
+            step_row_.resize(step * graph.step_row->ne[0]);
         }
         fill_mask(step_mask_, n_kv_, pass, out_rows_, window, 1, graph.shape.n_steps - 1);
         set_all(graph.step_pos, step_pos_);
@@ -362,8 +365,7 @@ const std::vector<draft_candidate> & draft_runner::candidates(int32_t i_out, int
 int32_t draft_runner::n_graph_nodes() const {
     int32_t n = 0;
     for (int i = 0; last_ && i < ggml_graph_n_nodes(last_->gf); ++i) {
-        const ggml_op op = ggml_graph_node(last_->gf, i)->op;
-        n += op != GGML_OP_RESHAPE && op != GGML_OP_VIEW && op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+        n += !is_view(ggml_graph_node(last_->gf, i));
     }
     return n;
 }
@@ -383,7 +385,7 @@ std::vector<float> draft_runner::last_logits() const {
 std::vector<float> draft_runner::last_state() const {
     std::vector<float> result(model_.hparams.n_embd);
     const size_t       n_bytes = result.size() * sizeof(float);
-    ggml_backend_tensor_get(model_.state, result.data(), state_last_ * n_bytes, n_bytes);
+    ggml_backend_tensor_get(model_.state, result.data(), state_last_ * model_.state->nb[1], n_bytes);
     return result;
 }
 
