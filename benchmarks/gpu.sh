@@ -142,7 +142,7 @@ profile() {
         command -v nsys > /dev/null || { echo "no nsys: no launches and copies"; continue; }
         within 90 nsys profile --force-overwrite true --trace cuda --output "$work/step" \
             python -m llama_cpp_eagle3 speculative-simple -m "$(model "$pair")" -md "$(draft "$pair")" -ngl "$NGL" -n 48 \
-            --draft chain --spec-draft-n-max 3 -p "int main" > /dev/null 2>&1
+            --spec-draft-n-max 3 -p "int main" > /dev/null 2>&1
         within 60 nsys stats --force-export true --format table --report cuda_api_sum,cuda_gpu_kern_sum,cuda_gpu_mem_size_sum \
             "$work/step.nsys-rep" > "$out/nsys-$pair.txt" 2> /dev/null
         head -n 40 "$out/nsys-$pair.txt"

@@ -90,12 +90,12 @@ class builder {
         graph.step_row       = inputs(GGML_TYPE_I64, shape.n_out, n_more);
         graph.step_mask      = inputs(GGML_TYPE_F16, n_mask(last.runs), n_more);
         for (int32_t i = 1; i < shape.n_steps; ++i) {
-            rows step          = last;
-            step.embd          = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
-            step.pos           = nth(graph.step_pos, n_pos, i - 1);
-            step.row           = nth(graph.step_row, shape.n_out, i - 1);
-            step.mask          = nth(graph.step_mask, n_mask(last.runs), i - 1);
-            g                  = outputs(layers(g, step, step), i);
+            rows step = last;
+            step.embd = ggml_get_rows(ctx, weights.embd_dft, graph.outputs.back().id);
+            step.pos  = nth(graph.step_pos, n_pos, i - 1);
+            step.row  = nth(graph.step_row, shape.n_out, i - 1);
+            step.mask = nth(graph.step_mask, n_mask(last.runs), i - 1);
+            g         = outputs(layers(g, step, step), i);
         }
     }
 
@@ -163,9 +163,7 @@ class builder {
     }
 
     // a view for an operation that may not read from where it begins
-    ggml_tensor * aligned(ggml_tensor * view) {
-        return view->view_offs % n_aligned == 0 ? view : ggml_cont(ctx, view);
-    }
+    ggml_tensor * aligned(ggml_tensor * view) { return view->view_offs % n_aligned == 0 ? view : ggml_cont(ctx, view); }
 
     ggml_tensor * output(ggml_tensor * tensor) {
         ggml_set_output(tensor);

@@ -92,9 +92,9 @@ struct draft_graph {
     std::vector<draft_output> outputs; // one per step, none for kv_only; a parallel head has one for all of them
 };
 
-// What graphs are made of. The state [n_embd, n], rows padded to a multiple of n_aligned bytes, holds recurrent rows: step i of row r of catch_up writes row
-// i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the first n_out rows, of expand they are
-// arguments.
+// What graphs are made of. The state [n_embd, n], rows padded to a multiple of n_aligned bytes, holds recurrent rows:
+// step i of row r of catch_up writes row i * n_out + r (of a parallel head r * n_steps + i), step reads and writes the
+// first n_out rows, of expand they are arguments.
 struct draft_model {
     const head_hparams & hparams;
     const head_weights & weights;
