@@ -538,8 +538,8 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         with self._guard:
             check_state(state, self._loading.pair_id, self._n_ctx)
             self._loading.check_servers()
-            with self._context.filling(state):
-                super().load_state(state)
+            self._context.load(state, self.ctx)
+            self._seed = state.seed
 
     # figures and features
 

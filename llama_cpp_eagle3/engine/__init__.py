@@ -9,6 +9,7 @@ from .engine import Engine
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
+from .prefix_cache import n_common
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
@@ -55,4 +56,5 @@ __all__ = [
     "check_rng",
     "check_seed",
     "media_tokens",
+    "n_common",
 ]

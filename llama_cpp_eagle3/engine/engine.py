@@ -1,7 +1,7 @@
 """The engine: continuous batching for any number of sequences, with one lock around it.
 
-`Engine.step` runs one step for all sequences; `open`, `sample` and `commit` are its parts. `step.py` is one step on one
-page.
+`Engine.step` runs one step for all sequences, `next` gives one token of a sequence that is paced by its client, and
+`rewind` takes tokens back. `step.py` is one step on one page.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from .proposers import Proposers
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
-from .scheduler import lost_error
-from .sequence import Saved, Sequence, State, Step
+from .sequence import Saved, Sequence, State
 from .slots import Slots
 from .step import Stepper
 from .vocab import Vocab
@@ -189,72 +188,55 @@ class Engine:
             self.stepper.step()
             return self.stepper.outputs.take()
 
-    def open(self, only: Sequence | None = None) -> Step | None:
-        """The first half of a step: schedule, propose and verify; None if there is nothing to do.
+    def next(self, sequence: Sequence) -> Output | None:
+        """The next token of a paced sequence: from a row of the open step, or from a step of all that run.
 
-        only: for this sequence, that of `Llama`'s own context; else for all that run.
+        None if the step has evaluated a part of its prompt, or other sequences have the room that it waits for. What
+        others get in such a step is returned by `step`.
+
+        Raises:
+            Eagle3Error: the step failed, or whatever error ends this sequence; the next call continues from where it
+                is, if it has not ended.
         """
-        with self._recovered():
-            self.before_step()
-            return self.stepper.open(only)
-
-    def sample(self, sequence: Sequence) -> Output | None:
-        """One token of a sequence from the open step; None if it has no more for it."""
         with self._guard:
+            output = self.stepper.sample(sequence)
+            if output is not None:
+                return output
+            self.stepper.recover()
+            self.scheduler.end_cancelled()
+            self.before_step()
+            self.scheduler.resume(sequence)
+            try:
+                self.stepper.step()
+            finally:
+                self.scheduler.pause(sequence)
+            if sequence.result.error is not None:
+                self.stepper.outputs.drop([sequence])
+                raise sequence.result.error
             return self.stepper.sample(sequence)
 
-    def commit(self) -> None:
-        """End the open step: target and draft hold what was accepted. Does nothing without one."""
-        with self._guard:
-            self.stepper.commit()
+    def rewind(self, sequence: Sequence, n_tokens: int) -> None:
+        """Have a paced sequence go on behind its first tokens: end the open step, and drop what follows them.
 
-    def n_save(self, n_prompt: int) -> int:
-        """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
-        return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
-
-    # the sequence of Llama's own context, which was not added
-
-    def attach(self, sequence: Sequence, seq_id: int) -> None:
-        """Give a slot to a sequence that `open(sequence)` will run; others may take it between two steps."""
+        What target and draft cannot keep of them is pending then.
+        """
         with self._recovered():
-            if sequence.seq_id < 0:
-                self._attach(sequence, seq_id)
+            if len(sequence.tokens) > n_tokens:
+                del sequence.tokens[n_tokens:]
+                sequence.n_prompt = min(sequence.n_prompt, n_tokens)
+                sequence.media = [m for m in sequence.media if m.end <= n_tokens]
+            if sequence.n_past > n_tokens:
+                sequence.n_past, sequence.rows, sequence.is_dirty = n_tokens, [], True
+            if sequence.is_dirty:
+                self.memory.settle(sequence)
 
-    def _attach(self, sequence: Sequence, seq_id: int) -> None:
-        user = self.slots[seq_id].user
-        if user is not None and user.state is State.RUNNING:
-            self.scheduler.preempt(user)
-        sequence.state = State.IDLE
-        self.slots.assign(sequence, seq_id)
+    def decoded_elsewhere(self, sequence: Sequence, seq_id: int, *, has_row: bool) -> None:
+        """Code outside of the engine has decoded all pending tokens of a paced sequence into its slot.
 
-    def resume(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
-        """Continue an attached sequence with other tokens, as far as they begin alike; the rest of them is pending."""
-        with self._recovered():
-            if sequence.seq_id < 0:
-                sequence.tokens = tokens
-                self._attach(sequence, seq_id)
-            else:
-                self.memory.settle(sequence)  # what is lost was not to be continued
-                self.slots.resume(sequence, tokens)
-            sequence.media = [m for m in sequence.media if m.is_in(tokens)]
-            sequence.n_prompt = len(tokens)
-            sequence.n_save = self.n_save(len(tokens))
-            self.proposers.begin(sequence)
-
-    def settle(self, sequence: Sequence) -> None:
-        """Have target and draft hold the first n_past tokens of an attached sequence, whatever happened meanwhile."""
-        with self._recovered():
-            if sequence.seq_id >= 0 and not self.memory.settle(sequence):
-                raise lost_error()
-
-    def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
-        """Attach a sequence after the empty context was filled with these tokens, and nothing else."""
-        with self._guard:
-            sequence.state = State.IDLE
-            self.slots.adopt(sequence, tokens, seq_id)
-
-    def decoded_elsewhere(self, sequence: Sequence, n_past: int, seq_id: int) -> None:
-        """Code outside of the engine has decoded into an attached sequence, up to n_past; the last row is there.
+        Args:
+            sequence: with a negative token for each one that cannot be evaluated again.
+            seq_id: its slot.
+            has_row: whether the last token's logits are there.
 
         Raises:
             Eagle3Error: another sequence runs there.
@@ -268,17 +250,13 @@ class Engine:
                         f"tokens were decoded into slot {seq_id} outside of the engine while a sequence runs there: "
                         "let the engine finish first, or evaluate at least one token with `eval`"
                     )
-                sequence.state = State.IDLE
                 self.slots.take_over(sequence, seq_id)
-            self.memory.decoded_elsewhere(sequence, n_past)
-            self.stepper.verifier.decoded_elsewhere(sequence)
+            self.memory.decoded_elsewhere(sequence)
+            self.stepper.verifier.drop_rows(sequence if has_row else None)
 
-    def go_back(self, sequence: Sequence, n_past: int) -> None:
-        """Keep exactly the first tokens of an attached sequence; what cannot be kept of them is pending again."""
-        with self._recovered():
-            if not self.memory.settle(sequence):
-                raise lost_error()
-            self.memory.go_back(sequence, n_past)
+    def n_save(self, n_prompt: int) -> int:
+        """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
+        return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
 
     # slots and the prefix cache
 

@@ -130,41 +130,30 @@ class Memory:
         """
         sequence.is_dirty, sequence.rows = True, []
         same_next = same_next or ends_with_media(sequence.tokens, n_past)
-        sequence.n_past = sequence.n_own = self.truncate(sequence.seq_id, n_past, same_next)
+        sequence.n_past = self.truncate(sequence.seq_id, n_past, same_next)
         sequence.is_dirty = False
 
-    def settle(self, sequence: Sequence) -> bool:
-        """Make target and draft end where the sequence does; what must be evaluated again for that is pending then.
-
-        False if tokens that were decoded elsewhere are lost; it is empty now.
-        """
+    def settle(self, sequence: Sequence) -> None:
+        """Make target and draft end where the sequence does; what must be evaluated again for that is pending then."""
         n_past, seq_id, target, drafter = sequence.n_past, sequence.seq_id, self.target, self.drafter
-        n_target = target.n_past(seq_id)
-        # what was decoded elsewhere, such as an image, may have fewer positions than tokens
-        is_there = n_target == n_past or n_target < n_past > sequence.n_own
         # after an interrupt the draft may have gone back already
         n_seen = n_past if drafter is None else drafter.n_past(seq_id)
-        if not is_there or target.has_draft(seq_id) or n_seen != n_past:
+        if target.n_past(seq_id) != n_past or target.has_draft(seq_id) or n_seen != n_past:
             self.go_back(sequence, min(n_past, n_seen))
-            if sequence.n_past < min(sequence.n_foreign, n_past):
-                self.empty(sequence)
-                return False
-        sequence.is_dirty = False
-        return True
-
-    def empty(self, sequence: Sequence) -> None:
-        """Clear a sequence's slot."""
-        sequence.is_dirty, sequence.rows = True, []
-        sequence.n_past = sequence.n_own = sequence.n_foreign = 0
-        self.reset(sequence.seq_id)
         sequence.is_dirty = False
 
-    def decoded_elsewhere(self, sequence: Sequence, n_past: int) -> None:
-        """Code outside of the engine has decoded into a sequence, up to n_past."""
-        sequence.n_past = sequence.n_foreign = n_past
-        drafter = self.drafter
-        if drafter is not None and (n_seen := drafter.n_past(sequence.seq_id)) < n_past:
-            self.draft_from(sequence.seq_id, n_past)
+    def decoded_elsewhere(self, sequence: Sequence) -> None:
+        """Code outside of the engine has decoded all tokens of a sequence that were pending."""
+        seq_id, target, drafter = sequence.seq_id, self.target, self.drafter
+        n_past, n_held = len(sequence.tokens), target.n_past(seq_id)
+        first = sequence.n_past
+        if n_held <= first:
+            raise Eagle3Error(f"expected {n_past} tokens in slot {seq_id}, found {n_held}: decode them first")
+        if n_held < n_past:  # an image may have fewer positions than tokens
+            target.set_spans([*target.spans(seq_id), (first, n_past - first, n_held - first)], seq_id)
+        sequence.n_past = n_past
+        if drafter is not None and (n_seen := drafter.n_past(seq_id)) < n_past:
+            self.draft_from(seq_id, n_past)
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded outside of the engine; the draft continues without them")
 

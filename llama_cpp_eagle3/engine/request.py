@@ -78,7 +78,7 @@ class Request:
     logprobs: int | None = None
     """Keep the log-probability of each token, and those of so many of the most probable ones."""
     seq_id: int | None = None
-    """The slot to run in, and to continue the cached prefix of; None = any."""
+    """The slot to run in, and to continue the cached prefix of; None = any. A paced sequence continues any prefix."""
     cache_prompt: bool = True
     """Whether the prompt may begin with a cached prefix."""
     special: Collection[int] = ()

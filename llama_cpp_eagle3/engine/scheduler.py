@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from operator import attrgetter
 
-from ..errors import ContextFullError, Eagle3Error
+from ..errors import ContextFullError
 from .memory import Memory
 from .outputs import Outputs
 from .prefill_budget import PrefillBudget
@@ -97,6 +97,32 @@ class Scheduler:
         self.waiting.appendleft(sequence)
         self.slots.clear_dirty()
 
+    def resume(self, sequence: Sequence) -> None:
+        """Run a paused sequence: in its slot, or in the one that its request names, whoever runs there."""
+        if sequence.seq_id >= 0:
+            if sequence.n_past < sequence.n_prompt:  # another call begins: code outside may have used the context
+                self.memory.settle(sequence)
+            sequence.state = State.RUNNING
+            self.running.insert(0, sequence)
+            return
+        for other in self.running:
+            if other.seq_id == sequence.request.seq_id:
+                self.preempt(other)
+                break
+        sequence.state = State.WAITING
+        self.waiting.appendleft(sequence)
+
+    def pause(self, sequence: Sequence) -> None:
+        """Run a sequence no more until `resume`; nothing happens to one that has ended."""
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+            sequence.saved, sequence.n_past = None, 0
+        else:
+            return
+        sequence.state = State.PAUSED
+
     def preempt_all(self) -> None:
         """Take the slots of all running sequences away."""
         for sequence in reversed(self.running.copy()):
@@ -156,53 +182,43 @@ class Scheduler:
 
     # steps
 
-    def schedule(self, only: Sequence | None = None) -> Step | None:
-        """Choose what the next step evaluates; None if there is nothing.
-
-        only: of this sequence, that of `Llama`'s own context, which was not submitted; None: of all that run.
-        """
-        if only is None:
-            self._admit()
-            self._compact_slots()
-        else:
-            only.state = State.RUNNING  # no other sequence may take its slot now
-        return self._next_step(only)
+    def schedule(self) -> Step | None:
+        """Choose what the next step evaluates; None if there is nothing."""
+        self._admit()
+        self._compact_slots()
+        return self._next_step()
 
     def reschedule(self, step: Step, error: ContextFullError) -> Step | None:
-        """Schedule a step again that found no room in the context, once there is more; None if nothing is left of it.
-
-        Raises:
-            ContextFullError: the step is for `Llama`'s own context, and no room can be made.
-        """
+        """Schedule a step again that found no room in the context, once there is more; None if nothing is left."""
         may_draft = step.may_draft
         if not self.slots.evict():
             if any(scheduled.draft.tokens for scheduled in step.scheduled):
                 may_draft = False
-            elif step.only is not None:
-                raise error
             elif len(step.candidates) > 1:
                 self.preempt(step.candidates[-1])
             else:
                 self.outputs.fail(step.candidates[0], error)
                 return None
-        return self._next_step(step.only, may_draft)
+        return self._next_step(may_draft)
 
     def n_drafts_max(self, step: Step, n_sequences: int) -> int:
         """Tokens that a step has room to verify for each of so many sequences."""
         n = min((self.n_batch - step.n_rows) // n_sequences, self.verifier.n_drafts_max)
         return min(n, self.prefill_budget.n_drafts(n_sequences)) if step.n_prefill_rows else n
 
-    def _next_step(self, only: Sequence | None, may_draft: bool = True) -> Step | None:
+    def _next_step(self, may_draft: bool = True) -> Step | None:
         while True:
-            sequences = self.running if only is None else [only]
-            self._settle(sequences)
-            for sequence in sequences:
-                if len(sequence.tokens) > self.n_ctx and not sequence.result.finish_reason:
-                    self._end_or_shift(sequence, only)
-                if sequence.n_past < sequence.n_prompt and sequence.lacks_media and not sequence.result.finish_reason:
-                    self._fail(sequence, _no_media(), only)
-            candidates = [s for s in sequences if not s.result.finish_reason]
+            self._settle()
+            candidates = [s for s in self.running if not s.result.finish_reason]
             self.verifier.choose_argmax(candidates)
+            for s in candidates:
+                if len(s.tokens) > self.n_ctx:
+                    self._end_or_shift(s)
+                elif s.n_past == len(s.tokens) and not s.rows:
+                    self.memory.go_back(s, s.n_past - 1, same_next=True)
+                if s.n_past < s.n_prompt and s.lacks_media and not s.result.finish_reason:
+                    self.outputs.fail(s, _no_media())
+            candidates = [s for s in candidates if not s.result.finish_reason]
             step = self._resample(candidates) or self._fill_batch(candidates)
             if step is None:
                 return None
@@ -211,20 +227,18 @@ class Scheduler:
                 try:
                     media.encode()
                 except Exception as e:
-                    self._fail(step.scheduled[0].sequence, e, only)
+                    self.outputs.fail(step.scheduled[0].sequence, e)
                     continue
-            step.only, step.candidates, step.may_draft = only, candidates, may_draft
+            step.candidates, step.may_draft = candidates, may_draft
             return step
 
     def _resample(self, sequences: SequenceOf[Sequence]) -> Step | None:
         """A step that only samples from rows of the last one: the next batch would overwrite them."""
-        again = []
-        for s in sequences:
-            if s.n_past == len(s.tokens):
-                if s.rows:
-                    again.append(ScheduledSequence(s, s.n_past, [], is_prefill=True, root=s.rows[-1]))
-                else:
-                    self.memory.go_back(s, s.n_past - 1, same_next=True)
+        again = [
+            ScheduledSequence(s, s.n_past, [], is_prefill=True, root=s.rows[-1])
+            for s in sequences
+            if s.n_past == len(s.tokens)
+        ]
         return Step(again) if again else None
 
     def _fill_batch(self, sequences: SequenceOf[Sequence]) -> Step | None:
@@ -277,32 +291,14 @@ class Scheduler:
         chunk = s.tokens[s.n_past : s.n_past + n]
         return Step([ScheduledSequence(s, s.n_past, chunk, is_prefill=True, media=media)], n, n)
 
-    def _settle(self, sequences: SequenceOf[Sequence]) -> None:
-        """Settle interrupted sequences: these, and others too, whose drafts would take up cells and leaves."""
+    def _settle(self) -> None:
+        """Settle interrupted sequences, paused ones too: their drafts would take up cells and leaves."""
         for slot in self.slots.all:
-            user = slot.user
-            if user is None or not user.is_dirty:
-                continue
-            n_past, is_there = user.n_past, self.memory.settle(user)
-            if user in sequences:
-                if not is_there:
-                    raise lost_error()
-            elif user.n_past < n_past:
-                self.slots.release(user)  # nothing evaluates what is missing now: all is there, or nothing
+            if slot.user is not None and slot.user.is_dirty:
+                self.memory.settle(slot.user)
 
-    def _fail(self, sequence: Sequence, error: Exception, only: Sequence | None) -> None:
-        """End a sequence with an error; for `Llama`'s own context raise it."""
-        if only is not None:
-            raise error
-        self.outputs.fail(sequence, error)
-
-    def _end_or_shift(self, sequence: Sequence, only: Sequence | None) -> None:
+    def _end_or_shift(self, sequence: Sequence) -> None:
         """The context is full."""
-        if only is not None:
-            raise ContextFullError(
-                f"{sequence.n_pending} tokens do not fit behind {sequence.n_past}: the context holds {self.n_ctx}. "
-                "Use a larger n_ctx."
-            )
         if sequence.request.shift is None:
             self.outputs.end(sequence, "length")
         else:
@@ -321,13 +317,8 @@ class Scheduler:
         s.n_save = -1
 
 
-def lost_error() -> Eagle3Error:
-    """What is raised when `Llama`'s own context cannot be settled."""
-    return Eagle3Error("the target's memory cannot go back to what others decoded into it: it was reset")
-
-
 def _no_media() -> ValueError:
     return ValueError(
-        "expected tokens of the vocabulary, found those of an image that is not in memory any more: give its messages "
-        "again"
+        "expected tokens of the vocabulary, found those of an image that is not in memory any more, or of what was "
+        "decoded outside of the engine: give its messages again"
     )

@@ -23,8 +23,8 @@ class State(enum.Enum):
     WAITING = "waiting"
     """Waiting for a slot, or preempted."""
     RUNNING = "running"
-    IDLE = "idle"
-    """Has a slot that others may take: of `Llama`'s own context, between two calls."""
+    PAUSED = "paused"
+    """Its client takes no token at the moment (`Engine.next`): others may take its slot."""
     DONE = "done"
 
 
@@ -78,9 +78,9 @@ class Sequence:
     """
 
     __slots__ = (
-        *("chain", "detokenizer", "is_cancelled", "is_dirty", "logits_all", "media", "n_cached", "n_cut"),
-        *("n_foreign", "n_own", "n_past", "n_prompt", "n_save", "request", "result", "rows", "saved", "scheduled"),
-        *("draft", "max_tokens", "seq_id", "state", "tokens", "wants_logits"),
+        *("chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all", "max_tokens", "media"),
+        *("n_cached", "n_cut", "n_past", "n_prompt", "n_save", "request", "result", "rows", "saved", "scheduled"),
+        *("seq_id", "state", "tokens", "wants_logits"),
     )
 
     def __init__(
@@ -91,14 +91,22 @@ class Sequence:
         draft: DraftSettings,
         chain: SamplerChain | None = None,
         detokenizer: Detokenizer | None = None,
+        is_paced: bool = False,
     ):
-        """max_tokens, draft: what the request may leave open. chain: samples tokens. detokenizer: makes their text."""
+        """Args beside the request.
+
+        max_tokens, draft: what the request may leave open.
+        chain: samples tokens; None: only the prompt is evaluated.
+        detokenizer: makes their text.
+        is_paced: its client asks for each token, by `Engine.next`; else steps sample all they can.
+        """
         self.request = request
         self.max_tokens = max_tokens
         self.draft = draft
         self.result = Result(prompt_logprobs=[] if request.prompt_logprobs else None)
         self.chain = chain
         self.detokenizer = detokenizer
+        self.is_paced = is_paced
 
         # what the next steps evaluate
         self.tokens = list(request.tokens)
@@ -115,7 +123,7 @@ class Sequence:
         self.is_cancelled = False
 
         # its slot
-        self.state = State.WAITING
+        self.state = State.PAUSED if is_paced else State.WAITING
         self.seq_id = -1
         """Its slot; -1 without one."""
         self.n_past = 0
@@ -133,11 +141,6 @@ class Sequence:
         """What target and draft held when it was preempted."""
         self.is_dirty = False
         """A step was begun and not committed: what target and draft hold has to be settled."""
-        # of a sequence that code outside of the engine decodes into
-        self.n_own = 0
-        """Where the engine's own last batch ended; what lies behind was decoded elsewhere."""
-        self.n_foreign = 0
-        """Tokens before this position may have been decoded elsewhere, and cannot be evaluated again."""
 
     @property
     def generated(self) -> list[int]:
@@ -240,8 +243,6 @@ class Step:
     """Of them, of prompts."""
     n_own_rows: int = 0
     """Of them, of the scheduled tokens and drafts."""
-    only: Sequence | None = None
-    """The sequence of `Llama`'s own context, if the step is for it alone."""
     candidates: list[Sequence] = field(default_factory=list)
     """The sequences that might have been scheduled, oldest first."""
     may_draft: bool = True

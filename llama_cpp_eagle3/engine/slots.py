@@ -37,7 +37,7 @@ class Slot:
     @property
     def is_free(self) -> bool:
         """Whether another sequence may have it."""
-        return self.user is None or self.user.state is State.IDLE
+        return self.user is None or self.user.state is State.PAUSED
 
     @property
     def tokens(self) -> SequenceOf[int]:
@@ -47,7 +47,7 @@ class Slot:
     @property
     def is_intact(self) -> bool:
         """Whether what it holds can be used by other sequences."""
-        return self.user is None or not (self.user.is_dirty or self.user.n_foreign > 0)
+        return self.user is None or not self.user.is_dirty
 
 
 class Slots:
@@ -91,8 +91,8 @@ class Slots:
             self._start_in(self._emptiest(free), sequence)
             return True
         n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
-        if sequence.request.seq_id is not None:  # it continues what this slot has cached
-            n_cached = min(n_common(free[0].cached, sequence.tokens), n_wanted)
+        if sequence.request.seq_id is not None and not sequence.is_paced:  # it continues what this slot has cached
+            n_cached = min(n_common(free[0].tokens, sequence.tokens), n_wanted)
             if n_cached > 0:
                 self._continue_in(free[0], sequence, n_cached)
             else:
@@ -140,27 +140,6 @@ class Slots:
         self._detach(sequence)
         sequence.n_past = n_past
 
-    def resume(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Continue a sequence in its slot with other tokens, as far as they begin alike."""
-        held = sequence.tokens[: sequence.n_past]
-        n_same = n_common(held, tokens)
-        if n_same == len(tokens) == len(held) and sequence.rows:
-            sequence.tokens = tokens
-            return  # its logits are still there
-        if sequence.n_foreign == 0:
-            seq_id = sequence.seq_id
-            self.release(sequence)
-            sequence.tokens = tokens
-            self.assign(sequence, seq_id)
-            return
-        consumed = n_same == len(tokens)
-        n_reuse = n_same - 1 if consumed else n_same
-        self.memory.go_back(sequence, max(n_reuse, 0), same_next=consumed)
-        if sequence.n_past < n_reuse and sequence.n_past < sequence.n_foreign:
-            self.memory.empty(sequence)
-        sequence.n_foreign = min(sequence.n_foreign, sequence.n_past)
-        sequence.tokens = tokens
-
     def take_over(self, sequence: Sequence, seq_id: int) -> None:
         """Assign a free slot that code outside of the engine has filled."""
         slot = self.all[seq_id]
@@ -168,16 +147,6 @@ class Slots:
             self._detach(slot.user)
         slot.is_dirty = False
         self._occupy(slot, sequence, 0)
-
-    def adopt(self, sequence: Sequence, tokens: list[int], seq_id: int) -> None:
-        """Assign a slot after code outside of the engine has filled the context with these tokens, and nothing else."""
-        for slot in self.all:
-            if slot.seq_id != seq_id:
-                self._clear(slot)
-        self.memory.draft_from(seq_id, len(tokens))
-        self.take_over(sequence, seq_id)
-        sequence.tokens = tokens
-        sequence.n_past = sequence.n_own = sequence.n_prompt = len(tokens)
 
     def emptiest(self, seq_ids: SequenceOf[int]) -> int:
         """The one of these free slots whose eviction costs the least."""
@@ -311,14 +280,12 @@ class Slots:
     def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
         slot.user, slot.cached = sequence, []
         slot.used_at = self._tick()
-        sequence.seq_id, sequence.n_past, sequence.n_own = slot.seq_id, n_past, n_past
-        sequence.rows = []
+        sequence.seq_id, sequence.n_past, sequence.rows = slot.seq_id, n_past, []
 
     def _detach(self, sequence: Sequence) -> None:
         """A sequence has no slot any more; the caller decides about the tokens in it."""
         self.all[sequence.seq_id].user = None
-        sequence.seq_id, sequence.n_past, sequence.n_own, sequence.n_foreign = -1, 0, 0, 0
-        sequence.rows, sequence.is_dirty = [], False
+        sequence.seq_id, sequence.n_past, sequence.rows, sequence.is_dirty = -1, 0, [], False
 
     def _unused(self, seq_id: int) -> Slot:
         slot = self.all[seq_id]

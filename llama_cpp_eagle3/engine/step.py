@@ -3,8 +3,8 @@
 Lossless by construction: a sequence's sampler sees only the target's logits, once per sampled token and in order. A
 draft decides how many rows one pass of the target computes, never which token is sampled.
 
-`step` runs all of it. `generate` takes the same five apart: `open` schedules, proposes and verifies, `sample` gives one
-token whenever the caller asks for the next, and `commit` ends the step, however many tokens were asked for.
+A step ends with `commit`, but for one in which a sequence is paced: its client asks for token after token (`sample`),
+and whatever the engine does next commits first, however many tokens were asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .outputs import Output, Outputs
 from .prefill_budget import PrefillBudget
 from .proposers import Proposers
 from .scheduler import Scheduler
-from .sequence import FinishReason, ScheduledSequence, Sequence, State, Step, TokenLogprob
+from .sequence import FinishReason, ScheduledSequence, Sequence, Step, TokenLogprob
 from .slots import Slots
 from .verifier import Verifier
 from .vocab import Vocab
@@ -42,7 +42,7 @@ class Stepper:
         self.memory: Memory = slots.memory
         self.outputs = Outputs()
         self.prefill_budget = PrefillBudget(prefill_budget)
-        self.verifier = Verifier(self.memory, proposers, n_batch)
+        self.verifier = Verifier(self.memory, n_batch)
         self.scheduler = Scheduler(
             slots, self.verifier, self.outputs, self.prefill_budget, n_batch, on_run=proposers.begin
         )
@@ -54,34 +54,25 @@ class Stepper:
         """Whether cells may hold NaN."""
 
     def step(self) -> None:
-        """Run a step for all running sequences; `outputs` gets what it gives."""
-        step = self.open()
-        if step is not None:
-            for scheduled in step.scheduled:
+        """Run a step for all running sequences; `outputs` gets what it gives. It stays open if one of them is paced."""
+        step = self.scheduler.schedule()
+        while step is not None:
+            if step.may_draft:
+                self.propose(step)
+            try:
+                self.verify(step)
+                break
+            except ContextFullError as e:
+                step = self.scheduler.reschedule(step, e)
+        is_paced = False
+        for scheduled in () if step is None else step.scheduled:
+            if scheduled.sequence.is_paced:
+                is_paced = True
+            else:
                 self._sample_all(scheduled.sequence)
-        self.commit()
-        self.scheduler.retire()
-
-    def open(self, only: Sequence | None = None) -> Step | None:
-        """Schedule, propose and verify; None if there is nothing to do.
-
-        only: for this sequence, that of `Llama`'s own context; else for all that run.
-        """
-        try:
-            step = self.scheduler.schedule(only)
-            while step is not None:
-                if step.may_draft:
-                    self.propose(step)
-                try:
-                    self.verify(step)
-                except ContextFullError as e:
-                    step = self.scheduler.reschedule(step, e)
-                else:
-                    return step
-            return None
-        finally:
-            if only is not None and self.opened is None:
-                only.state = State.IDLE
+        if not is_paced:
+            self.commit()
+            self.scheduler.retire()
 
     def propose(self, step: Step) -> None:
         """Draft behind the last token of the sequences that decode."""
@@ -99,7 +90,7 @@ class Stepper:
             s, n, media = scheduled.sequence, len(scheduled.tokens), scheduled.media
             if n:
                 scheduled.path = [0] if n == 1 else list(range(n))
-                s.n_past = s.n_own = scheduled.n_past + n
+                s.n_past = scheduled.n_past + n
             if scheduled.draft.tokens:
                 s.result.stats.begin_draft(scheduled.draft, self.memory.source_names)
             scheduled.is_done = s.n_past < len(s.tokens) or s.chain is None
@@ -123,7 +114,6 @@ class Stepper:
         if node >= 0:  # the token sampled last had been drafted: its row is accepted
             scheduled.path.append(node + 1)
             s.n_past += 1
-            s.n_own = s.n_past
         start = perf_counter_ns()
         token, logprob = self._draw(scheduled)
         scheduled.sample_ns += perf_counter_ns() - start
@@ -144,12 +134,10 @@ class Stepper:
         After an error or interrupt in the middle, the next call repeats it.
         """
         step = self.opened
-        has_rows = self.verifier.has_rows()
         if step is None:
             return
+        has_rows = self.verifier.has_rows
         start = perf_counter_ns()
-        if step.only is not None:
-            step.only.state = State.IDLE
         evaluated = [x for x in step.scheduled if x.tokens and x.sequence.scheduled is x]
         can_defer = [self.proposers.can_defer(x.sequence, len(step.scheduled)) for x in evaluated]
         self.memory.commit(evaluated, has_rows, can_defer)
@@ -171,6 +159,8 @@ class Stepper:
     def recover(self) -> None:
         """Finish what the last call left behind when an error or interrupt ended it."""
         self.commit()
+        if not self.verifier.has_rows:
+            self.verifier.drop_rows()
         self.scheduler.retire()
         if self.has_bad_cells:
             self.clear_cells()

@@ -8,7 +8,6 @@ from .._core import BatchPart
 from ..errors import Eagle3Error
 from .logprobs import token_logprob
 from .memory import Memory
-from .proposers import Proposers
 from .sequence import ScheduledSequence, Sequence, Step, TokenLogprob
 
 N_ROWS_ARGMAX = 33
@@ -18,10 +17,10 @@ N_ROWS_ARGMAX = 33
 class Verifier:
     """Runs the target on steps, and keeps track of whose rows the last batch holds."""
 
-    def __init__(self, memory: Memory, proposers: Proposers, n_batch: int):
+    def __init__(self, memory: Memory, n_batch: int):
         """n_batch: rows of a batch."""
         target = memory.target
-        self.memory, self.proposers, self.n_batch = memory, proposers, n_batch
+        self.memory, self.n_batch = memory, n_batch
         self.argmax_on_device = False
         """Whether the target's device takes the argmax of each row, so that logits are not copied to the host."""
         self._can_take_argmax = target.logits_are_remote and not (memory.tap and memory.tap.needs_all_outputs)
@@ -42,28 +41,23 @@ class Verifier:
         """
         target, batch = self.memory.target, self._batch(step)
         if batch:
-            self._drop_rows()
+            self.drop_rows()
             target.decode_parts(batch)
             self._n_batches = target.n_batches
         self.owners = [scheduled.sequence for scheduled in step.scheduled]
 
+    @property
     def has_rows(self) -> bool:
-        """Whether the target still holds the rows of the last step; else the sequences' `rows` are cleared."""
-        if self.memory.target.n_batches == self._n_batches:
-            return True
-        self._drop_rows()
-        return False
+        """Whether the target still holds the rows of the last step, and has not decoded anything else since."""
+        return self.memory.target.n_batches == self._n_batches
 
-    def decoded_elsewhere(self, sequence: Sequence) -> None:
-        """Code outside of the engine has decoded a batch; its last row belongs to this sequence."""
-        self._drop_rows()
-        sequence.rows = [-1]
-        self.owners = [sequence]
-
-    def _drop_rows(self) -> None:
+    def drop_rows(self, owner: Sequence | None = None) -> None:
+        """Clear the sequences' `rows`. owner: whose token is the last row of what code outside has decoded instead."""
         for s in self.owners:
             s.rows = []
-        self.owners = []
+        self.owners = [] if owner is None else [owner]
+        if owner is not None:
+            owner.rows = [-1]
         self._n_batches = self.memory.target.n_batches
 
     def choose_argmax(self, sequences: SequenceOf[Sequence]) -> None:
@@ -80,7 +74,7 @@ class Verifier:
             return
         self.argmax_on_device = wanted
         if not wanted:
-            self._drop_rows()  # the last logits stayed there
+            self.drop_rows()  # the last logits stayed there
 
     def score(self, scheduled: ScheduledSequence, found: list[TokenLogprob]) -> None:
         """Add the log-probabilities of a prompt's own tokens that the rows of a chunk predict."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import BusyError, ContextFullError, Eagle3Error, Eagle3Llama
-from llama_cpp_eagle3.engine import DraftSettings, Engine, Sampling, Sequence
+from llama_cpp_eagle3.engine import DraftSettings, Engine, Request, SamplerChain, Sampling, Sequence
 from loading import is_tie, load, load_plain, prompts, take
 from recurrent_pairs import write_pair
 
@@ -480,6 +480,64 @@ def test_generate_beside_the_engine(llm: Eagle3Llama, reference: Reference) -> N
     llm.load_state(state)
     run(engine)
     assert sum(reference.check(s) for s in sequences) <= 1
+
+
+@pytest.mark.parametrize("n_parallel", [1, 2])
+def test_a_generator_goes_on_though_its_slot_was_taken(perfect_pair: Any, n_parallel: int) -> None:
+    """Others run in its steps, and lose none of their outputs; its own tokens are evaluated again."""
+    target, head = perfect_pair
+    texts = prompts(3, length=(20, 40), seed=6)
+    with closing(load_plain(target)) as plain, closing(load(target, head, n_parallel=n_parallel, n_ctx=1024)) as llm:
+        expected = [take(plain, text, N) for text in texts]
+        engine = llm.engine
+        stream = llm.generate(texts[0], temp=0.0)
+        found = [next(stream) for _ in range(3)]
+        sequences = [engine.add(text, Sampling(temperature=0.0, ignore_eos=True), max_tokens=N) for text in texts[1:]]
+        tokens: dict[Sequence, list[int]] = {s: [] for s in sequences}
+        while engine.has_work:
+            for output in engine.step():
+                if output.token is not None:
+                    tokens[output.sequence].append(output.token)
+            found += [next(stream), next(stream)] if len(found) < N - 1 else []
+        found += [next(stream) for _ in range(N - len(found))]
+        stream.close()
+        assert found == expected[0]
+        assert llm.n_tokens == len(texts[0]) + N - 1
+        assert [tokens[s][:N] for s in sequences] == expected[1:]
+
+
+def test_rewind(perfect_pair: Any) -> None:
+    """A paced sequence goes on behind fewer tokens as one that never had more."""
+    target, head = perfect_pair
+    (text,) = prompts(1, length=(30, 31), seed=8)
+    with closing(load(target, head, draft_n_max=4)) as llm, closing(load_plain(target)) as plain:
+        expected = take(plain, text, N)
+        engine = llm.engine
+        sequence = Sequence(
+            Request(text, seq_id=0),
+            max_tokens=N,
+            draft=llm.draft_settings,
+            chain=SamplerChain(GREEDY, engine.vocab, engine.n_ctx),
+            is_paced=True,
+        )
+
+        def some(n: int) -> list[int]:
+            found: list[int] = []
+            while len(found) < n:
+                output = engine.next(sequence)
+                if output is not None:
+                    assert output.token is not None
+                    found.append(output.token)
+            return found
+
+        assert some(7) == expected[:7]
+        assert not engine.has_work  # it is paused
+        for n in (5, 2, 0):
+            engine.rewind(sequence, len(text) + n)
+            assert engine.target.n_past(0) == sequence.n_past <= len(text) + n == len(sequence.tokens)
+            assert some(7) == expected[n : n + 7]
+        engine.rewind(sequence, 3)
+        assert sequence.n_prompt == 3
 
 
 def test_closed(tiny_target: Any, tiny_head: Any) -> None:

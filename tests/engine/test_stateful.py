@@ -439,7 +439,7 @@ class Machine(RuleBasedStateMachine):
             others = self.is_pool and self.engine.n_running + self.engine.n_waiting > 0
             n_most = max(map(len, own))
             is_expected |= isinstance(error, ContextFullError) and (others or n_most >= self.engine.n_ctx)
-            is_expected |= self.own_is_foreign and "it was reset" in str(error)
+            is_expected |= self.own_is_foreign and "not in memory any more" in str(error)
         if not is_expected:
             if isinstance(error, KeyboardInterrupt):  # Hypothesis would stop
                 raise AssertionError("an interrupt came again") from error
@@ -498,7 +498,7 @@ class Machine(RuleBasedStateMachine):
             return
         for slot in self.engine.slots:
             user = slot.user
-            if user is None or not (user.is_dirty or user.n_foreign or user.n_past > user.n_own):
+            if user is None or not (user.is_dirty or (user.is_paced and self.own_is_foreign)):
                 check_draft_cache(self.llm, self.kind.fresh, slot)
 
     @rule()

@@ -19,7 +19,7 @@ def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
     _check_lists(engine, llm._context.sequence)
     _check_host(engine)
     if engine.stepper.opened is not None:
-        return  # a commit was interrupted: the next call goes on with it
+        return  # a generator waits, or a commit was interrupted: the next call ends the step
     for slot in engine.slots:
         _check_place(engine, slot, head_may_be_behind)
     _check_leaves(llm)
@@ -44,10 +44,11 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
         if slot.user is not None:
             assert slot.user.seq_id == seq_id, slot
             assert not slot.cached, slot
-            assert slot.user is own or any(slot.user is s for s in running), slot
+            assert slot.user.state is State.PAUSED or any(slot.user is s for s in running), slot
+    assert own.state in (State.PAUSED, State.DONE), own
+    assert own.saved is None, own
     if own.seq_id >= 0:
         assert slots[own.seq_id].user is own
-        assert own.state is State.IDLE or engine.stepper.opened is not None, own
 
 
 def _check_host(engine: Engine) -> None:
