@@ -144,8 +144,10 @@ void planner::choose_head(int32_t n_rows_extra) {
             return other == nullptr || h.i_asked < other->i_asked;
         };
         if (payoff_.can_pay(h.costs, n_seqs, n_rows_extra, n_max)) {
-            pays     = true;
-            step_.by = is_due(h) && is_next(step_.by) ? &h : step_.by;
+            pays = true;
+            if (ask_gate(h) && is_next(step_.by)) {
+                step_.by = &h;
+            }
         } else if (n_max >= n_trial && is_next(tried)) {
             tried = &h;
         }
@@ -164,7 +166,7 @@ void planner::choose_head(int32_t n_rows_extra) {
     stats.n_probes += !step_.is_trial && !step_.by->gate_of(n_seqs).open();
 }
 
-bool planner::is_due(head & h) {
+bool planner::ask_gate(head & h) {
     gate & g = h.gate_of(payoff_.n_seqs());
     if (!g.open()) {
         h.leave_waiting();

@@ -124,7 +124,7 @@ class planner {
     void    check(const std::vector<draft_request> & requests) const;
     void    begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra);
     void    choose_head(int32_t n_rows_extra);
-    bool    is_due(head & h);
+    bool    ask_gate(head & h); // spends its wait: it may be asked of each head once a step
     bool    head_adds(const head & h) const;
     void    draft();
     int32_t begin();
