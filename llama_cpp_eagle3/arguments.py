@@ -122,9 +122,9 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         lora: LoRA adapters in GGUF, or (adapter, scale) pairs, that are applied together.
         model_params: fields of llama.h's llama_model_params that Llama has no argument for: check_tensors,
             lazy_mode, load_mode, no_host, use_extra_bufts.
-        cpu_kernels: what multiplies by the weights on a CPU: "on": our kernels, for formats that have one;
-            "off": ggml's; "auto": for each format the faster ones, measured once. Other models of the process are
-            not affected.
+        cpu_kernels: what multiplies by the weights on a CPU: "on": our kernels, for formats that have one,
+            prompts too; "off": ggml's; "auto": for each format the faster ones, measured once per machine and kept,
+            as the sides sum in different orders. Other models of the process are not affected.
         rng: the generator that samples: "gumbel" (seeded noise that drafters know, so that more drafts are
             accepted) or "llama" (llama.cpp's, for its texts for a seed). Both sample the same distribution.
         progress: called with the share of the target that is loaded, 0 to 1.

@@ -1,9 +1,14 @@
-"""Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured."""
+"""Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured.
+
+The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
+machine, and what was decided is kept for every process, whatever its model and its number of threads.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +17,11 @@ from typing import Any
 from ._core import cpu_kernel_names, cpu_kernel_shapes, time_cpu_kernels
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .planning import cache_dir, implausible, machine
-from .whole_file import whole_file
 
 MODES = ("auto", "on", "off")
 
 N_ROWS_MAX = 64
-"""Operations of more rows are ggml's, unless ours were measured to be faster there too. As in kernels/attention.h."""
+"""With "auto", operations of more rows are ggml's, unless ours were measured to be faster (kernels/attention.h)."""
 _N_ROWS_ANY = 1 << 30
 
 Times = Mapping[int, tuple[float, float]]
@@ -27,7 +31,7 @@ _WEIGHTS = {1: 4, 2: 1, 4: 2, 8: 2, 16: 1}
 """[rows]: how much they count. Text without a draft comes in passes of one row, drafts take two to sixteen."""
 _N_ROWS_PROMPT = 128
 _N_VALUES_MIN = 1 << 22  # of fewer weights it is not the reading that takes time
-_FORMAT = 1
+_FORMAT = 2
 
 
 def decide(times: Times) -> int:
@@ -74,41 +78,44 @@ class KernelChoice:
         self.mode = mode
         self.times: dict[str, Times] = {}
         """Of the kernels that were measured, now or before."""
-        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), N_ROWS_MAX) if mode != "off" else {}
+        limit = _N_ROWS_ANY if mode == "on" else N_ROWS_MAX
+        self._limits = dict.fromkeys(fastest(cpu_kernel_names()), limit) if mode != "off" else {}
         self._seconds = seconds
-        self._doubtful: set[str] = set()
+        self._unmeasured: dict[str, str] = {}  # why
 
     def limits(self, matrices: Sequence[int], n_threads: int, log: Callable[[str], None]) -> dict[str, int]:
         """[name of a kernel]: rows of an operation, at most, for these weights; measured where that is not known."""
         if self.mode != "auto":
             return dict(self._limits)
-        keys = {}
+        wanted = []
         for name, shapes in cpu_kernel_shapes(matrices, self._limits).items():
-            is_known = name in self.times or name in self._doubtful
+            is_known = name in self.times or name in self._unmeasured
             if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
-                largest = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2] * shapes.count(shape))
-                keys[name] = _key(name, largest, n_threads)
-        found = {name: times for name, key in keys.items() if (times := _load(key)) is not None}
-        missing = {name: N_ROWS_MAX for name in keys if name not in found}
-        if missing:
-            log(f"measuring CPU kernels, once: {', '.join(missing)}")
-            sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
-            for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
-                if is_doubtful(times):
-                    log(f"the machine was busy meanwhile: {name} is used, and measured the next time")
-                    self._doubtful.add(name)
-                else:
-                    found[name] = times
-                    _save(keys[name], times)
-        self.times |= found
-        for name, times in found.items():
-            self._limits[name] = decide(times)
+                wanted.append(name)
+        if missing := {name: N_ROWS_MAX for name in wanted if _load(name) is None}:
+            if _can_keep():
+                log(f"measuring CPU kernels, once: {', '.join(missing)}")
+                sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
+                for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
+                    _keep(name, times)
+            else:
+                log(f"CPU kernels are used unmeasured: what is measured cannot be kept in {_folder()}")
+        for name in wanted:
+            # what is kept, not what was measured here: another process may have been first
+            kept = _load(name)
+            if kept is None:
+                self._unmeasured[name] = f"what is measured cannot be kept in {_folder()}"
+            elif is_doubtful(kept):
+                self._unmeasured[name] = "the machine was busy at the first start: calibrate measures it again"
+            else:
+                self.times[name] = kept
+                self._limits[name] = decide(kept)
         return {name: limit for name, limit in self._limits.items() if limit}
 
     def describe(self, name: str) -> str:
         """What was measured of a kernel, for the log."""
-        if name in self._doubtful:
-            return " (not measured, since the machine was busy)"
+        if name in self._unmeasured:
+            return f" (not measured: {self._unmeasured[name]})"
         return f" ({gain(self.times[name]):.2f} times as fast as ggml's)" if name in self.times else ""
 
     @property
@@ -128,14 +135,8 @@ def _folder() -> Path:
     return cache_dir() / "kernels"
 
 
-def _key(name: str, shape: Sequence[int], n_threads: int) -> dict[str, Any]:
-    return {
-        "kernel": name,
-        "shape": list(shape),
-        "n_threads": n_threads,
-        "machine": machine(),
-        "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
-    }
+def _key(name: str) -> dict[str, Any]:
+    return {"kernel": name, "machine": machine(), "versions": [__version__, LLAMA_CPP_PYTHON_VERSION]}
 
 
 def _path(key: Mapping[str, Any]) -> Path:
@@ -143,7 +144,9 @@ def _path(key: Mapping[str, Any]) -> Path:
     return _folder() / f"{digest[:24]}.json"
 
 
-def _load(key: Mapping[str, Any]) -> Times | None:
+def _load(name: str) -> Times | None:
+    """What is kept of a kernel; `is_doubtful` says whether it may decide."""
+    key = _key(name)
     try:
         document = json.loads(_path(key).read_text(encoding="utf-8"))
         if document["format"] != _FORMAT or document["key"] != json.loads(json.dumps(key)):
@@ -151,13 +154,27 @@ def _load(key: Mapping[str, Any]) -> Times | None:
         times = {int(n): (float(ours), float(ggml)) for n, (ours, ggml) in document["times"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_sane = all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair)
-    return times if is_sane and not is_doubtful(times) else None
+    return times if times and all(n > 0 and 0 < t < 1e12 for n, pair in times.items() for t in pair) else None
 
 
-def _save(key: Mapping[str, Any], times: Times) -> None:
-    path = _path(key)
+def _can_keep() -> bool:
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as part:
-            part.write_text(json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1), encoding="utf-8")
+        _folder().mkdir(parents=True, exist_ok=True)
+    return _folder().is_dir() and os.access(_folder(), os.W_OK | os.X_OK)
+
+
+def _keep(name: str, times: Times) -> None:
+    """Keep what was measured, unless another process was first."""
+    key = _key(name)
+    path = _path(key)
+    if _load(name) is None:  # none, or a damaged one
+        with suppress(OSError):
+            path.unlink()
+    text = json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with suppress(OSError):
+        part.write_text(text, encoding="utf-8")
+        try:
+            os.link(part, path)  # fails where there is one
+        finally:
+            part.unlink()

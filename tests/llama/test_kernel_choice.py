@@ -43,7 +43,7 @@ def test_only_the_first_kernel_of_a_format_is_asked(monkeypatch: pytest.MonkeyPa
     names = ["q4_0x8/avx_vnni", "q4_0x8/avx2", "q4_0/avx_vnni", "q4_0/avx2", "f16/avx2"]
     monkeypatch.setattr(cpu_kernels, "cpu_kernel_names", lambda: names)
     assert KernelChoice("on").limits([], 1, print) == dict.fromkeys(
-        ["q4_0x8/avx_vnni", "q4_0/avx_vnni", "f16/avx2"], cpu_kernels.N_ROWS_MAX
+        ["q4_0x8/avx_vnni", "q4_0/avx_vnni", "f16/avx2"], 1 << 30
     )
 
 
@@ -127,13 +127,57 @@ def test_what_is_faster_is_used_kept_and_said(
     ],
     ids=["one row", "eight rows", "too few"],
 )
-def test_what_a_busy_machine_says_is_not_kept(
+def test_a_busy_machine_at_the_first_start_does_not_decide(
     target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, times: dict[int, tuple[float, float]]
 ) -> None:
     monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: times})
+    said = f"matrices by {KERNEL} (not measured: the machine was busy at the first start: calibrate measures it again)"
     with closing(load(target)) as llm:
-        assert f"matrices by {KERNEL} (not measured, since the machine was busy)" in llm.loaded.where
-    assert not folder.exists()
+        assert said in llm.loaded.where
+    # calm now: the side stays the same until somebody asks
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: pytest.fail("measured"))
+    with closing(load(target)) as llm:
+        assert said in llm.loaded.where
+
+
+@needs_kernel
+def test_the_side_depends_on_neither_threads_nor_model(
+    target: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter([(4.0, 2.0), (1.0, 2.0), (1.0, 2.0)])
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: dict.fromkeys(SIZES, next(turns))})
+    other = tmp_path / "other.gguf"
+    write_target(other, Shape(2, 1024, 1536, 8, 4, 4000, 512, 512), "Q4_0")
+    for path, n_threads in ((target, 2), (target, 1), (str(other), 2)):
+        with closing(Eagle3Llama(path, n_ctx=64, n_threads=n_threads, verbose=False)) as llm:
+            assert f"ggml's own instead of {KERNEL}" in llm.loaded.cpu_kernels_used
+
+
+@needs_kernel
+def test_the_first_of_two_processes_decides(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_running = 0
+
+    def time(matrices: list[int], *_: Any) -> dict[str, dict[int, tuple[float, float]]]:
+        nonlocal n_running
+        n_running += 1
+        if n_running == 2:
+            return {KERNEL: dict.fromkeys(SIZES, (4.0, 2.0))}
+        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other one, meanwhile
+        return {KERNEL: dict.fromkeys(SIZES, (1.0, 2.0))}
+
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
+    with closing(load(target)) as llm:
+        assert f"ggml's own instead of {KERNEL} (0.50 times" in llm.loaded.cpu_kernels_used
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+
+
+@needs_kernel
+def test_what_cannot_be_kept_is_not_measured(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("a file where the folder should be")
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: pytest.fail("measured"))
+    with closing(load(target)) as llm:
+        assert f"matrices by {KERNEL} (not measured: what is measured cannot be kept in" in llm.loaded.where
 
 
 @needs_kernel

@@ -209,7 +209,7 @@ MACHINE = (
     flag(
         "--cpu-kernels",
         "MODE",
-        "our kernels for few rows on a CPU: auto (where they are measured to be faster), on, off (default: auto)",
+        "our kernels on a CPU: auto (where they were measured to be faster, once per machine), on, off (default: auto)",
         one_of(KERNEL_MODES),
         default="auto",
         env="LLAMA_ARG_CPU_KERNELS",
