@@ -441,6 +441,12 @@ class TargetInfo:
     def n_layer_nextn(self) -> int:
         """Layers for multi-token prediction that are in the file."""
     @property
+    def n_layer_gone(self) -> int:
+        """Layers for multi-token prediction that the header announces and the file lacks."""
+    @property
+    def keys_without_block(self) -> dict[str, int]:
+        """Keys for llama.cpp, as they would be without those layers; empty if it needs none, or cannot be told."""
+    @property
     def runs_block(self) -> bool:
         """Whether llama.cpp has a graph of its block for multi-token prediction."""
     @property

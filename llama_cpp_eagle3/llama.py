@@ -123,6 +123,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 vocab_only=bool(llama_options.get("vocab_only")),
                 progress=given["progress"],
             )
+            self._loading.mend(llama_options)
             self._loading.check_files(llama_options, given["checked"])
             with file_errors(path):
                 super().__init__(path, **llama_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,10 @@ import llama_cpp.llama_cpp as lib
 
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
 from .cpu_kernels import KernelChoice
-from .drafters import NGRAM, DrafterFile, LoadedTarget, MtpBlock
+from .drafters import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from .engine import N_ROWS_ARGMAX
 from .log import without_details
-from .model_file import check_file
+from .model_file import BLOCKS, check_file, mended_keys
 from .model_options import ModelOptions
 from .options import DraftOptions
 from .pair import Pair, check_pair, fingerprint
@@ -24,6 +25,7 @@ N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
 can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
 _N_SEQ_DRAFTED = 4
 """`auto` on a CPU keeps no such states of more sequences than these: it rarely drafts for so many."""
+_log = logging.getLogger("llama_cpp_eagle3")
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
 
@@ -79,6 +81,18 @@ class Loading:
                 f"{name}={draft.depth}: the {file.title} '{file.path}' was trained to draft {n_most} tokens: expected "
                 "that or less"
             )
+
+    def mend(self, options: dict[str, Any]) -> None:
+        """Add to Llama's arguments what llama.cpp must be told of the target's file: layers that it lacks."""
+        if self.pair is None:
+            return
+        for info in (self.pair.target, *(file.info for file in self.draft_files if isinstance(file, SmallModel))):
+            if info.n_layer_gone:
+                keys = ", ".join(f"{key} = {value}" for key, value in info.keys_without_block.items())
+                told = f": it is loaded with {keys}" if keys else ""
+                _log.warning("'%s' announces %s that are not in it%s", info.path, BLOCKS, told)
+        if keys_of_target := mended_keys(self.model_path):
+            options["kv_overrides"] = {**keys_of_target, **(options.get("kv_overrides") or {})}
 
     def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
         """Check the models' headers, in a child process too; see `check_file`."""

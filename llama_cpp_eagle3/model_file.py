@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from ._core import LoadGuard, check_header, tokenize
+from ._core import LoadGuard, check_header, read_target, tokenize
 from .errors import Eagle3Error, ModelFileError
 from .trial import try_file
 
@@ -17,8 +17,12 @@ _ADVICE = (
 )
 
 
+BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
+"""What a file may announce and lack."""
+
+
 def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
-    """Check a model's header before llama.cpp sees it, with the keys that `options` give other values.
+    """Check a model's header before llama.cpp sees it, with what `options` and `mended_keys` put in place of keys.
 
     checked: load what this machine has not seen yet in a process of its own first.
 
@@ -26,10 +30,21 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
         ModelFileError: the file is missing, truncated, no GGUF, its numbers contradict each other, or llama.cpp does
             not survive it.
     """
-    overrides = options.get("kv_overrides") or {}
+    overrides = mended_keys(path) | (options.get("kv_overrides") or {})
     n_header = check_header(path, {k: v for k, v in overrides.items() if isinstance(v, (bool, int, float, str))})
     if checked:
-        try_file(path, n_header, options)
+        try_file(path, n_header, {**options, "kv_overrides": overrides})
+
+
+def mended_keys(path: str) -> dict[str, bool | int | float | str]:
+    """Keys of a model's file that llama.cpp must be given other values for: its header announces layers that it lacks.
+
+    Empty for a file that cannot be read, which loading it explains.
+    """
+    try:
+        return dict(read_target(path).keys_without_block)
+    except ModelFileError:
+        return {}
 
 
 # what some of llama.cpp's assertions are about, for those who have not read it
@@ -49,6 +64,19 @@ _MEANINGS = {
 def _explain(reason: str) -> str:
     """A reason, and in other words if it is an assertion that we know."""
     return next((f"{reason} ({meaning})" for code, meaning in _MEANINGS.items() if code in reason), reason)
+
+
+def _advice(path: str) -> str:
+    """What to do with a file that llama.cpp does not load."""
+    try:
+        if read_target(path).n_layer_gone:
+            return (
+                f"The file announces {BLOCKS} that are not in it, and has numbers of each layer, so that llama.cpp "
+                "cannot be told: convert the model anew, with these layers or with --no-nextn."
+            )
+    except ModelFileError:
+        pass
+    return _ADVICE
 
 
 @contextmanager
@@ -78,7 +106,9 @@ def file_errors(path: str) -> Iterator[None]:
             if not guard.reason:
                 raise
             if guard.asserted or ("load model" in str(e) and "alloc" not in guard.reason):
-                raise ModelFileError(f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_ADVICE}") from e
+                raise ModelFileError(
+                    f"'{path}': llama.cpp cannot load it: {_explain(guard.reason)}. {_advice(path)}"
+                ) from e
             raise ValueError(f"{e}: {guard.reason}") from e
 
 

@@ -21,6 +21,10 @@ void register_target_info(py::module_ & m) {
         .def_readonly("n_vocab", &target_info::n_vocab)
         .def_readonly("n_ctx_train", &target_info::n_ctx_train)
         .def_readonly("n_layer_nextn", &target_info::n_layer_nextn)
+        .def_readonly("n_layer_gone", &target_info::n_layer_gone,
+                      "layers for multi-token prediction that the header announces and the file lacks")
+        .def_readonly("keys_without_block", &target_info::keys_without_block,
+                      "keys for llama.cpp, as they would be without those layers; empty if it cannot be told")
         .def_readonly("nextn", &target_info::nextn)
         .def_readonly("runs_block", &target_info::runs_block, "whether llama.cpp has a graph of its block")
         .def_readonly("n_embd_nextn", &target_info::n_embd_nextn, "values of a row that its block reads")

@@ -34,6 +34,45 @@ static bool divides_by_zero(const gguf_file & file, const std::string & arch) {
     return arch == "deepseek4" && n_key && n_key == file.get_int(arch + ".attention.indexer.key_length");
 }
 
+// whether one of the files of a model has a tensor whose name begins so; true if one of them cannot be read
+static bool has_tensor(const gguf_file & file, const std::string & prefix) {
+    const auto is_in = [&prefix](const gguf_file & part) {
+        const auto tensors = part.tensors();
+        return std::any_of(tensors.begin(), tensors.end(), [&prefix](const ggml_tensor * tensor) {
+            return std::string_view(tensor->name).substr(0, prefix.size()) == prefix;
+        });
+    };
+    if (is_in(file)) {
+        return true;
+    }
+    const auto n_split = static_cast<int32_t>(std::min<int64_t>(file.get_int("split.count").value_or(1), 1 << 16));
+    std::vector<char> name(file.path().size() + 32);
+    if (n_split < 2 || llama_split_prefix(name.data(), name.size(), file.path().c_str(), 0, n_split) <= 0) {
+        return n_split > 1;
+    }
+    const std::string first = name.data();
+    for (int32_t i = 1; i < n_split; ++i) {
+        llama_split_path(name.data(), name.size(), first.c_str(), i, n_split);
+        try {
+            if (is_in(gguf_file(name.data()))) {
+                return true;
+            }
+        } catch (const model_file_error &) {
+            return true; // loading says what it lacks
+        }
+    }
+    return false;
+}
+
+// whether a header has a number of each layer where llama.cpp asks for as many as there are layers
+static bool has_layer_arrays(const gguf_file & file, const std::string & arch) {
+    const auto names = { "attention.head_count", "attention.head_count_kv",    "attention.recurrent_layers",
+                         "expert_used_count",    "expert_feed_forward_length", "feed_forward_length",
+                         "swiglu_clamp_exp",     "swiglu_clamp_shexp" };
+    return std::any_of(names.begin(), names.end(),
+                       [&](const char * name) { return file.type(arch + "." + name) == GGUF_TYPE_ARRAY; });
+}
+
 target_info read_target_info(const std::string & path) {
     const gguf_file file(path);
 
@@ -71,14 +110,26 @@ target_info read_target_info(const std::string & path) {
     res.why_no_target          = find_why_no_target(file, res.arch, why_no_target(res.arch));
     res.why_no_text            = find_why_no_target(file, res.arch, why_no_text(res.arch));
     const arch_graph  graph    = find_arch_graph(res.arch);
-    const std::string block    = "blk." + std::to_string(n_layer_all - n_nextn) + ".nextn.eh_proj.weight";
+    const std::string block    = "blk." + std::to_string(n_layer_all - n_nextn) + ".";
     const bool        is_split = file.get_int("split.count").value_or(1) > 1; // it may be in another file
     res.has_trunk              = n_nextn == 0 || is_split || file.find_tensor("blk.0.attn_norm.weight");
-    res.n_layer_nextn          = is_split || file.find_tensor(block) ? static_cast<int32_t>(n_nextn) : 0;
-    res.nextn                  = graph.nextn;
-    res.runs_block             = graph.block && !divides_by_zero(file, res.arch);
-    const int64_t n_streams    = graph.nextn > 1 ? file.get_int(res.arch + ".hyper_connection.count").value_or(1) : 1;
-    res.n_embd_nextn           = static_cast<int32_t>(res.n_embd * std::clamp<int64_t>(n_streams, 1, n_streams_max));
+    if (n_nextn > 0 && has_tensor(file, block + "nextn.eh_proj.weight")) {
+        res.n_layer_nextn = static_cast<int32_t>(n_nextn);
+    } else if (n_nextn > 0 && res.has_trunk && !has_tensor(file, block)) {
+        res.n_layer_gone  = static_cast<int32_t>(n_nextn);
+        bool is_rest_gone = true; // llama.cpp counts tensors, and skips those of layers that it knows of
+        for (int64_t il = n_layer_all - n_nextn + 1; il < n_layer_all; ++il) {
+            is_rest_gone = is_rest_gone && !has_tensor(file, "blk." + std::to_string(il) + ".");
+        }
+        if (is_rest_gone && !has_layer_arrays(file, res.arch)) {
+            res.keys_without_block = { { res.arch + ".block_count", n_layer_all - n_nextn },
+                                       { res.arch + ".nextn_predict_layers", 0 } };
+        }
+    }
+    res.nextn               = graph.nextn;
+    res.runs_block          = graph.block && !divides_by_zero(file, res.arch);
+    const int64_t n_streams = graph.nextn > 1 ? file.get_int(res.arch + ".hyper_connection.count").value_or(1) : 1;
+    res.n_embd_nextn        = static_cast<int32_t>(res.n_embd * std::clamp<int64_t>(n_streams, 1, n_streams_max));
     for (int32_t b = 0; b <= res.n_layer + 1; ++b) {
         if (graph.publishes(b, res.n_layer) || graph.readable(b, res.n_layer)) {
             res.boundaries.push_back(b);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,16 @@ struct target_info {
     int32_t n_ctx_train = 0;
     int64_t file_size   = 0;
 
-    bool    has_trunk     = true;  // false: a file of layers for multi-token prediction alone
-    int32_t n_layer_nextn = 0;     // layers for multi-token prediction that are in the file
-    int32_t nextn         = -1;    // the rows that they read are those at boundary n_layer + nextn; -1 = unknown
-    int32_t n_embd_nextn  = 0;     // values of such a row
-    bool    runs_block    = false; // whether llama.cpp has a graph of them
+    bool    has_trunk     = true; // false: a file of layers for multi-token prediction alone
+    int32_t n_layer_nextn = 0;    // layers for multi-token prediction that are in the file
+    int32_t n_layer_gone  = 0;    // those that the header announces, and of which the file has no tensor
+
+    // keys with the values that they would have without the announced layers, for llama.cpp; none: it needs none, or
+    // cannot be told
+    std::map<std::string, int64_t> keys_without_block;
+    int32_t nextn        = -1;    // the rows that they read are those at boundary n_layer + nextn; -1 = unknown
+    int32_t n_embd_nextn = 0;     // values of such a row
+    bool    runs_block   = false; // whether llama.cpp has a graph of them
 
     // where its hidden states can be read: 0 .. n_layer, and n_layer + 1 after the final norm
     std::vector<int32_t> boundaries;

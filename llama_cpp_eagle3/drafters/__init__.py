@@ -21,6 +21,7 @@ __all__ = [
     "DrafterFile",
     "LoadedTarget",
     "MtpBlock",
+    "SmallModel",
     "kind_of",
     "kind_of_arch",
     "kind_of_source",

@@ -110,6 +110,11 @@ def why_no_block(info: TargetInfo) -> str:
     """Why a target cannot draft with a block of its own; empty if it can."""
     if info.why_no_target:
         return info.why_no_target
+    if info.n_layer_gone:
+        return (
+            f"the file announces a block for multi-token prediction (key {info.arch}.nextn_predict_layers is "
+            f"{info.n_layer_gone}), and has no tensor of it: whoever converted it left the block out"
+        )
     if info.n_layer_nextn == 0:
         return f"the file has no block for multi-token prediction (key {info.arch}.nextn_predict_layers)"
     if not info.runs_block:

@@ -10,6 +10,7 @@ import pytest
 
 from adapters import Shape, check_adapter, write_lora
 from arch_keys import arch_of, keys_of
+from gguf_raw import parse, serialize
 from llama_cpp_eagle3 import Eagle3Llama, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.drafters.mtp import has_block
@@ -170,3 +171,51 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has no block for multi-token prediction" in capsys.readouterr().err
     main(["doctor", "-m", str(path), "-t", "1"])
     assert "the block for multi-token prediction in the target's file drafts" in capsys.readouterr().out
+
+
+def without_block(path: Path, out: Path, *, mend: bool = False) -> Path:
+    """A file that announces its block and has no tensor of it. mend: it does not announce it either."""
+    raw = parse(path.read_bytes())
+    arch = raw.arch
+    n, n_block = raw.get(f"{arch}.block_count"), raw.get(f"{arch}.nextn_predict_layers")
+    gone = tuple(f"blk.{i}.".encode() for i in range(n - n_block, n))
+    raw.tensors = [tensor for tensor in raw.tensors if not tensor.name.startswith(gone)]
+    if mend:
+        raw.find(f"{arch}.block_count").value = n - n_block
+        raw.find(f"{arch}.nextn_predict_layers").value = 0
+    out.write_bytes(serialize(raw))
+    return out
+
+
+@pytest.mark.parametrize("row", ["qwen35-mtp", "qwen3next-mtp", "deepseek4-mtp", "mimo2-mtp3", "bailingmoe3-mtp"])
+def test_a_block_that_is_announced_and_not_there(
+    row: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file loads, says so once, and gives the text of one that announces nothing."""
+    path = write_random_arch(folder, row)
+    gone = without_block(path, tmp_path / "gone.gguf")
+    with load(gone) as llm:
+        assert "mtp" not in llm.draft_sources
+        text = take(llm, [1, 2, 3], 12)
+    assert caplog.text.count("announces layers for multi-token prediction") == 1
+    if row != "bailingmoe3-mtp":  # whose arrays have a number for the block
+        plain = load_plain(without_block(path, tmp_path / "mended.gguf", mend=True))
+        assert text == take(plain, [1, 2, 3], 12)
+        plain.close()
+    with pytest.raises(IncompatibleDraftError, match=r"announces a block .* no tensor of it"):
+        load(gone, draft_sources=("mtp",))
+
+
+def test_a_small_model_without_the_block_that_it_announces(folder: Path, tmp_path: Path) -> None:
+    path = write_random_arch(folder, "qwen35-mtp")
+    gone = without_block(path, tmp_path / "gone.gguf")
+    with load(path, gone, **CHAIN) as llm:
+        assert llm.draft_sources[0] == "simple"
+        take(llm, [1, 2, 3], 12)
+        assert llm.stats.of("simple").drafted > 0
+
+
+def test_a_file_that_llama_cpp_cannot_be_told_of(folder: Path, tmp_path: Path) -> None:
+    gone = without_block(write_random_arch(folder, "nemotron_h_moe-mtp"), tmp_path / "gone.gguf")
+    with pytest.raises(ModelFileError, match=r"announces layers for multi-token prediction .* with --no-nextn"):
+        load(gone)
