@@ -476,11 +476,42 @@ def read_target(path: str) -> TargetInfo:
 def why_no_target(arch: str) -> str:
     """Why no head can stand behind models of an architecture; empty if one can."""
 
-def compare_tokens(path_a: str, path_b: str) -> tuple[int, int, bytes, bytes]:
-    """Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts.
+class VocabDifference:
+    """How the tokens of a drafter's file differ from its target's. Made by compare_vocabularies()."""
 
-    Files without a tokenizer, or with one of another size, differ in nothing here.
+    @property
+    def model_tgt(self) -> str:
+        """Kind of tokenizer; empty if the file has none."""
+    @property
+    def model_dft(self) -> str: ...
+    @property
+    def n_tgt(self) -> int:
+        """Tokens; 0 if that is not known."""
+    @property
+    def n_dft(self) -> int: ...
+    @property
+    def others(self) -> list[int]:
+        """Tokens that both have, with other texts, in ascending order."""
+    @property
+    def text_tgt(self) -> bytes:
+        """Of the first of these."""
+    @property
+    def text_dft(self) -> bytes: ...
+    @property
+    def n_more(self) -> int:
+        """Tokens at the end of one of both, without padding."""
+    @property
+    def flags(self) -> list[str]:
+        """How BOS and EOS differ, as sentences."""
+
+def compare_vocabularies(path_tgt: str, path_dft: str, n_vocab_tgt: int = 0, n_vocab_dft: int = 0) -> VocabDifference:
+    """Compare the tokens of a target and of what drafts for it.
+
+    n_vocab_tgt, n_vocab_dft: tokens of files without texts; 0 if that is not known.
     """
+
+def has_nearly(n_dft: int, n_tgt: int) -> bool:
+    """Whether two numbers of tokens differ by padding and a few tokens at the end alone."""
 
 class Head:
     """What an EAGLE-3 head is, from the header of its GGUF file. Read-only; made by read_head()."""
@@ -559,11 +590,11 @@ class Head:
     @property
     def rope_scaling(self) -> str: ...
 
-def find_vocab_difference(path_tgt: str, path_dft: str) -> bytes:
-    """Why the tokens of one file are not those of another: the first difference; empty if they are.
+def check_head(path: str, n_vocab: int, n_embd: int, n_layer: int) -> None:
+    """Check a head's tensors as loading does, for a target of these sizes.
 
-    It may be in the tokenizer's kind, the number of tokens, their texts (the first five may differ) or special tokens.
-    Up to 128 tokens more at the end of one vocabulary are padding.
+    Raises:
+        ModelFileError, IncompatibleDraftError: see `Eagle3Drafter`.
     """
 
 def read_head(path: str) -> Head:
@@ -586,6 +617,8 @@ class Drafter:
         """Addresses of the ggml tensors that it multiplies by, but for those of the target."""
     def use_cpu_kernels(self, n_rows_max: Mapping[str, int]) -> None:
         """Have the CPU multiply its own weights by our kernels, [name]: rows of an operation, at most."""
+    def leave_out(self, tokens: Sequence[int]) -> None:
+        """These tokens of the target are others in the drafter's own vocabulary: they are not drafted."""
     def process(
         self,
         tap: FeatureTap | None,

@@ -13,9 +13,14 @@ import sys
 import types
 from typing import Any
 
+REFUSED = 3
+"""The status if llama.cpp does not load the file."""
+
+_LEVEL_ERROR = 4  # ggml.h's GGML_LOG_LEVEL_ERROR
+
 
 def main() -> None:
-    """Load what the request on stdin names. An error of llama.cpp is as good an end as success: it is no crash."""
+    """Load what the request on stdin names. The status is REFUSED, with the reason on stderr, if llama.cpp does not."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     # accelerators need not wake up for this, and its exit status is all that is needed
@@ -26,8 +31,14 @@ def main() -> None:
     sys.modules["llama_cpp"] = package
     lib: Any = importlib.import_module("llama_cpp.llama_cpp")
 
-    silent = lib.llama_log_callback(lambda *_: None)
-    lib.llama_log_set(silent, None)
+    errors: list[str] = []
+
+    def log(level: int, text: bytes, _: Any) -> None:
+        if level == _LEVEL_ERROR:
+            errors.append(text.decode(errors="replace").strip())
+
+    callback = lib.llama_log_callback(log)
+    lib.llama_log_set(callback, None)
     params = lib.llama_model_default_params()
     params.no_alloc = not request["vocab_only"]
     params.vocab_only = request["vocab_only"]
@@ -38,7 +49,10 @@ def main() -> None:
     overrides = _overrides(lib, request["kv_overrides"])
     params.kv_overrides = overrides
     model = lib.llama_model_load_from_file(os.fsencode(request["path"]), params)
-    if model and not request["vocab_only"]:
+    if not model:
+        os.write(2, "".join(f"REASON {text}\n" for text in errors[:1]).encode())
+        os._exit(REFUSED)
+    if not request["vocab_only"]:
         options = lib.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = 512, 64, 64
         options.flash_attn_type = int(request["flash_attn"])

@@ -17,7 +17,7 @@ from .log import without_details
 from .model_file import BLOCKS, check_file, mended_keys
 from .model_options import ModelOptions
 from .options import DraftOptions
-from .pair import Pair, check_pair, fingerprint
+from .pair import Pair, check_files, check_pair, fingerprint
 from .rpc import RpcServers, find_device
 
 N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
@@ -57,6 +57,9 @@ class Loading:
             self.pair = check_pair(model_path, draft.paths, draft.target_layers)
             info = self.pair.target
             self._check_length()
+            for file in self.pair.drafts:
+                if file.vocabulary.warning:
+                    _log.warning("%s", file.vocabulary.warning)
             if self.pair.boundaries:
                 n_embd = info.n_embd_nextn if self.pair.boundaries[0] > info.n_layer + 1 else info.n_embd
                 self.tap = FeatureTap(list(self.pair.boundaries), info.n_layer, n_embd, info.arch)
@@ -96,10 +99,10 @@ class Loading:
 
     def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
         """Check the models' headers, in a child process too; see `check_file`."""
-        check_file(self.model_path, options, checked)
-        for file in self.draft_files:
-            if file.is_model:
-                check_file(file.path, {}, checked)
+        if self.pair is None:
+            check_file(self.model_path, options, checked)
+        else:
+            check_files(self.pair, options, checked)
 
     @property
     def draft_files(self) -> tuple[DrafterFile, ...]:
@@ -214,6 +217,8 @@ class Loading:
     ) -> Drafter:
         """Load a drafter, its wider matrices converted to a type."""
         drafter = file.make(target, draft_type)
+        if file.vocabulary.left_out:
+            drafter.leave_out(file.vocabulary.left_out)
         matrices = drafter.matrices
         if matrices and self.kernel_choice.mode != "off":
             drafter.use_cpu_kernels(self.kernel_choice.limits(matrices, target.n_threads, log))

@@ -21,10 +21,11 @@ BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
 """What a file may announce and lack."""
 
 
-def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
+def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
     """Check a model's header before llama.cpp sees it, with what `options` and `mended_keys` put in place of keys.
 
-    checked: load what this machine has not seen yet in a process of its own first.
+    checked: load what this machine has not seen yet in a process of its own first. is_all: nothing loads it
+    afterwards, so that what llama.cpp refuses there is an error too.
 
     Raises:
         ModelFileError: the file is missing, truncated, no GGUF, its numbers contradict each other, or llama.cpp does
@@ -32,8 +33,9 @@ def check_file(path: str, options: Mapping[str, Any], checked: bool) -> None:
     """
     overrides = mended_keys(path) | (options.get("kv_overrides") or {})
     n_header = check_header(path, {k: v for k, v in overrides.items() if isinstance(v, (bool, int, float, str))})
-    if checked:
-        try_file(path, n_header, {**options, "kv_overrides": overrides})
+    refused = try_file(path, n_header, {**options, "kv_overrides": overrides}) if checked else ""
+    if refused and is_all:
+        raise ModelFileError(f"'{path}': llama.cpp cannot load it: {_explain(refused)}. {_advice(path)}")
 
 
 def mended_keys(path: str) -> dict[str, bool | int | float | str]:

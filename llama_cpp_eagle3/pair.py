@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ._core import TargetInfo, read_arch, read_target
 from .drafters import DrafterFile, MtpBlock, kind_of, kind_of_arch
 from .drafters.fit import check_boundaries, check_generates
 from .errors import IncompatibleDraftError, ModelFileError
+from .model_file import check_file
 
 _SAMPLE_BYTES = 1 << 16
 
@@ -55,6 +57,30 @@ def check_pair(
             "block reads all residual streams of the target, which has several"
         )
     return Pair(target, drafts, boundaries)
+
+
+def check_files(pair: Pair, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
+    """Check of the files of a pair what their headers do not tell.
+
+    options: the constructor's arguments, of which the target's matter. checked, is_all: see `check_file`.
+
+    Raises:
+        ModelFileError, IncompatibleDraftError: see `check_pair`.
+    """
+    check_file(pair.target.path, options, checked, is_all=is_all)
+    for draft in pair.drafts:
+        draft.check(pair.target, checked, is_all)
+
+
+def check_loadable(model_path: str, draft_paths: Sequence[str | None] = ()) -> Pair:
+    """Whether files can be loaded together, as loading decides it.
+
+    Raises:
+        ModelFileError, IncompatibleDraftError: see `check_pair`.
+    """
+    pair = check_pair(model_path, draft_paths)
+    check_files(pair, {}, True, is_all=True)
+    return pair
 
 
 def fingerprint(path: str) -> str:

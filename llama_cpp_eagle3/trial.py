@@ -18,6 +18,7 @@ from typing import Any
 
 import llama_cpp
 
+from ._trial_child import REFUSED
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .errors import ModelFileError
 from .planning.cache import cache_dir
@@ -31,13 +32,16 @@ _N_KEPT = 4096
 _log = logging.getLogger(__name__)
 
 
-def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> None:
+def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> str:
     """Load a file's header and build its graphs in a child process, unless this was done on this machine before.
 
     Args:
         path: the model.
         n_header: bytes that its header takes.
         options: the constructor's arguments; `kv_overrides` and `flash_attn` matter.
+
+    Returns:
+        Why llama.cpp refused to load it there; empty if it did not. Loading it here says the same, and maybe more.
 
     Raises:
         ModelFileError: the child process was ended by a signal, or does not come to an end.
@@ -51,8 +55,10 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> None:
     }
     digest = _digest(n_header, request)
     if digest in _known() or not _has_interpreter():
-        return
+        return ""
     end = _run(request)
+    if isinstance(end, Refusal):
+        return str(end)
     if end is None:
         _remember(digest)
     elif end:
@@ -61,12 +67,17 @@ def try_file(path: str, n_header: int, options: Mapping[str, Any]) -> None:
             "was made for another version of llama.cpp: fetch it again, or convert the model anew. (checked=False "
             "loads it without trying.)"
         )
+    return ""
 
 
 def _has_interpreter() -> bool:
     """Whether there is a Python to run the child, and not a program that Python is a part of."""
     name = Path(sys.executable or "").name.lower()
     return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
+
+
+class Refusal(str):
+    """Why llama.cpp did not load a file."""
 
 
 def _run(request: dict[str, Any]) -> str | None:
@@ -88,6 +99,11 @@ def _run(request: dict[str, Any]) -> str | None:
     status = result.returncode
     if status == 0:
         return None
+    if status == REFUSED:
+        reasons = [line for line in result.stderr.decode(errors="replace").split("\n") if line.startswith("REASON ")]
+        return Refusal(
+            reasons[0].removeprefix("REASON ").rpartition("error loading model: ")[2] if reasons else "no reason"
+        )
     if status == -signal.SIGKILL or 0 < status < 128:  # killed by another process, or an error of Python
         _log.debug("the trial of %s ended with %d", request["path"], status)
         return ""

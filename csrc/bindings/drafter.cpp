@@ -8,6 +8,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 namespace eagle3::python {
 
 namespace {
@@ -182,6 +184,15 @@ void register_drafter(py::module_ & m) {
             },
             py::arg("rules").none(true), py::arg("seq_id") = 0,
             "What the sequence's next tokens must be, as long as its text is what it is; None: anything.")
+        .def(
+            "leave_out",
+            [](py_drafter & self, std::vector<llama_token> tokens) {
+                const busy_flag::scope scope(self.busy);
+                std::sort(tokens.begin(), tokens.end());
+                self.impl().leave_out(tokens);
+            },
+            py::arg("tokens"),
+            "These tokens of the target are others in the drafter's own vocabulary: they are not drafted.")
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "

@@ -1,5 +1,8 @@
 #include "draft/head.h"
 
+#include "draft/device.h"
+#include "draft/weights.h"
+
 #include "module.h"
 #include "nogil.h"
 
@@ -53,6 +56,18 @@ void register_head(py::module_ & m) {
                 .format(h.path, h.arch, h.boundaries, h.n_embd, h.n_layer, h.n_vocab_dft);
         });
 
+    m.def(
+        "check_head",
+        [](const std::string & path, int32_t n_vocab, int32_t n_embd, int32_t n_layer) {
+            const gguf_file     file(path);
+            const head_hparams  hparams = read_head(file);
+            const target_tables tables(n_vocab, n_embd, n_layer);
+            const device        dev(nullptr, 0, nullptr, 1);
+            head_weights(file, hparams, tables, dev, GGML_TYPE_F32, 1);
+        },
+        py::arg("path"), py::arg("n_vocab"), py::arg("n_embd"), py::arg("n_layer"), py::call_guard<nogil>(),
+        "Check a head's tensors as loading does, for a target of these sizes. Raises ModelFileError, "
+        "IncompatibleDraftError.");
     m.def(
         "read_head", [](const std::string & path) { return read_head(gguf_file(path)); }, py::arg("path"),
         py::call_guard<nogil>(),

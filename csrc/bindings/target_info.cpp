@@ -4,6 +4,7 @@
 #include "module.h"
 #include "nogil.h"
 #include "target/arch_table.h"
+#include "vocabulary.h"
 
 #include <pybind11/stl.h>
 
@@ -52,23 +53,27 @@ void register_target_info(py::module_ & m) {
         },
         py::arg("arch"), "Why no head can stand behind models of an architecture; empty if one can.");
 
-    m.def(
-        "compare_tokens",
-        [](const std::string & path_a, const std::string & path_b) {
-            const token_difference diff = compare_tokens(path_a, path_b);
-            return py::make_tuple(diff.n_different, diff.first, py::bytes(diff.text_a), py::bytes(diff.text_b));
-        },
-        py::arg("path_a"), py::arg("path_b"),
-        "Compare the tokenizers of two GGUF files: how many tokens differ, and the first one that does with its texts. "
-        "Files without a tokenizer, or with one of another size, differ in nothing here.");
-    m.def(
-        "find_vocab_difference",
-        [](const std::string & path_tgt, const std::string & path_dft) {
-            return py::bytes(find_vocab_difference(path_tgt, path_dft));
-        },
-        py::arg("path_tgt"), py::arg("path_dft"),
-        "Why the tokens of one GGUF file are not those of another: the first difference in tokenizer, number, texts or "
-        "special tokens; empty if they are. Up to 128 tokens more at the end of one are padding.");
+    py::class_<vocab_difference>(m, "VocabDifference",
+                                 "How the tokens of a drafter's file differ from its target's. Made by "
+                                 "compare_vocabularies().")
+        .def_readonly("model_tgt", &vocab_difference::model_tgt, "kind of tokenizer; empty if the file has none")
+        .def_readonly("model_dft", &vocab_difference::model_dft)
+        .def_readonly("n_tgt", &vocab_difference::n_tgt, "tokens; 0 if that is not known")
+        .def_readonly("n_dft", &vocab_difference::n_dft)
+        .def_readonly("others", &vocab_difference::others, "tokens that both have, with other texts")
+        .def_property_readonly(
+            "text_tgt", [](const vocab_difference & self) { return py::bytes(self.text_tgt); },
+            "of the first of others")
+        .def_property_readonly("text_dft", [](const vocab_difference & self) { return py::bytes(self.text_dft); })
+        .def_readonly("n_more", &vocab_difference::n_more, "tokens at the end of one of both, without padding")
+        .def_readonly("flags", &vocab_difference::flags, "how BOS and EOS differ, as sentences");
+
+    m.def("compare_vocabularies", &compare_vocabularies, py::arg("path_tgt"), py::arg("path_dft"),
+          py::arg("n_vocab_tgt") = 0, py::arg("n_vocab_dft") = 0, without_gil(),
+          "Compare the tokens of a target and of what drafts for it. n_vocab_*: tokens of files without texts; 0 if "
+          "that is not known.");
+    m.def("has_nearly", &has_nearly, py::arg("n_dft"), py::arg("n_tgt"),
+          "Whether two numbers of tokens differ by padding and a few tokens at the end alone.");
 }
 
 } // namespace eagle3::python

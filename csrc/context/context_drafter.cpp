@@ -140,7 +140,9 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const dr
     for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
         path.insert(path.begin(), nodes_[i].token);
     }
-    known.order(path, [](int32_t id) { return id; }, found, top_k);
+    known.order(
+        path, [this](int32_t id) { return std::binary_search(left_out_.begin(), left_out_.end(), id) ? -1 : id; },
+        found, top_k);
     for (const draft_candidate & c : found) {
         nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
         places_.push_back({ kept, -1 });

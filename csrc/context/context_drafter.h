@@ -45,6 +45,8 @@ class context_drafter : public drafter {
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
+    void leave_out(const std::vector<llama_token> & tokens) override { left_out_ = tokens; }
+
     bool    is_parallel() const override { return false; }
     int32_t n_unroll() const override { return 1; }
     int32_t n_expand() const override { return n_scratch; }
@@ -194,6 +196,7 @@ class context_drafter : public drafter {
     memory_kind memory_;
 
     std::map<llama_seq_id, foresight> foresight_;
+    std::vector<llama_token>          left_out_; // see leave_out
 
     // of a draft
     std::vector<participant>  participants_;

@@ -228,7 +228,9 @@ std::vector<draft_candidate> dflash_drafter::behind(const participant & part, co
         }
         std::stable_sort(found.begin(), found.end(), [](const auto & a, const auto & b) { return a.p > b.p; });
     }
-    part.known->order(path, [](int32_t id) { return id; }, found, n_top);
+    part.known->order(
+        path, [this](int32_t id) { return std::binary_search(left_out_.begin(), left_out_.end(), id) ? -1 : id; },
+        found, n_top);
     return found;
 }
 

@@ -77,6 +77,8 @@ class dflash_drafter : public drafter {
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
+    void leave_out(const std::vector<llama_token> & tokens) override { left_out_ = tokens; }
+
     bool    is_parallel() const override { return true; }
     int32_t n_unroll() const override { return hparams_.n_draft_max(); }
     int32_t n_expand() const override { return n_expand_max; }
@@ -144,8 +146,9 @@ class dflash_drafter : public drafter {
     size_t         n_bytes_read_ = 0;
     uint64_t       fingerprint_  = 0;
 
-    draft_sequences        sequences_;
-    std::vector<foresight> foresight_;
+    draft_sequences          sequences_;
+    std::vector<foresight>   foresight_;
+    std::vector<llama_token> left_out_; // see leave_out
 
     // of a draft
     std::vector<participant> participants_;

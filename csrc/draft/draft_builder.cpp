@@ -262,8 +262,9 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
             if (node >= 0) {
                 node_rows_[node].slot = part.pos + ++part.n_used;
             }
-            node = append_nodes(part, node, candidates(part, j, i, path_to(node), top_k), i * n + j);
-            if (node < 0) {
+            node               = append_nodes(part, node, candidates(part, j, i, path_to(node), top_k), i * n + j);
+            const int32_t best = runner_.best(j, i); // which the graph follows
+            if (node < 0 || best < 0 || weights_.to_target(best) < 0) {
                 break;
             }
         }

@@ -103,6 +103,9 @@ class drafter {
     // drafter that makes a block at once applies it to the first one only.
     virtual void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) = 0;
 
+    // These tokens of the target, in ascending order, are others in the drafter's own vocabulary: they are not drafted
+    virtual void leave_out(const std::vector<llama_token> & tokens) = 0;
+
     virtual bool    is_parallel() const = 0;
     virtual int32_t n_unroll() const    = 0; // most n_steps of begin()
     virtual int32_t n_expand() const    = 0; // most nodes of a sequence that may be expanded in a draft

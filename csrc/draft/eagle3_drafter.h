@@ -77,6 +77,8 @@ class eagle3_drafter : public drafter {
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
+    void leave_out(const std::vector<llama_token> & tokens) override { weights_.leave_out(tokens); }
+
     bool    is_parallel() const override { return hparams_.is_parallel(); } // P-EAGLE
     int32_t n_unroll() const override { return builder_.n_unroll(); }
     int32_t n_expand() const override { return draft_cache::n_scratch; }

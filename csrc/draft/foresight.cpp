@@ -96,6 +96,9 @@ void keep(const std::vector<bool> & allowed, std::vector<draft_candidate> & cand
 
 void foresight::order(const std::vector<llama_token> & path, const to_target_fn & to_target,
                       std::vector<draft_candidate> & candidates, int32_t n_top) const {
+    candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                    [&](const draft_candidate & c) { return to_target(c.id) < 0; }),
+                     candidates.end());
     const auto n_ahead = static_cast<uint32_t>(path.size());
     uint32_t   attempt = 0;
     if (rules && noise && rules->redraws()) {

@@ -28,7 +28,7 @@ struct foresight {
     // are not quite the target's.
     //
     // candidates: the most probable ones behind the drafted tokens `path`; to_target gives the target's token for the
-    // id of one.
+    // id of one, or -1 for one that must not be drafted, which goes too.
     void order(const std::vector<llama_token> & path, const std::function<llama_token(int32_t)> & to_target,
                std::vector<draft_candidate> & candidates, int32_t n_top) const;
 };

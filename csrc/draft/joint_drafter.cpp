@@ -221,6 +221,12 @@ void joint_drafter::set_rules(std::shared_ptr<grammar_lookahead> rules, llama_se
     }
 }
 
+void joint_drafter::leave_out(const std::vector<llama_token> & tokens) {
+    for (const part & p : parts_) {
+        p.own->leave_out(tokens);
+    }
+}
+
 int64_t joint_drafter::t_graph_us() const {
     int64_t t_us = 0;
     for (const part & p : parts_) {

@@ -49,6 +49,8 @@ class joint_drafter : public drafter {
     void set_noise(std::shared_ptr<const gumbel_noise> noise, llama_seq_id seq_id) override;
     void set_rules(std::shared_ptr<grammar_lookahead> rules, llama_seq_id seq_id) override;
 
+    void leave_out(const std::vector<llama_token> & tokens) override;
+
     bool    is_parallel() const override { return first().is_parallel(); }
     int32_t n_unroll() const override { return first().n_unroll(); }
     int32_t n_expand() const override { return first().n_expand(); }

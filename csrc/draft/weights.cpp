@@ -6,6 +6,7 @@
 #include "fnv1a.h"
 #include "llama_ext.h"
 #include "lm_head.h"
+#include "vocabulary.h"
 #include "weight_types.h"
 
 #include <algorithm>
@@ -22,6 +23,14 @@ target_tables::target_tables(const llama_model * model_tgt) :
             tok_embd = tensor; // a tied table can be there twice: prefer the one whose rows the host can read
         }
     }
+}
+
+target_tables::target_tables(int32_t n_vocab, int32_t n_embd, int32_t n_layer) :
+    n_vocab(n_vocab), n_embd(n_embd), n_layer(n_layer), ctx_(make_tensor_context(1)),
+    buffer_(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 0)) {
+    ggml_tensor * table = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_embd, n_vocab);
+    table->buffer       = buffer_.get();
+    tok_embd = output = table;
 }
 
 static std::string shape_str(const std::vector<int64_t> & ne) {
@@ -209,11 +218,11 @@ static void check_pair(const head_hparams & hparams, const target_tables & table
                 b, tables.n_layer));
         }
     }
-    if (hparams.has_tok_embd && hparams.n_vocab != tables.n_vocab) {
+    if (hparams.has_tok_embd && !has_nearly(hparams.n_vocab, tables.n_vocab)) {
         throw incompatible_draft_error(format("'%s': the head embeds %d tokens, the target's vocabulary has %d", path,
                                               hparams.n_vocab, tables.n_vocab));
     }
-    if (hparams.has_output && !hparams.has_d2t && hparams.n_vocab_dft != tables.n_vocab) {
+    if (hparams.has_output && !hparams.has_d2t && !has_nearly(hparams.n_vocab_dft, tables.n_vocab)) {
         throw incompatible_draft_error(format("'%s': the head predicts %d tokens without a map to the target's %d",
                                               path, hparams.n_vocab_dft, tables.n_vocab));
     }
@@ -369,6 +378,10 @@ head_layer head_weights::load_layer(loader & load, const head_hparams & hparams,
 void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams, const target_tables & tables) {
     const ggml_tensor * meta = file.find_tensor("d2t");
     if (!meta) {
+        if (n_vocab_dft > tables.n_vocab) { // the target lacks the last ones
+            d2t.resize(n_vocab_dft, -1);
+            std::iota(d2t.begin(), d2t.begin() + tables.n_vocab, 0);
+        }
         return;
     }
     const char * path = hparams.path.c_str();
@@ -395,6 +408,10 @@ void head_weights::load_d2t(const gguf_file & file, const head_hparams & hparams
             value = value_i32;
         }
         const int64_t id = is_offset ? value + i : value;
+        if (id >= tables.n_vocab && id < hparams.n_vocab) {
+            d2t[i] = -1;
+            continue;
+        }
         if (id < 0 || id >= tables.n_vocab) {
             throw incompatible_draft_error(
                 format("'%s': tensor 'd2t': draft token %d maps to %lld, the target's vocabulary has %d tokens", path,
@@ -431,14 +448,15 @@ void head_weights::load_embd_dft(const device & dev) {
     // The table may be on a device that is slow to ask: read it in blocks of rows, in the order of the target's ids.
     std::vector<int32_t> ids(n_vocab_dft);
     std::iota(ids.begin(), ids.end(), 0);
-    std::sort(ids.begin(), ids.end(), [this](int32_t a, int32_t b) { return to_target(a) < to_target(b); });
+    std::sort(ids.begin(), ids.end(),
+              [this](int32_t a, int32_t b) { return row_of(to_target(a)) < row_of(to_target(b)); });
 
     constexpr int64_t    n_block = 4096;
     const size_t         n_row   = tok_embd_->nb[1];
     std::vector<uint8_t> table(ggml_nbytes(embd_dft)), block;
     int64_t              block_end = 0;
     for (const int32_t id : ids) {
-        const int64_t token = to_target(id);
+        const int64_t token = row_of(to_target(id));
         if (token >= block_end) {
             const int64_t first = token / n_block * n_block;
             block_end           = std::min(first + n_block, tok_embd_->ne[1]);
@@ -467,6 +485,18 @@ std::vector<const ggml_tensor *> head_weights::matrices() const {
     return found;
 }
 
+void head_weights::leave_out(const std::vector<llama_token> & tokens) {
+    if (d2t.empty() && !tokens.empty()) {
+        d2t.resize(n_vocab_dft);
+        std::iota(d2t.begin(), d2t.end(), 0);
+    }
+    for (llama_token & id : d2t) {
+        if (std::binary_search(tokens.begin(), tokens.end(), id)) {
+            id = -1;
+        }
+    }
+}
+
 void head_weights::get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const {
     const size_t offset = first * tok_embd_->nb[1];
     const size_t size   = n * tok_embd_->nb[1];
@@ -479,7 +509,7 @@ void head_weights::get_raw_rows(int64_t first, int64_t n, uint8_t * dst) const {
 
 void head_weights::get_embedding(llama_token token, float * dst) const {
     const size_t size   = row_.size();
-    const size_t offset = static_cast<size_t>(token) * tok_embd_->nb[1];
+    const size_t offset = static_cast<size_t>(row_of(token)) * tok_embd_->nb[1];
     const void * src    = row_.data();
     if (!tok_embd_->buffer || ggml_backend_buffer_is_host(tok_embd_->buffer)) {
         src = static_cast<const uint8_t *>(tok_embd_->data) + offset;

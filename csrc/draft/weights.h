@@ -28,12 +28,19 @@ struct head_layer {
 struct target_tables {
     explicit target_tables(const llama_model * model_tgt);
 
+    // of a target that is not loaded: tables without values, to check a head against
+    target_tables(int32_t n_vocab, int32_t n_embd, int32_t n_layer);
+
     int32_t n_vocab = 0;
     int32_t n_embd  = 0;
     int32_t n_layer = 0;
 
     const ggml_tensor * tok_embd = nullptr; // nullptr if the target has no such table
     const ggml_tensor * output   = nullptr; // lm_head; the token embedding if the target ties them
+
+  private:
+    context_ptr ctx_; // of tables without values
+    buffer_ptr  buffer_;
 };
 
 // The tensors of a head on a device. Matrices are used where the file maps them if the device can and has no faster
@@ -65,10 +72,13 @@ class head_weights {
     ggml_tensor * embd_dft = nullptr;
     void          load_embd_dft(const device & dev);
 
-    // draft id -> target id; empty if the vocabularies are the same
+    // draft id -> target id, -1 for what must not be drafted; empty if the vocabularies are the same
     std::vector<llama_token> d2t;
 
     llama_token to_target(int32_t id_dft) const { return d2t.empty() ? id_dft : d2t[id_dft]; }
+
+    // These tokens of the target, in ascending order, are others of the head: they are not drafted
+    void leave_out(const std::vector<llama_token> & tokens);
 
     // the embedding row of a target token as F32, dst [n_embd]
     void get_embedding(llama_token token, float * dst) const;
@@ -96,6 +106,9 @@ class head_weights {
     context_ptr ctx_;
 
     std::vector<buffer_ptr> buffers_;
+
+    // of a token that the head does not have, the first one's
+    llama_token row_of(llama_token token) const { return token >= 0 && token < tok_embd_->ne[1] ? token : 0; }
 
     const ggml_tensor * tok_embd_ = nullptr;
     std::vector<uint8_t> mutable row_; // one raw row of tok_embd

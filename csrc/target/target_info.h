@@ -40,19 +40,4 @@ struct target_info {
 // throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
 target_info read_target_info(const std::string & path);
 
-// How the tokenizers of two files differ. Files without one, or with one of another size, differ in nothing here
-struct token_difference {
-    int32_t     n_different = 0;
-    int32_t     first       = -1; // the first different token, with its texts
-    std::string text_a;
-    std::string text_b;
-};
-
-token_difference compare_tokens(const std::string & path_a, const std::string & path_b);
-
-// Why the tokens of one model are not another one's: the first difference in tokenizer, number, texts or special
-// tokens, as a sentence; empty if they are. As in llama.cpp, the first five tokens may have other texts, and one
-// vocabulary may have up to 128 tokens more, which are padding.
-std::string find_vocab_difference(const std::string & path_tgt, const std::string & path_dft);
-
 } // namespace eagle3

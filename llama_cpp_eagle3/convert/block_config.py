@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._core import has_nearly
 from ..errors import IncompatibleDraftError, ModelFileError
 from .block_names import has_gemma_layers, with_own_names
 from .checkpoint import Checkpoint
@@ -16,8 +17,6 @@ from .target import TargetModel
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 _BOUNDARIES = "aux_hidden_state_layer_ids"
 _IDS = "target_layer_ids"
-# of vocabularies that fine-tunes lengthen: padding, and a few tokens more
-_N_MORE = 128
 # three names for the same: whether the first row of a block drafts
 _FIRST_ROW = ("sample_from_anchor", "query_zero_predicts_next", "shift_label")
 # keys of the target's layers that a drafter's never have: the config is a copy of the target's with a few changes
@@ -128,7 +127,7 @@ class BlockConfig:
     def n_vocab(self) -> int:
         """Tokens of the checkpoint, which are the target's but for a few at the end."""
         n, n_tgt = self.config.get_int("vocab_size"), self.target.n_vocab
-        if abs(n - n_tgt) > max(_N_MORE if min(n, n_tgt) > 100 * _N_MORE else 8, n_tgt // 100):
+        if not has_nearly(n, n_tgt):
             raise IncompatibleDraftError(
                 f"'{self.path}': the block drafter was made for a vocabulary of {n} tokens, '{self.target.path}' has "
                 f"{n_tgt}"

@@ -52,7 +52,7 @@ def head_facts(head: _core.Head) -> list[tuple[str, str]]:
         ("vocabulary", vocabulary(head.n_vocab_dft, n_vocab, head.has_d2t)),
         ("tensors", kinds),
         ("shared with target", shared(head.has_tok_embd, head.has_output)),
-        ("llama.cpp", _gguf_upstream(head)),
+        ("llama.cpp", _gguf_upstream(head, {tensor.name for tensor in reader.tensors})),
     ]
 
 
@@ -65,13 +65,27 @@ def _gguf_extras(head: _core.Head) -> list[str]:
     return extras
 
 
-def _gguf_upstream(head: _core.Head) -> str:
-    unknown = [name for name in ("fc_norm", "norm_output") if getattr(head, name)]
-    if head.dialect == "upstream" and len(head.boundaries) == 3:
-        return f"loads it but ignores {', '.join(unknown)}" if unknown else "can run it"
+def _gguf_upstream(head: _core.Head, names: set[str]) -> str:
+    """Whether llama.cpp's own graph can run a head, as its loader and its graph have it."""
     if head.dialect == "fork":
         return "cannot run it: written for another llama.cpp (SpecDrift's)"
-    return "refuses it: its architecture is eagle3-ext"
+    if head.dialect != "upstream":
+        return "refuses it: its architecture is eagle3-ext"
+    lacking = {
+        f"{len(head.boundaries)} boundaries": len(head.boundaries) != 3,
+        f"{head.n_layer} layers": head.n_layer != 1,
+        "biases": any(name.endswith(".bias") for name in names),
+        "q/k norms": any("attn_q_norm" in name or "attn_k_norm" in name for name in names),
+        "sliding window": head.sliding_window > 0,
+        f"{head.hidden_act} activation": head.hidden_act != "silu",
+        "logit_scale": head.logit_scale != 1.0,
+        "multi-head latent attention": head.kv_lora_rank > 0,
+        "drafting in one pass (P-EAGLE)": head.mask_token >= 0,
+    }
+    if found := [name for name, is_so in lacking.items() if is_so]:
+        return f"cannot run it: {', '.join(found)}"
+    unknown = [name for name in ("fc_norm", "norm_output") if getattr(head, name)]
+    return f"loads it but ignores {', '.join(unknown)}" if unknown else "can run it"
 
 
 def block_drafter_facts(drafter: _core.DflashFile) -> list[tuple[str, str]]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from .. import _core
 from ..drafters import DrafterFile, kind_of
+from ..drafters.fit import check_boundaries, check_generates
 from ..errors import IncompatibleDraftError, ModelFileError
-from ..pair import check_pair
-from .block import describe_block, is_block
+from ..pair import check_loadable
+from .block import BlockSpec, describe_block, is_block
 from .checkpoint import Checkpoint, read_checkpoint
 from .facts import ON_OFF, mla, parallel, shared, vocabulary
 from .head import HeadSpec, describe
@@ -52,6 +53,8 @@ def _inspect_folder(path: Path, target_path: Path | None) -> Report:
     misfit = None
     try:
         spec = describe(checkpoint, target)
+        if target is not None:
+            _check_target(target, spec)
     except IncompatibleDraftError as e:
         misfit, spec = e, describe(checkpoint, None)
     facts = [
@@ -75,6 +78,11 @@ def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetMode
     if target is None:
         raise ModelFileError(f"'{path}': a block drafter's checkpoint is described for a target: give it with --target")
     spec = describe_block(checkpoint, target)
+    misfit = None
+    try:
+        _check_target(target, spec)
+    except IncompatibleDraftError as e:
+        misfit = e
     keys = spec.keys
     facts = [
         ("file", f"{path} (checkpoint, {len(checkpoint.tensors)} tensors)"),
@@ -87,9 +95,9 @@ def _inspect_block_folder(path: Path, checkpoint: Checkpoint, target: TargetMode
         ("shared with target", shared(spec.own_embedding, spec.own_output or spec.own_embedding)),
         *(("warning", warning) for warning in spec.warnings),
         *(("note", note) for note in spec.notes),
-        *_fit_facts(target.path, None),
+        *_fit_facts(target.path, misfit),
     ]
-    return Report(path, tuple(facts))
+    return Report(path, tuple(facts), misfit)
 
 
 def _flag_facts(spec: HeadSpec) -> list[tuple[str, str]]:
@@ -125,30 +133,52 @@ def _upstream(lacking: tuple[str, ...]) -> str:
 
 def _inspect_gguf(path: Path, target_path: Path | None) -> Report:
     draft = kind_of(str(path))(str(path))
+    if target_path is None or target_path.is_dir():
+        try:
+            draft.check(None, True, True)
+        except IncompatibleDraftError as e:  # it does not fit a target of the sizes that it names
+            raise ModelFileError(str(e)) from e
     what = f"{_core.read_arch(str(path))}, {draft.title}"
     facts = [("file", f"{path} (GGUF, {what}, {path.stat().st_size / 1e6:.1f} MB)"), *draft.facts()]
     misfit = None
     if target_path:
-        misfit = _misfit(draft, target_path)
+        try:
+            draft = _held_against(draft, target_path)
+        except IncompatibleDraftError as e:
+            misfit = e
         facts += _fit_facts(target_path, misfit)
+        if draft.vocabulary.warning:
+            facts.append(("warning", draft.vocabulary.warning))
     return Report(path, tuple(facts), misfit)
 
 
-def _misfit(draft: DrafterFile, target_path: Path) -> IncompatibleDraftError | None:
-    try:
-        if not target_path.is_dir():
-            check_pair(str(target_path), [draft.path])
-            return None
-        target = read_target_model(target_path)
-        if draft.n_embd_tgt != target.n_embd or max(draft.boundaries, default=0) > target.n_layer:
-            raise IncompatibleDraftError(
-                f"the draft '{draft.path}' reads hidden states of width {draft.n_embd_tgt} at "
-                f"{list(draft.boundaries)}, the target '{target_path}' has {target.n_layer} layers, {target.n_embd} "
-                "wide"
-            )
-    except IncompatibleDraftError as e:
-        return e
-    return None
+def _held_against(draft: DrafterFile, target_path: Path) -> DrafterFile:
+    """A draft that fits a target, as loading has it; of a folder only sizes are compared."""
+    if not target_path.is_dir():
+        return check_loadable(str(target_path), [draft.path]).drafts[0]
+    target = read_target_model(target_path)
+    if (draft.n_embd_tgt or target.n_embd) != target.n_embd or max(draft.boundaries, default=0) > target.n_layer:
+        raise IncompatibleDraftError(
+            f"the draft '{draft.path}' reads hidden states of width {draft.n_embd_tgt} at {list(draft.boundaries)}, "
+            f"the target '{target_path}' has {target.n_layer} layers, {target.n_embd} wide"
+        )
+    n_vocab = draft.n_vocab
+    if n_vocab and not _core.has_nearly(n_vocab, target.n_vocab):
+        raise IncompatibleDraftError(
+            f"the draft '{draft.path}' was made for a vocabulary of {n_vocab} tokens, the target '{target_path}' has "
+            f"{target.n_vocab}"
+        )
+    return draft
+
+
+def _check_target(target: TargetModel, spec: HeadSpec | BlockSpec) -> None:
+    """Raise IncompatibleDraftError for a target that loading would refuse: it is no target, or lacks such layers."""
+    if not target.is_gguf:
+        return
+    info = check_loadable(str(target.path)).target
+    check_generates(info.path, info, info.why_no_target)
+    boundaries = spec.keys["target_layers"] if isinstance(spec, BlockSpec) else spec.boundaries.values
+    check_boundaries(info.path, info, f"the draft '{spec.path}'", boundaries or (info.n_layer + 1,))
 
 
 def _fit_facts(target_path: Path | None, misfit: IncompatibleDraftError | None) -> list[tuple[str, str]]:

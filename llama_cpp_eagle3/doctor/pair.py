@@ -16,8 +16,7 @@ from ..drafters.mtp import why_no_block
 from ..errors import Eagle3Error
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
-from ..model_file import check_file
-from ..pair import Pair, check_pair
+from ..pair import Pair, check_loadable
 from ..planning import Costs, best_chain
 from ..stats import Stats
 from .finding import Finding
@@ -42,11 +41,7 @@ def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
     drafts: files of what drafts; None for the target's own block.
     """
     try:
-        pair = check_pair(target, drafts)
-        check_file(target, {}, True)
-        for draft in pair.drafts:
-            if draft.is_model:
-                check_file(draft.path, {}, True)
+        pair = check_loadable(target, drafts)
         sizes = [size_of(path) for path in (target, *drafts) if path is not None]
     except (Eagle3Error, OSError) as e:
         return [Finding("error", str(e))]
@@ -65,7 +60,8 @@ def check_files(target: str, drafts: Sequence[str | None]) -> list[Finding]:
     text = f"{_describe(pair)}, {sum(sizes[1:]) / 2**20:.0f} MiB"
     gpus = [device.memory[0] for device in local_accelerators()]
     memory = judge_memory(sum(sizes), free_memory(), sum(gpus) if gpus else None)
-    return [*found, Finding("ok", text), Finding("ok", "they fit"), *memory]
+    warned = [Finding("warning", d.vocabulary.warning) for d in pair.drafts if d.vocabulary.warning]
+    return [*found, Finding("ok", text), Finding("ok", "they fit"), *warned, *memory]
 
 
 def _describe(pair: Pair) -> str:

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from .._core import AssistantDrafter, TargetInfo, check_header, find_kv_difference, read_assistant
 from ..errors import IncompatibleDraftError
 from .context import N_SCRATCH, load_model, make_context
-from .fit import check_generates, check_made_for
+from .fit import check_generates, check_vocabulary, check_width
 from .kind import DrafterFile, LoadedTarget
 
 
@@ -26,12 +26,13 @@ class GemmaAssistant(DrafterFile):
     def __init__(self, path: str):
         """Read the header; see there."""
         self.path, self.file = path, read_assistant(path)
-        self.n_embd_tgt = self.file.n_embd_tgt
+        self.n_embd_tgt, self.n_vocab = self.file.n_embd_tgt, self.file.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
         """Check width, tokens and K/V; see there."""
         check_generates(model_path, target, target.why_no_target)
-        check_made_for(model_path, target, self.path, self.file.n_embd_tgt, self.file.n_vocab)
+        check_width(model_path, target, self.path, self.file.n_embd_tgt)
+        self.vocabulary = check_vocabulary(model_path, target, self.path, self.file.n_vocab, is_exact=True)
         if difference := find_kv_difference(model_path, self.path):
             raise IncompatibleDraftError(
                 f"the {self.title} '{self.path}' was made for another target than '{model_path}': {difference}"

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 
 from .._core import DflashDrafter, TargetInfo, read_dflash
 from .context import load_model, make_context, set_cache_types
-from .fit import check_boundaries, check_generates, check_made_for
+from .fit import check_boundaries, check_generates, check_vocabulary, check_width
 from .kind import DrafterFile, LoadedTarget
 
 _N_BATCH = 128, 256
@@ -32,12 +32,14 @@ class BlockDrafter(DrafterFile):
         """Read the header; see there."""
         self.path, self.file = path, read_dflash(path)
         self.n_embd_tgt, self.boundaries = self.file.n_embd, tuple(self.file.boundaries)
-        self.n_draft_max = self.file.n_draft_max
+        self.n_draft_max, self.n_vocab = self.file.n_draft_max, self.file.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
         """Check width, tokens and layers; see there."""
         check_generates(model_path, target, target.why_no_target)
-        check_made_for(model_path, target, self.path, self.file.n_embd, self.file.n_vocab)
+        check_width(model_path, target, self.path, self.file.n_embd)
+        # its matrices have a row for each token, and the output may be the target's
+        self.vocabulary = check_vocabulary(model_path, target, self.path, self.file.n_vocab, is_exact=True)
         check_boundaries(model_path, target, f"the draft '{self.path}'", self.boundaries)
         return self.boundaries
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._core import Eagle3Drafter, TargetInfo, read_head
+from .._core import Eagle3Drafter, TargetInfo, check_head, read_head
 from ..errors import IncompatibleDraftError
-from .fit import check_boundaries, check_generates, check_made_for, offer
+from .fit import check_boundaries, check_generates, check_vocabulary, check_width, offer
 from .kind import DrafterFile, LoadedTarget
 
 _N_BATCH_MAX = 512
@@ -27,7 +27,7 @@ class Eagle3Head(DrafterFile):
         """Read the header; see there."""
         self.path, self.head = path, read_head(path)
         self.n_embd_tgt, self.note = self.head.n_embd_tgt, self.head.boundaries_why
-        self.boundaries = tuple(self.head.boundaries)
+        self.boundaries, self.n_vocab = tuple(self.head.boundaries), self.head.n_vocab
         self._layers: list[int] | None = None
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
@@ -38,7 +38,8 @@ class Eagle3Head(DrafterFile):
         if layers is not None:
             boundaries, self._layers, self.note = tuple(layers), list(layers), "draft_target_layers"
         check_generates(model_path, target, target.why_no_target)
-        check_made_for(model_path, target, self.path, head.n_embd_tgt, head.n_vocab)
+        check_width(model_path, target, self.path, head.n_embd_tgt)
+        self.vocabulary = check_vocabulary(model_path, target, self.path, head.n_vocab)
         if head.use_aux_hidden_state and len(boundaries) != len(head.boundaries):
             raise IncompatibleDraftError(
                 f"the draft '{self.path}' reads {len(head.boundaries)} hidden states, draft_target_layers names "
@@ -46,6 +47,14 @@ class Eagle3Head(DrafterFile):
             )
         check_boundaries(model_path, target, f"the draft '{self.path}'", boundaries)
         return boundaries
+
+    def check(self, target: TargetInfo | None, checked: bool, is_all: bool) -> None:
+        """Check the tensors; see there."""
+        if checked:
+            head = self.head
+            n_vocab, n_embd = (head.n_vocab, head.n_embd_tgt) if target is None else (target.n_vocab, target.n_embd)
+            n_layer = max(self.boundaries, default=0) if target is None else target.n_layer
+            check_head(self.path, n_vocab or max(1, head.n_vocab_dft), n_embd, n_layer)
 
     def describe(self) -> str:
         """The file and its dialect."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from .._core import TargetInfo, compare_tokens, find_vocab_difference
+from .._core import TargetInfo, compare_vocabularies, has_nearly
 from ..errors import IncompatibleDraftError
 
 
@@ -17,29 +18,88 @@ def check_generates(model_path: str, target: TargetInfo, why_not: str) -> None:
         )
 
 
-def check_made_for(model_path: str, target: TargetInfo, path: str, n_embd_tgt: int, n_vocab: int) -> None:
-    """Raise IncompatibleDraftError if a draft was made for another width or vocabulary.
-
-    n_vocab: 0 if the draft's file does not have it.
-    """
+def check_width(model_path: str, target: TargetInfo, path: str, n_embd_tgt: int) -> None:
+    """Raise IncompatibleDraftError if a draft was made for another width."""
     if n_embd_tgt != target.n_embd:
         raise IncompatibleDraftError(
             f"the draft '{path}' reads hidden states of {n_embd_tgt} values, the target '{model_path}' "
-            f"has {target.n_embd}. Use the head that was trained for this target."
+            f"has {target.n_embd}. {_USE_ITS_OWN}"
         )
-    if n_vocab and n_vocab != target.n_vocab:
+
+
+_USE_ITS_OWN = "Use the head that was trained for this target."
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a draft's vocabulary has beside its target's, where it is nearly the same."""
+
+    left_out: tuple[int, ...] = ()
+    """Tokens that both have, with other texts: they are not drafted."""
+    warning: str = ""
+
+
+def check_vocabulary(
+    model_path: str,
+    target: TargetInfo,
+    path: str,
+    n_vocab: int,
+    *,
+    needs_texts: bool = False,
+    is_exact: bool = False,
+    advice: str = _USE_ITS_OWN,
+) -> Vocabulary:
+    """Compare a draft's tokens with its target's, which verifies each: trifles are a warning, another tokenizer is not.
+
+    Trifles are other texts of a hundredth of the tokens (fine-tunes rename reserved ones), as many tokens more at the
+    end of one of both, or 128 (`has_nearly`), and other rules for BOS and EOS.
+
+    Args:
+        model_path: the target's file.
+        target: its header.
+        path: the draft's file.
+        n_vocab: tokens of a draft's file without texts; 0 if it does not have the number.
+        needs_texts: the draft must have a tokenizer: it is a model.
+        is_exact: both must have the same number of tokens.
+        advice: what to do with a draft that is refused.
+
+    Raises:
+        IncompatibleDraftError: the tokens are another tokenizer's.
+    """
+    found = compare_vocabularies(model_path, path, target.n_vocab, n_vocab)
+    kinds = [kind for kind in (found.model_tgt, found.model_dft) if needs_texts or kind not in ("", "none")]
+    pair = f"the draft '{path}' was made for another tokenizer than the target '{model_path}' has"
+    if len(set(kinds)) > 1:
         raise IncompatibleDraftError(
-            f"the draft '{path}' was made for a vocabulary of {n_vocab} tokens, the target '{model_path}' "
-            f"has {target.n_vocab}. Use the head that was trained for this target."
+            f"{pair}: tokenizer.ggml.model is '{found.model_tgt}' of the target and '{found.model_dft}' of the draft. "
+            f"{advice}"
         )
-    n_different, first, text_target, text_draft = compare_tokens(model_path, path)
-    # fine-tunes rename a few reserved tokens; more than that is another tokenizer
-    if n_different > target.n_vocab // 100:
+    n_tgt, n_dft = found.n_tgt, found.n_dft
+    if n_tgt and n_dft and (n_tgt != n_dft if is_exact else not has_nearly(n_dft, n_tgt)):
         raise IncompatibleDraftError(
-            f"the draft '{path}' was made for another tokenizer than '{model_path}' has: {n_different} of "
-            f"{target.n_vocab} tokens differ, the first is {first}: {text_draft!r} instead of {text_target!r}. "
-            "Use the head that was trained for this target."
+            f"the draft '{path}' was made for a vocabulary of {n_dft} tokens, the target '{model_path}' has {n_tgt}. "
+            f"{advice}"
         )
+    n_others = len(found.others)
+    first = ""
+    if n_others:
+        texts = [text[:64].decode(errors="replace") for text in (found.text_tgt, found.text_dft)]
+        first = f"token {found.others[0]} is {texts[0]!r} of the target and {texts[1]!r} of the draft"
+    if n_others > max(n_tgt, n_dft) // 100:
+        raise IncompatibleDraftError(f"{pair}: {n_others} of {n_tgt} tokens differ, the first one: {first}. {advice}")
+    parts = []
+    if n_others:
+        parts.append(f"{n_others} tokens have other texts ({first})" if n_others > 1 else first)
+    if found.n_more:
+        parts.append(f"{found.n_more} tokens are in one of both alone ({n_tgt} and {n_dft} in all)")
+    parts += found.flags
+    if not parts:
+        return Vocabulary()
+    return Vocabulary(
+        tuple(found.others),
+        f"the vocabulary of the draft '{path}' is nearly that of '{model_path}': {'; '.join(parts)}. Only tokens of "
+        "both are drafted",
+    )
 
 
 def check_boundaries(model_path: str, target: TargetInfo, reader: str, boundaries: Sequence[int]) -> None:
@@ -55,12 +115,6 @@ def check_boundaries(model_path: str, target: TargetInfo, reader: str, boundarie
             raise IncompatibleDraftError(
                 f"{reader} reads the hidden state after {b} layers twice: {list(boundaries)}. {offer(target)}"
             )
-
-
-def check_same_vocabulary(model_path: str, path: str, reader: str, advice: str = "") -> None:
-    """Raise IncompatibleDraftError if two models have other tokens. reader: what the second one is."""
-    if difference := find_vocab_difference(model_path, path).decode(errors="replace"):
-        raise IncompatibleDraftError(f"{reader} has other tokens than the target '{model_path}': {difference}{advice}")
 
 
 def offer(target: TargetInfo) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._core import Device, Drafter, TargetInfo
+from ..model_file import check_file
+from .fit import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +67,16 @@ class DrafterFile(ABC):
     path: str
     n_embd_tgt: int = 0
     """Width of the target that it was made for; 0: any, or the header does not have it."""
+    n_vocab: int = 0
+    """Tokens of the target that it was made for; 0: the header does not have the number."""
     boundaries: tuple[int, ...] = ()
     """What it reads of the target, by its header."""
     n_draft_max: int | None = None
     """Tokens of a draft, if the file limits them."""
     note: str = ""
     """What should be known of it."""
+    vocabulary: Vocabulary = Vocabulary()
+    """What its tokens have beside those of the target that it was held against."""
 
     archs: ClassVar[tuple[str, ...]] = ()
     """Architectures of its files; empty: those of targets."""
@@ -101,6 +107,17 @@ class DrafterFile(ABC):
             ModelFileError: it cannot be used at all.
             IncompatibleDraftError: it belongs to another target, or cannot draft here.
         """
+
+    def check(self, target: TargetInfo | None, checked: bool, is_all: bool) -> None:
+        """Check what the header alone does not tell, as far as that is possible without the target.
+
+        target: None if there is none yet. checked, is_all: see `check_file`.
+
+        Raises:
+            ModelFileError, IncompatibleDraftError: loading would be refused.
+        """
+        if self.is_model:
+            check_file(self.path, {}, checked, is_all=is_all)
 
     @abstractmethod
     def describe(self) -> str:

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from .._core import MtpDrafter, TargetInfo, check_header, read_target
 from ..errors import IncompatibleDraftError, ModelFileError
 from .context import context_params, load_model, make_contexts, n_branches
-from .fit import check_same_vocabulary
+from .fit import check_vocabulary
 from .kind import DrafterFile, LoadedTarget
 
 
@@ -30,6 +30,7 @@ class MtpBlock(DrafterFile):
     def __init__(self, path: str):
         """Read the header; see there."""
         self.path, self.info = path, read_target(path)
+        self.n_vocab = self.info.n_vocab
         self._is_apart = True
         if self.info.n_layer_nextn > 1:
             self.note = f"{self.info.n_layer_nextn} chained blocks"
@@ -61,7 +62,9 @@ class MtpBlock(DrafterFile):
                     f"the {self.title} '{path}' belongs to another target than '{model_path}': the {name} is "
                     f"{of_block}, of the target {of_target}"
                 )
-        check_same_vocabulary(model_path, path, f"the {self.title} '{path}'")
+        self.vocabulary = check_vocabulary(
+            model_path, target, path, info.n_vocab, needs_texts=True, is_exact=True, advice="Use the target's own."
+        )
         if why := why_no_block(info):
             raise IncompatibleDraftError(f"the {self.title} '{path}' cannot draft: {why}")
 

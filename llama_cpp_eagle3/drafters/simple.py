@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 from .._core import SimpleDrafter, TargetInfo, check_header, read_target
 from ..errors import IncompatibleDraftError
 from .context import context_params, load_model, make_context, n_branches
-from .fit import check_generates, check_same_vocabulary
+from .fit import check_generates, check_vocabulary
 from .kind import DrafterFile, LoadedTarget
 
 
@@ -33,6 +33,7 @@ class SmallModel(DrafterFile):
     def __init__(self, path: str):
         """Read the header; see there."""
         self.path, self.info = path, read_target(path)
+        self.n_vocab = self.info.n_vocab
 
     def fit(self, model_path: str, target: TargetInfo, layers: Sequence[int] | None) -> tuple[int, ...]:
         """Check that both generate text, of the same tokens; see there."""
@@ -41,8 +42,8 @@ class SmallModel(DrafterFile):
         if info.why_no_text:
             raise IncompatibleDraftError(f"the draft '{path}' ({info.arch}) does not generate text: {info.why_no_text}")
         check_header(path, {})
-        advice = ". Use a small model of the target's own family."
-        check_same_vocabulary(model_path, path, f"the draft '{path}'", advice)
+        advice = "Use a small model of the target's own family."
+        self.vocabulary = check_vocabulary(model_path, target, path, info.n_vocab, needs_texts=True, advice=advice)
         return ()
 
     def describe(self) -> str:

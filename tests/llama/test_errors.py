@@ -85,7 +85,7 @@ def test_other_tokenizer_of_the_same_size(tiny_target: Any, tmp_path: Path) -> N
     for i in range(10):  # ten of 320 tokens are called differently
         data = data.replace(b"<|unused_%d|>" % i, b"<|number_%d|>" % i)
     path.write_bytes(data)
-    with pytest.raises(IncompatibleDraftError, match=r"10 of 320 tokens differ, the first is \d+: b'<\|number_0\|>'"):
+    with pytest.raises(IncompatibleDraftError, match=r"10 of 320 tokens differ, the first one: token .*number_0"):
         load(tiny_target, path)
 
 
@@ -249,8 +249,8 @@ def test_nothing_stays_behind(tiny_target: Any, tmp_path: Path) -> None:
     gc.collect()  # so that no model of an earlier test goes meanwhile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_cpp._internals.LlamaModel, "close", close)
-        with pytest.raises(ModelFileError) as info:
-            load(tiny_target, path)
+        with pytest.raises(ModelFileError) as info:  # unchecked, or it is found before the target is loaded
+            load(tiny_target, path, checked=False)
         assert freed == [tiny_target.path]
     assert info.value is not None
 
