@@ -476,6 +476,9 @@ def read_target(path: str) -> TargetInfo:
 def why_no_target(arch: str) -> str:
     """Why no head can stand behind models of an architecture; empty if one can."""
 
+def find_other_kind(path: str) -> str:
+    """What a GGUF file is that holds no model, and what takes it; empty for models and drafters."""
+
 class VocabDifference:
     """How the tokens of a drafter's file differ from its target's. Made by compare_vocabularies()."""
 

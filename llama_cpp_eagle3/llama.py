@@ -124,6 +124,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 progress=given["progress"],
             )
             self._loading.mend(llama_options)
+            self._loading.tell_rotation(llama_options)
             self._loading.check_files(llama_options, given["checked"])
             with file_errors(path):
                 super().__init__(path, **llama_options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
+from llama_cpp import Llama
 
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
 from .cpu_kernels import KernelChoice
@@ -25,6 +27,10 @@ N_SNAPSHOTS, N_SNAPSHOTS_SHARED = 3, 1
 can be rejected without a replay. Each state costs a copy of all layers' convolution states in every pass."""
 _N_SEQ_DRAFTED = 4
 """`auto` on a CPU keeps no such states of more sequences than these: it rarely drafts for so many."""
+_ROTATION = (
+    "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
+    "yarn_beta_slow", "yarn_orig_ctx",
+)  # fmt: skip
 _log = logging.getLogger("llama_cpp_eagle3")
 _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all objects of the process wrote
 
@@ -96,6 +102,16 @@ class Loading:
                 _log.warning("'%s' announces %s that are not in it%s", info.path, BLOCKS, told)
         if keys_of_target := mended_keys(self.model_path):
             options["kv_overrides"] = {**keys_of_target, **(options.get("kv_overrides") or {})}
+
+    def tell_rotation(self, options: Mapping[str, Any]) -> None:
+        """Say once for whom arguments for RoPE hold: a head was trained with the rotation that is in its file."""
+        usual = inspect.signature(Llama.__init__).parameters
+        names = [name for name in _ROTATION if options.get(name, usual[name].default) != usual[name].default]
+        if not names or not self.draft_files:
+            return
+        alike = " and ".join(["the target", *(f"the {f.title}" for f in self.draft_files if not f.has_own_rotation)])
+        own = "".join(f"; the {f.title} rotates as its file says" for f in self.draft_files if f.has_own_rotation)
+        _log.warning("%s: for %s%s", ", ".join(names), alike, own)
 
     def check_files(self, options: Mapping[str, Any], checked: bool) -> None:
         """Check the models' headers, in a child process too; see `check_file`."""

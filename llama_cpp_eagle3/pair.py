@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._core import TargetInfo, read_arch, read_target
-from .drafters import DrafterFile, MtpBlock, kind_of, kind_of_arch
+from .drafters import DrafterFile, MtpBlock, check_kind, kind_of, kind_of_arch
 from .drafters.fit import check_boundaries, check_generates
 from .errors import IncompatibleDraftError, ModelFileError
 from .model_file import check_file
@@ -38,6 +38,7 @@ def check_pair(
         ModelFileError: one of the files cannot be read or is not what it should be.
         IncompatibleDraftError: they do not belong together.
     """
+    check_kind(model_path)
     named = kind_of_arch(read_arch(model_path))
     if what := named.why_no_target if named else "":
         raise ModelFileError(f"'{model_path}' is {what}, not a target: give it as draft_model_path")

@@ -30,6 +30,11 @@ Which flags does the command line take? llama.cpp's, as llama.cpp {version} spel
 variables, and values `on`, `off` and `auto` (also `1`, `true`, `enabled`, ...). The command line overrides the
 environment. Flags are not abbreviated; `--long_names` may have underscores. What a command does not support is
 refused by name.
+
+Flags for RoPE (`--rope-...`, `--yarn-...`) hold for the target and for what rotates as it does: its own block for
+multi-token prediction, Gemma 4's assistant and, as in llama.cpp, a small model. A head or a block drafter keeps the
+rotation that its file has, with which it was trained. With such a flag and a drafter the log says once for whom it
+holds.
 """
 
 

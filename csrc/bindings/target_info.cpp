@@ -45,6 +45,9 @@ void register_target_info(py::module_ & m) {
     m.def("read_target", &read_target_info, py::arg("path"), without_gil(),
           "Read the header of a target's GGUF file, or raise ModelFileError.");
 
+    m.def("find_other_kind", &find_other_kind, py::arg("path"), without_gil(),
+          "What a GGUF file is that holds no model, and what takes it; empty for models and drafters.");
+
     m.def(
         "why_no_target",
         [](const std::string & arch) {

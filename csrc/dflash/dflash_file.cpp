@@ -84,12 +84,6 @@ void read_boundaries(const gguf_file & file, dflash_hparams & hparams) {
 }
 
 void read_kind(const gguf_file & file, dflash_hparams & hparams) {
-    const std::string path = file.path();
-    if (file.has_key("dflash.hyper_connection.count")) {
-        throw model_file_error(format("'%s': a block drafter made of DeepSeek-V4's layers (key "
-                                      "dflash.hyper_connection.count), which is not supported yet",
-                                      path.c_str()));
-    }
     if (file.find_tensor("selector_hidden.weight")) {
         hparams.kind           = block_kind::dflash2;
         hparams.selector_top_k = require_size(file, "dflash.selector_top_k");
@@ -118,7 +112,14 @@ dflash_hparams read_dflash(const gguf_file & file) {
                                       file.get_str("general.architecture").value_or("").c_str()));
     }
     dflash_hparams hparams;
-    hparams.path    = file.path();
+    hparams.path = file.path();
+    if (file.has_key("dflash.hyper_connection.count")) {
+        throw model_file_error(format("'%s': a block drafter made of DeepSeek-V4's layers (key "
+                                      "dflash.hyper_connection.count): llama.cpp has its graph, and it does not draft "
+                                      "here yet. DeepSeek-V4's own block for multi-token prediction does "
+                                      "(draft_sources=('mtp',)), where the target's file has it",
+                                      file.path().c_str()));
+    }
     hparams.n_embd  = require_size(file, "dflash.embedding_length");
     hparams.n_layer = require_size(file, "dflash.block_count");
     hparams.n_vocab = static_cast<int32_t>(file.array_length("tokenizer.ggml.tokens"));

@@ -34,6 +34,25 @@ static bool divides_by_zero(const gguf_file & file, const std::string & arch) {
     return arch == "deepseek4" && n_key && n_key == file.get_int(arch + ".attention.indexer.key_length");
 }
 
+std::string find_other_kind(const std::string & path) {
+    const gguf_file   file(path);
+    const std::string type = file.get_str("general.type").value_or("");
+    const std::string arch = file.get_str("general.architecture").value_or("");
+    if (type == "mmproj" || arch == "clip") {
+        return "a projector of images and sounds (mmproj): mmproj_path, --mmproj takes it";
+    }
+    if (type == "adapter" || file.has_key("adapter.type")) {
+        return "a LoRA adapter: lora, --lora takes it, beside its model";
+    }
+    if (type == "imatrix" || arch == "imatrix" || file.has_key("imatrix.datasets")) {
+        return "an importance matrix, which llama.cpp's quantization reads: it is no model";
+    }
+    if (arch == "controlvector") {
+        return "a control vector: it is no model, and is not supported here";
+    }
+    return "";
+}
+
 // whether one of the files of a model has a tensor whose name begins so; true if one of them cannot be read
 static bool has_tensor(const gguf_file & file, const std::string & prefix) {
     const auto is_in = [&prefix](const gguf_file & part) {

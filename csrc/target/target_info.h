@@ -37,6 +37,9 @@ struct target_info {
     std::string          why_no_text; // why nothing can draft for it, nor it for others
 };
 
+// What a GGUF file is that holds no model, and what takes it; empty for models and drafters. Throws model_file_error.
+std::string find_other_kind(const std::string & path);
+
 // throws model_file_error if the file is missing, truncated, not GGUF, or lacks one of these
 target_info read_target_info(const std::string & path);
 

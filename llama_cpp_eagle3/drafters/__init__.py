@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._core import read_arch, read_target
+from .._core import find_other_kind, read_arch, read_target
 from ..engine import NGRAM
 from ..errors import ModelFileError
 from .assistant import GemmaAssistant
@@ -22,6 +22,7 @@ __all__ = [
     "LoadedTarget",
     "MtpBlock",
     "SmallModel",
+    "check_kind",
     "kind_of",
     "kind_of_arch",
     "kind_of_source",
@@ -44,8 +45,23 @@ def kind_of_arch(arch: str) -> type[DrafterFile] | None:
     return next((kind for kind in KINDS if arch in kind.archs), None)
 
 
+def check_kind(path: str) -> None:
+    """Raise ModelFileError for a GGUF file that holds no model: an adapter, a projector."""
+    try:
+        what = find_other_kind(path)
+    except ModelFileError:
+        return  # it cannot be read, which loading it explains
+    if what:
+        raise ModelFileError(f"'{path}' is {what}")
+
+
 def kind_of(path: str) -> type[DrafterFile]:
-    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains."""
+    """What a draft's file is, by its header: a head also if it cannot be read, which loading it explains.
+
+    Raises:
+        ModelFileError: it is a file of another kind, which holds no model.
+    """
+    check_kind(path)
     try:
         if named := kind_of_arch(read_arch(path)):
             return named

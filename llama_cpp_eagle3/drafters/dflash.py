@@ -27,6 +27,7 @@ class BlockDrafter(DrafterFile):
     why_no_target = "a block drafter"
     n_max_auto = 16  # a block is one pass, however long
     is_model = True
+    has_own_rotation = True
 
     def __init__(self, path: str):
         """Read the header; see there."""

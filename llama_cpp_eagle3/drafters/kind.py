@@ -61,6 +61,8 @@ class DrafterFile(ABC):
     """Whether it is an error to name it as a source without a file."""
     is_model: ClassVar[bool] = False
     """Whether llama.cpp can load the file by itself, to try it."""
+    has_own_rotation: ClassVar[bool] = False
+    """Whether it rotates as its file says, whatever the target's context is told of RoPE."""
     of_media: ClassVar[str] = ""
     """What a user should know of images and sounds."""
 

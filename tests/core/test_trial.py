@@ -65,7 +65,7 @@ def test_what_it_refuses_is_an_error(tmp_path: Path, trials: list[str | None]) -
         load(path)
     assert len(trials) == 1
     assert isinstance(trials[0], trial.Refusal)
-    assert "head" in trials[0]
+    assert "attn_q" in trials[0]
 
 
 def test_vocab_only(tmp_path: Path, trials: list[str | None]) -> None:

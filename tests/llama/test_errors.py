@@ -18,6 +18,7 @@ import pytest
 
 from gguf_raw import STR, U32, RawFile, spoil
 from llama_cpp_eagle3 import Eagle3Error, Eagle3Llama, IncompatibleDraftError, ModelFileError, errors
+from llama_cpp_eagle3.convert.output import add_keys
 from loading import OPTIONS, load, load_plain, path_of, take
 from tiny import CORRUPTIONS, corrupt, write_head
 
@@ -351,3 +352,28 @@ def test_positional_arguments_and_paths(tiny_target: Any, tiny_head: Any) -> Non
     llm.close()
     with pytest.raises(TypeError):
         Eagle3Llama(tiny_target.path, tiny_head.path, "chain")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys", "words"),
+    [
+        ("clip", {"general.type": "mmproj"}, r"a projector .*--mmproj takes it"),
+        ("llama", {"general.type": "adapter"}, r"a LoRA adapter: .*--lora takes it"),
+        ("", {"general.type": "imatrix"}, "an importance matrix"),
+        ("controlvector", {}, "a control vector"),
+        ("dflash", {"dflash.hyper_connection.count": 4}, "DeepSeek-V4's layers .* does not draft here yet"),
+    ],
+)
+def test_files_of_other_kinds(arch: str, keys: dict[str, Any], words: str, tiny_target: Any, tmp_path: Path) -> None:
+    """The error says what the file is and what takes it, wherever it is given."""
+    path = tmp_path / "other.gguf"
+    writer = gguf.GGUFWriter(path, arch)
+    add_keys(writer, keys)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelFileError, match=words):
+        load(tiny_target, path)
+    with pytest.raises(ModelFileError, match="a block drafter, not a target" if arch == "dflash" else words):
+        load(path)
