@@ -8,7 +8,9 @@ namespace eagle3 {
 
 namespace {
 
-constexpr int32_t n_ready_max = 128; // rows that wait and that a probe evaluates at most
+constexpr int32_t n_ready_max = 128;   // rows that wait and that a probe evaluates at most
+constexpr float   share_dear  = 0.2f;  // of the target's time for a row
+constexpr float   rate_row    = 0.25f; // of forgetting, per prompt
 
 draft_costs::first_graph first_graph_of(const draft_source & source, bool has_trees) {
     if (source.is_parallel()) {
@@ -22,7 +24,8 @@ draft_costs::first_graph first_graph_of(const draft_source & source, bool has_tr
 head::head(priced_source source, size_t index, const payoff & value, int32_t n_seq_max, bool trees, bool uniform) :
     drafter(std::move(source.drafter)), index(index),
     costs(std::move(source.begin), std::move(source.step), first_graph_of(*drafter, trees)), accepted(n_seq_max),
-    ahead(accepted, value, trees, uniform), gates(static_cast<size_t>(n_seq_max) + 1) {}
+    ahead(accepted, value, trees, uniform), gates(static_cast<size_t>(n_seq_max) + 1),
+    saved_us(static_cast<size_t>(n_seq_max)) {}
 
 int32_t head::n_max() const {
     int32_t n = 0;
@@ -38,6 +41,21 @@ int32_t head::n_waiting() const {
         n += std::clamp(drafter->n_waiting(r.seq_id), 1, n_waiting_max);
     }
     return n;
+}
+
+float head::debt_us(llama_seq_id seq_id) const {
+    return row_us() * static_cast<float>(std::max(0, drafter->n_waiting(seq_id) - n_waiting_max));
+}
+
+bool head::is_dear(const cost_curve & target) const {
+    return row_us() * n_waiting_max > share_dear * target.at(n_waiting_max);
+}
+
+void head::observe_rows(int32_t n_rows, double t_us) {
+    const float t_row = static_cast<float>(t_us) / static_cast<float>(n_rows);
+    if (t_row > 0.0f) {
+        row_us_ += (row_us_ > 0.0f ? rate_row : 1.0f) * (t_row - row_us_);
+    }
 }
 
 void head::leave_waiting() {

@@ -38,6 +38,8 @@ struct head {
     bool                       asks_all = false; // its last draft found that rows that wait are worth evaluating
     int64_t                    i_asked  = -1;    // the last step in which it was asked
     std::vector<draft_request> asked;            // what it drafts for in this step, if it is asked
+    // [seq_id]: microseconds that its drafts would have saved in this text, had it read what waits
+    std::vector<float>         saved_us;
 
     const gate & gate_of(int32_t n_seqs) const { return gates[static_cast<size_t>(n_seqs)]; }
     gate &       gate_of(int32_t n_seqs) { return gates[static_cast<size_t>(n_seqs)]; }
@@ -48,7 +50,22 @@ struct head {
     // A probe evaluates few rows that wait, until one has found that all are worth it: leave out sequences with more
     void leave_waiting();
 
+    // Microseconds that a row takes which waits, of many; and those of a sequence, but for the few that the first graph
+    // of any draft evaluates.
+    float row_us() const { return row_us_ > 0.0f ? row_us_ : costs.begin->at(n_waiting_max) / n_waiting_max; }
+    float debt_us(llama_seq_id seq_id) const;
+
+    // Is reading a prompt a good part of the target's own time for it? Then it is read once it would have been worth
+    // it.
+    bool is_dear(const cost_curve & target) const;
+
+    // the first graph has evaluated so many rows more than it usually does, in so long
+    void observe_rows(int32_t n_rows, double t_us);
+
     static constexpr int32_t n_waiting_max = 16; // more rows than this are not left to the first graph of a draft
+
+  private:
+    float row_us_ = 0.0f; // 0: nothing was seen yet
 };
 
 } // namespace eagle3

@@ -127,6 +127,35 @@ void planner::begin_step(const std::vector<draft_request> & requests, int32_t n_
         seq.open       = seq.open && seq.id_last == r.id_last; // else it is not the text that was judged
     }
     step_.value_ngram = step_.value = best(step_.n_best);
+    for (head & h : heads_) {
+        leave_unread(h);
+    }
+}
+
+// Leaves out the sequences of which a head has not read what is dear to read, until that would have been worth it, and
+// counts what its drafts would have saved in this step.
+void planner::leave_unread(head & h) {
+    if (!h.is_dear(*payoff_.target)) {
+        return;
+    }
+    const auto first = std::stable_partition(h.asked.begin(), h.asked.end(), [&h](const draft_request & r) {
+        return h.debt_us(r.seq_id) <= h.saved_us[static_cast<size_t>(r.seq_id)];
+    });
+    std::vector<draft_request> others(first, h.asked.end());
+    h.asked.erase(first, h.asked.end());
+    if (others.empty()) {
+        return;
+    }
+    h.asked.swap(others);
+    int32_t     n = 0;
+    const float more =
+        chains_ahead(h, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
+        step_.value_ngram;
+    const double t_us = std::max(0.0f, more) / (payoff_.price() * static_cast<double>(h.asked.size()));
+    for (const draft_request & r : h.asked) {
+        h.saved_us[static_cast<size_t>(r.seq_id)] += static_cast<float>(t_us);
+    }
+    h.asked.swap(others);
 }
 
 float planner::best(int32_t & n_best) const {
@@ -168,7 +197,7 @@ void planner::choose_head(int32_t n_rows_extra) {
 
 bool planner::ask_gate(head & h) {
     gate & g = h.gate_of(payoff_.n_seqs());
-    if (!g.open()) {
+    if (!g.open() && !h.is_dear(*payoff_.target)) {
         h.leave_waiting();
     }
     return !h.asked.empty() && (step_.value_ngram <= 0.0f || head_adds(h)) && g.ask();
@@ -264,10 +293,14 @@ int32_t planner::begin() {
     candidates_.set_head(h.accepted, draft_tree::by_drafter(h.index));
     std::vector<llama_seq_id> seq_ids;
     std::vector<llama_token>  ids_last;
-    bool                      known = true; // what it takes says what its rows cost
+    bool                      known  = true; // what it takes says what its rows cost
+    int32_t                   n_read = 0;    // rows beyond those that any draft evaluates
     for (const draft_request & r : h.asked) {
-        const int32_t n = h.drafter->n_waiting(r.seq_id);
-        known           = known && n > 0 && n <= head::n_waiting_max;
+        const int32_t n     = h.drafter->n_waiting(r.seq_id);
+        float &       saved = h.saved_us[static_cast<size_t>(r.seq_id)];
+        known               = known && n > 0 && n <= head::n_waiting_max;
+        saved               = std::max(0.0f, saved - h.debt_us(r.seq_id));
+        n_read += std::max(0, n - head::n_waiting_max);
         seq_ids.push_back(r.seq_id);
         ids_last.push_back(r.id_last);
         sequences_[static_cast<size_t>(r.seq_id)].open = false;
@@ -286,8 +319,12 @@ int32_t planner::begin() {
         h.costs.observe_chain(n_rows, n_steps, n_seqs, t_begin);
     }
     step_.t_expected = h.costs.chain_us(n_rows, n_steps, n_seqs);
-    step_.n_levels   = parallel ? n_steps : params_.n_max;
-    step_.n_expand   = h.drafter->n_expand() - (parallel ? 0 : n_steps - 1);
+    if (n_read > 0) {
+        step_.t_read_us = std::max(0.0, t_begin - static_cast<double>(step_.t_expected));
+        h.observe_rows(n_read, step_.t_read_us);
+    }
+    step_.n_levels = parallel ? n_steps : params_.n_max;
+    step_.n_expand = h.drafter->n_expand() - (parallel ? 0 : n_steps - 1);
     stats.n_levels += parallel ? 0 : n_steps - 1;
     candidates_.add(h.drafter->nodes(), 0);
     llama_seq_id seen = -1;
@@ -395,7 +432,7 @@ void planner::finish(int32_t n_rows, double t_verify_us, double t_other_us) {
     if (step_.n_emitted == 0 || !(t_verify_us > 0.0) || !(t_other_us >= 0.0)) {
         return;
     }
-    payoff_.observe(step_.n_emitted, n_rows, step_.t_draft_us, t_verify_us, t_other_us);
+    payoff_.observe(step_.n_emitted, n_rows, step_.t_draft_us - step_.t_read_us, t_verify_us, t_other_us);
     if (step_.by != nullptr && !step_.is_trial) {
         step_.by->gate_of(payoff_.n_seqs())
             .update(payoff_.of_step(step_.n_emitted, step_.n_drafted, step_.t_expected),
@@ -413,6 +450,7 @@ void planner::reset(llama_seq_id seq_id) {
     sequences_[static_cast<size_t>(seq_id)].is_probed = is_one_in_four(n_texts_++);
     for (head & h : heads_) {
         h.accepted.reset(seq_id);
+        h.saved_us[static_cast<size_t>(seq_id)] = 0.0f;
         for (gate & g : h.gates) {
             g.new_text();
         }
@@ -435,7 +473,8 @@ int32_t planner::may_wait(llama_seq_id seq_id, int32_t n_seqs) const {
     int32_t found = 0;
     for (size_t i = 0; i < heads_.size(); ++i) {
         const bool is_probed = sequences_[static_cast<size_t>(seq_id)].is_probed && can_pay(heads_[i], n_seqs);
-        found |= !is_worth(heads_[i], n_seqs) && !is_probed ? 1 << i : 0;
+        const bool is_asked  = is_worth(heads_[i], n_seqs) || is_probed;
+        found |= !is_asked || heads_[i].is_dear(*payoff_.target) ? 1 << i : 0;
     }
     return found;
 }

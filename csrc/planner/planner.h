@@ -44,6 +44,9 @@ struct planner_stats {
 // next ones exceeds what is there by more than they cost. N-grams are free; a head is asked only if it should add to
 // them, and if it was worth it lately (gate).
 //
+// A prompt that is dear to read is rented before it is bought: a head is not asked until what its drafts would have
+// saved in this text has reached what reading takes. So it never costs more than twice what the best of both would.
+//
 // Of several heads one is asked in a step. Those whose gates are open take turns, and each has to give more than the
 // others do: so one stays open, and the others are probed like one that is worth nothing.
 //
@@ -76,8 +79,8 @@ class planner {
     // whether a head is asked each step at the moment, with so many sequences at once
     bool worth_asking(int32_t n_seqs) const;
 
-    // Heads that need not evaluate a sequence's prompt now, a bit for each, since with so many sequences they are not
-    // asked lately. Those of one text in four do not wait even then: with these they are probed.
+    // Heads that need not evaluate a sequence's prompt now, a bit for each: those that are dear, and those that with so
+    // many sequences are not asked lately. Of these one text in four does not wait: with it they are probed.
     int32_t may_wait(llama_seq_id seq_id, int32_t n_seqs) const;
 
     // How likely a node is accepted once its parent is, if the n-gram drafter (or else a head) gives it p. Throws
@@ -115,6 +118,7 @@ class planner {
         float   t_expected  = 0.0f; // of drafting
         double  t_draft_us  = 0.0;
         double  t_source_us = 0.0; // the same on our own clock
+        double  t_read_us   = 0.0; // of it, reading a prompt
         bool    is_trial    = false;
         bool    is_surprise = false; // something unlikely was accepted
     };
@@ -123,6 +127,7 @@ class planner {
     void    check(llama_seq_id seq_id) const;
     void    check(const std::vector<draft_request> & requests) const;
     void    begin_step(const std::vector<draft_request> & requests, int32_t n_rows_extra);
+    void    leave_unread(head & h);
     void    choose_head(int32_t n_rows_extra);
     bool    ask_gate(head & h); // spends its wait: it may be asked of each head once a step
     bool    head_adds(const head & h) const;

@@ -83,8 +83,7 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     text.tokens.insert(text.tokens.end(), tokens, tokens + n_tokens);
     // a prompt is written at once; what comes in small pieces waits, and is cheaper together
     const bool waits = (may_wait & 1) != 0;
-    if ((n_tokens > draft_limits::n_catch_up_max && !waits) ||
-        text.n_unwritten() > (waits ? n_wait_max_far : n_wait_max)) {
+    if (!waits && (n_tokens > draft_limits::n_catch_up_max || text.n_unwritten() > n_wait_max)) {
         flush(seq_id);
     }
 }

@@ -65,8 +65,8 @@ class simple_drafter : public context_drafter {
     void                 on_failed(llama_seq_id seq_id) override;
 
   private:
-    static constexpr int32_t n_wait_max     = 128; // tokens wait for a proposal; more than this are written without
-    static constexpr int32_t n_wait_max_far = 512; // unless they may wait
+    // tokens wait for a proposal; more than this are written without, unless they may wait
+    static constexpr int32_t n_wait_max = 128;
 
     // The tokens of a sequence, from pos_start on. The first n_written of them are in the cache; once all are, the
     // token that something was drafted behind may be there too: it is `seeded`.
