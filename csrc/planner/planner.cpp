@@ -147,9 +147,10 @@ void planner::leave_unread(head & h) {
         return;
     }
     h.asked.swap(others);
-    int32_t     n = 0;
+    int32_t     n      = 0;
+    const auto  n_rows = static_cast<int32_t>(h.asked.size()); // that would wait, had it read the others
     const float more =
-        chains_ahead(h, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
+        chains_ahead(h, n_rows, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
         step_.value_ngram;
     const double t_us = std::max(0.0f, more) / (payoff_.price() * static_cast<double>(h.asked.size()));
     for (const draft_request & r : h.asked) {
@@ -206,8 +207,8 @@ bool planner::ask_gate(head & h) {
 // is a head expected to add to the n-grams, by more than its time is worth?
 bool planner::head_adds(const head & h) const {
     int32_t n = 0;
-    return chains_ahead(h, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) >
-           step_.value_ngram;
+    return chains_ahead(h, h.n_waiting(), has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true,
+                        n) > step_.value_ngram;
 }
 
 // what a step gives with the best of the others that are asked for these sequences
@@ -221,8 +222,8 @@ float planner::rival() const {
     return most;
 }
 
-float planner::chains_ahead(const head & h, std::vector<float> gains, int32_t n_levels, bool beside_ngrams,
-                            int32_t & n_best) const {
+float planner::chains_ahead(const head & h, int32_t n_rows, std::vector<float> gains, int32_t n_levels,
+                            bool beside_ngrams, int32_t & n_best) const {
     std::vector<outlook::tail> tails;
     for (const draft_request & r : h.asked) {
         float cum = 1.0f;
@@ -236,11 +237,10 @@ float planner::chains_ahead(const head & h, std::vector<float> gains, int32_t n_
         }
         tails.push_back({ cum, std::min(r.n_max, r.n_room), r.seq_id });
     }
-    const int32_t n_rows = h.n_waiting();
-    const auto    n_seqs = static_cast<int32_t>(h.asked.size());
+    const auto  n_seqs = static_cast<int32_t>(h.asked.size());
     // without n-grams the head is asked in any case: one level is paid for
-    const float   t_paid = beside_ngrams ? 0.0f : h.costs.chain_us(n_rows, 1, n_seqs);
-    const auto    cost   = [&](int32_t n) {
+    const float t_paid = beside_ngrams ? 0.0f : h.costs.chain_us(n_rows, 1, n_seqs);
+    const auto  cost   = [&](int32_t n) {
         return payoff_.of_time(h.costs.chain_us(n_rows, n, n_seqs) - t_paid);
     };
     return h.ahead.best(tails, std::move(gains), 0, n_levels, beside_ngrams, cost, n_best);
@@ -311,7 +311,7 @@ int32_t planner::begin() {
     const int32_t n_most   = std::min(h.drafter->n_unroll(), params_.n_nodes_max / n_seqs);
     int32_t       n_steps  = 1; // levels, which have to be said beforehand
     if (n_most > 1 && (!has_trees() || parallel)) {
-        chains_ahead(h, {}, n_most, false, n_steps);
+        chains_ahead(h, n_rows, {}, n_most, false, n_steps);
         n_steps = std::max(n_steps, step_.is_trial ? std::min(n_trial, n_most) : 1);
     }
     const double t_begin = timed([&] { h.drafter->begin(seq_ids, ids_last, params_.top_k, n_steps); });

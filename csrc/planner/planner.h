@@ -143,8 +143,9 @@ class planner {
 
     bool is_worth(const head & h, int32_t n_seqs) const { return h.gate_of(n_seqs).open() && can_pay(h, n_seqs); }
 
-    // what chains of a head are expected to be worth before anything is drafted, and how long they are then
-    float chains_ahead(const head & h, std::vector<float> gains, int32_t n_levels, bool beside_ngrams,
+    // what chains of a head are expected to be worth before anything is drafted, if so many rows wait, and how long
+    // they are then
+    float chains_ahead(const head & h, int32_t n_rows, std::vector<float> gains, int32_t n_levels, bool beside_ngrams,
                        int32_t & n_best) const;
 
     template <typename F>

@@ -95,6 +95,10 @@ class Machine:
     """
 
     is_parallel = False
+    n_wait_max = 128
+    """Rows that wait; with more the drafter reads them without being asked."""
+    read_us = 1000.0 * KV_ONLY
+    """Of a row that waits."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class Machine:
         self.nodes = []
         for s in seq_ids:
             if self.waiting[s] > 16:  # are not left to the graph that drafts
-                self.t += 1000.0 * KV_ONLY * (self.waiting[s] - 1)
+                self.t += self.read_us * (self.waiting[s] - 1)
                 self.waiting[s] = 1
         self.t += self.costs.of("begin", sum(self.waiting[s] for s in seq_ids))
         for s in seq_ids:
@@ -192,8 +196,8 @@ class Machine:
             self.n_tokens[s] += n
             for drafter in (self, *self.others):
                 drafter.waiting[s] += n
-                if drafter.waiting[s] > 128:  # the drafter takes them in without drafting
-                    t_other += 1000.0 * KV_ONLY * drafter.waiting[s]
+                if drafter.waiting[s] > drafter.n_wait_max:  # the drafter takes them in without drafting
+                    t_other += drafter.read_us * drafter.waiting[s]
                     drafter.waiting[s] = 1
         self.t += t_verify + t_other
         return emitted, n_rows, t_verify, t_other
