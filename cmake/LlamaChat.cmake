@@ -18,7 +18,7 @@ add_chat_group(jinja
 add_chat_group(json
     json reasoning-budget)
 add_chat_group(grammar
-    peg-parser json-schema json-schema-to-grammar trie unicode)
+    peg-parser trie unicode) # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)
 list(TRANSFORM _parsers REPLACE "\\.cpp$" "")
 add_chat_group(parsers ${_parsers})

@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_cpp import (
@@ -46,7 +47,7 @@ from .log import log_info
 from .media import Projector, hook_handler, open_projector
 from .model_file import file_errors
 from .model_options import ModelOptions
-from .sampling_arguments import SamplingDefaults
+from .sampling_arguments import SCHEMAS, SamplingDefaults, asked_grammar
 from .state import Eagle3State, check_state
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ _FROM_PRETRAINED = (
 )  # fmt: skip
 _NOT_PICKLED = ("progress", "draft_ngram_store")
 _NO_ROOM = "Requested tokens ("  # Llama's error for a prompt that is longer than the context
+
+
+def _with_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with a grammar in the place of a JSON schema."""
+    kept = {name: value for name, value in options.items() if name not in SCHEMAS}
+    grammar = asked_grammar(options)
+    return kept if grammar is None else {**kept, "grammar": grammar}
 
 
 class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
@@ -424,6 +432,30 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
 
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        *args: Any,
+        json_schema: Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Complete a prompt, as `Llama.create_completion` does and with its arguments, and these.
+
+        Args:
+            prompt: a text, or tokens.
+            *args: Llama's.
+            json_schema: of the text, which is JSON then.
+            response_format: the same in OpenAI's form.
+            **options: Llama's.
+
+        Raises:
+            ValueError: the schema cannot be a grammar, or there is a `grammar` too.
+            ContextFullError: the prompt has no room.
+        """
+        given = {"json_schema": json_schema, "response_format": response_format}
+        return super().create_completion(prompt, *args, **_with_grammar({**options, **given}))
+
     # chat
 
     @cached_property
@@ -446,7 +478,9 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 format does not allow.
         """
         if self.chat_format != "auto" or self.chat_handler is not None:
-            return super().create_chat_completion(messages, *args, **options)  # type: ignore[no-any-return]
+            given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
+            del given["self"]
+            return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
         arguments = chat_arguments((messages, *args), options)
         chat = Chat(arguments, self._projector, self._given["media_http"])
         with self._guard:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import LlamaGrammar
 
-from .chat import grammar_text
+from .chat import constraint_of, grammar_text, log_loosened
 from .engine import Rng, Sampling
 
 _TO_SAMPLING = (
@@ -39,6 +39,8 @@ class SamplingArguments(TypedDict, total=False):
         mirostat_eta: its learning rate.
         logits_processor: functions of (tokens of the text, logits float32 (n_vocab,)) that return logits.
         grammar: which the text follows.
+        json_schema: of the text, which is JSON then.
+        response_format: the same in OpenAI's form.
         logit_bias: token -> what is added to its logit.
         ignore_eos: never sample a token that ends the text.
     """
@@ -59,8 +61,30 @@ class SamplingArguments(TypedDict, total=False):
     mirostat_eta: float
     logits_processor: Sequence[Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]]] | None
     grammar: LlamaGrammar | None
+    json_schema: Mapping[str, Any] | None
+    response_format: Mapping[str, Any] | None
     logit_bias: Mapping[int, float] | None
     ignore_eos: bool
+
+
+SCHEMAS = ("json_schema", "response_format")
+"""Arguments that ask for a grammar."""
+
+
+def asked_grammar(arguments: Mapping[str, Any]) -> LlamaGrammar | None:
+    """The grammar of a JSON schema among arguments, if there is one.
+
+    Raises:
+        ValueError: it cannot be one, or there is a grammar too.
+    """
+    constraint = constraint_of({name: arguments.get(name) for name in SCHEMAS})
+    if constraint is None:
+        return None
+    if arguments.get("grammar") is not None:
+        raise ValueError(f"Cannot use both {constraint.name} and grammar")
+    grammar = constraint.compile()
+    log_loosened(grammar.loosened)
+    return LlamaGrammar.from_string(grammar.text, verbose=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +105,9 @@ class SamplingDefaults:
             ValueError: a value cannot work.
         """
         options = {name: arguments[name] for name in _TO_SAMPLING if name in arguments}
-        if arguments.get("grammar") is not None:
-            options["grammar"], options["grammar_root"] = grammar_text(arguments["grammar"])
+        grammar = asked_grammar(arguments) or arguments.get("grammar")
+        if grammar is not None:
+            options["grammar"], options["grammar_root"] = grammar_text(grammar)
         temperature = arguments.get("temperature", arguments.get("temp"))  # `generate` and `sample` call it temp
         if temperature is not None:
             options["temperature"] = temperature

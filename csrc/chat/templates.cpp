@@ -1,8 +1,8 @@
 #include "big_stack.h"
 #include "chat.h"
-#include "json-schema-to-grammar.h"
 #include "module.h"
 #include "nesting.h"
+#include "open_schemas.h"
 
 #include <pybind11/stl.h>
 
@@ -62,7 +62,12 @@ py::list to_list(const std::vector<std::string> & texts) {
     return list;
 }
 
-py::dict to_dict(const common_chat_params & params) {
+py::dict to_dict(const common_chat_params & params, const std::vector<open_schema> & open) {
+    py::list schemas;
+    for (const open_schema & schema : open) {
+        schemas.append(
+            py::make_tuple(schema.rule, to_str(schema.name), to_str(*schema.document), to_str(schema.pointer)));
+    }
     py::list triggers;
     for (const common_grammar_trigger & trigger : params.grammar_triggers) {
         triggers.append(py::make_tuple(static_cast<int>(trigger.type), to_str(trigger.value)));
@@ -84,6 +89,7 @@ py::dict to_dict(const common_chat_params & params) {
     dict["additional_stops"]   = to_list(params.additional_stops);
     dict["parser"]             = to_str(params.parser);
     dict["message_delimiters"] = delimiters;
+    dict["schemas"]            = schemas;
     return dict;
 }
 
@@ -98,14 +104,22 @@ void register_templates(py::module_ & m) {
         .def(
             "apply",
             [](const templates & self, const std::string & request) {
-                common_chat_params params;
+                common_chat_params       params;
+                std::vector<open_schema> schemas;
                 {
                     py::gil_scoped_release release;
-                    on_big_stack([&] { params = self.apply(request); });
+                    on_big_stack([&] {
+                        open_schemas open;
+                        params  = self.apply(request);
+                        schemas = std::move(open.found);
+                    });
                 }
-                return to_dict(params);
+                return to_dict(params, schemas);
             },
-            py::arg("request"), "Render a request, which is JSON; the result has how its answer is sampled and parsed.")
+            py::arg("request"),
+            "Render a request, which is JSON; the result has how its answer is sampled and parsed. Its grammar lacks "
+            "the "
+            "rules of `schemas`: (rule, name, document, pointer).")
         .def(
             "source",
             [](const templates & self, const std::string & variant) {
@@ -122,14 +136,6 @@ void register_templates(py::module_ & m) {
 
     m.def("json_nesting", &json_nesting, py::arg("json"), "How deep the brackets of a JSON text are nested.");
     m.def("format_name", [](int format) { return common_chat_format_name(static_cast<common_chat_format>(format)); });
-    m.def(
-        "json_schema_to_grammar",
-        [](const std::string & schema) {
-            std::string grammar;
-            on_big_stack([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
-            return grammar;
-        },
-        py::arg("schema"), nogil, "GBNF of what a JSON schema, given as JSON, allows.");
 }
 
 } // namespace eagle3::chat

@@ -1,20 +1,30 @@
 """Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
 
-from .grammar import grammar_text, json_schema_to_grammar
+from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
+from .grammar import grammar_text
 from .parser import ChatParser, Message
 from .request import apply_request
+from .schema import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
 from .structured_output import StructuredOutput, structured_output
 from .templates import ChatParams, ChatTemplates, GrammarTrigger
 
 __all__ = [
+    "CONSTRAINTS",
     "ChatParams",
     "ChatParser",
     "ChatTemplates",
+    "Constraint",
     "GrammarTrigger",
+    "Loosened",
     "Message",
+    "SchemaGrammar",
     "StructuredOutput",
     "apply_request",
+    "constraint_of",
     "grammar_text",
     "json_schema_to_grammar",
+    "log_loosened",
+    "schema_grammar",
     "structured_output",
+    "without_constraints",
 ]

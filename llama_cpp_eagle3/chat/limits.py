@@ -16,10 +16,6 @@ MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_NESTING = 500
 """Brackets within brackets of JSON: schemas, arguments of tool calls, variables of templates."""
-MAX_REFS = 2_000
-"""References of a schema."""
-MAX_OPTIONAL_PROPERTIES = 500
-"""Of a schema's object. The grammar lets them out in any combination, and takes a time that grows with their cube."""
 
 
 def to_json(value: Any) -> str:
@@ -66,27 +62,3 @@ def check_tools(tools: Sequence[Any]) -> None:
     """Raise ValueError for tools that are beyond a limit."""
     if len(tools) > MAX_TOOLS:
         raise ValueError(f"expected at most {MAX_TOOLS} tools, found {len(tools)}")
-    check_schema(list(tools))
-
-
-def check_schema(schema: Any) -> None:
-    """Raise ValueError for JSON schemas that are beyond a limit: one, or what holds some."""
-    n_refs, n_cubed = 0, 0
-    left = [schema]
-    while left:
-        node = left.pop()
-        if isinstance(node, dict):
-            n_refs += "$ref" in node
-            properties, required = node.get("properties"), node.get("required")
-            if isinstance(properties, dict):
-                n_required = len(required) if isinstance(required, list) else 0
-                n_cubed += max(0, len(properties) - n_required) ** 3
-            left += node.values()
-        elif isinstance(node, list):
-            left += node
-    if n_refs > MAX_REFS:
-        raise ValueError(f"expected at most {MAX_REFS} references in a schema, found {n_refs}")
-    if n_cubed > MAX_OPTIONAL_PROPERTIES**3:
-        raise ValueError(
-            f"too many optional properties: expected at most {MAX_OPTIONAL_PROPERTIES} in one object; require some"
-        )

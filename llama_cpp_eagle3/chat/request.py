@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .constraints import constraint_of
 from .templates import ChatParams, ChatTemplates
 
 _MEDIA = {
@@ -28,8 +29,8 @@ def apply_request(
 ) -> ChatParams:
     """Render a request's conversation, as llama-server's `oaicompat_chat_params_parse` does.
 
-    Looks at messages, tools, tool_choice, parallel_tool_calls, response_format, json_schema, grammar,
-    chat_template_kwargs, reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
+    Looks at messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
+    reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
     tool_choice that names a function leaves the model that one to call.
 
     Args:
@@ -48,9 +49,9 @@ def apply_request(
     messages = _messages(body, has_markers)
     tools, tool_choice = _tools(body)
     has_tools = tools is not None and tool_choice != "none"
-    grammar = _get(body, "grammar", str, "")
-    if has_tools and "grammar" in body:
-        raise ValueError("Cannot use custom grammar constraints with tools.")
+    constraint = constraint_of(body)
+    if has_tools and constraint is not None and constraint.grammar:
+        raise ValueError(f"Cannot use custom grammar constraints with tools: '{constraint.name}'")
     continuation = body.get("continue_final_message", False)
     if continuation not in (True, "content", "reasoning_content"):
         continuation = False
@@ -84,8 +85,8 @@ def apply_request(
         tools=tools,
         tool_choice=tool_choice,
         parallel_tool_calls=_get(body, "parallel_tool_calls", bool, None),
-        json_schema=_schema(body, grammar),
-        grammar=grammar,
+        json_schema=None if constraint is None else constraint.json_schema,
+        grammar="" if constraint is None else constraint.grammar,
         enable_thinking=enable_thinking,
         reasoning_format=_get(body, "reasoning_format", str, reasoning_format),
         chat_template_kwargs=kwargs,
@@ -147,21 +148,3 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
 def _tool_name(tool: Mapping[str, Any]) -> Any:
     function = tool.get("function")
     return function.get("name") if isinstance(function, dict) else None
-
-
-def _schema(body: Mapping[str, Any], grammar: str) -> Any:
-    """JSON schema of the content; None without one."""
-    schema = body.get("json_schema")
-    if schema is not None and grammar:
-        raise ValueError("Cannot use both json_schema and grammar")
-    response_format = _get(body, "response_format", dict, None)
-    if response_format is not None:
-        kind = _get(response_format, "type", str, "")
-        if kind == "json_object":
-            if "schema" in response_format or not schema:
-                schema = _get(response_format, "schema", dict, {})
-        elif kind == "json_schema":
-            schema = _get(_get(response_format, "json_schema", dict, {}), "schema", dict, {})
-        elif kind not in ("", "text"):
-            raise ValueError(f'response_format type must be one of "text" or "json_object", but got: {kind}')
-    return {"type": "object"} if schema == {} else schema

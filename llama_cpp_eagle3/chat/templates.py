@@ -8,8 +8,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
-from .limits import check_messages, check_schema, check_tools, to_json
+from .limits import check_messages, check_tools, to_json
 from .parser import ChatParser
+from .schema import Loosened, log_loosened
+from .schema.tools import complete
+from .shown_tools import shown_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class ChatParams:
     """Of the answer, as llama.cpp saves it."""
     is_continuation: bool
     """Whether the answer goes on with the conversation's last message."""
+    loosened: tuple[Loosened, ...] = ()
+    """What the grammar does not keep of tools' schemas, or of the content's."""
 
     @property
     def format_name(self) -> str:
@@ -106,6 +111,28 @@ class ChatTemplates:
     def supports_thinking(self) -> bool:
         """Whether the template supports reasoning."""
         return self._templates.supports_thinking
+
+    def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
+        """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
+        try:
+            return self._templates.apply(text), []
+        except ValueError:
+            if not request["tools"]:
+                raise
+            user = {"role": "user", "content": "x"}
+            alone = {**request, "messages": [user], "add_generation_prompt": True, "continue_final_message": False}
+
+            def can_show(tool: Any) -> bool:
+                try:
+                    self._templates.apply(to_json({**alone, "tools": [tool]}))
+                except ValueError:
+                    return False
+                return True
+
+            shown, changed = shown_tools(request["tools"], can_show)
+            if not changed:
+                raise
+            return self._templates.apply(to_json({**request, "tools": shown})), changed
 
     def apply(
         self,
@@ -160,14 +187,16 @@ class ChatTemplates:
         text = to_json(request)
         check_messages(messages)
         check_tools(tools or ())
-        check_schema(json_schema)
-        params = self._templates.apply(text)
+        params, changed = self._show(request, text)
+        whole = complete(params["grammar"], params["schemas"], tools or (), changed)
+        log_loosened(whole.loosened)
         triggers = tuple(GrammarTrigger(_TRIGGER_TYPES[kind], value) for kind, value in params["grammar_triggers"])
         return ChatParams(
             prompt=params["prompt"],
-            grammar=params["grammar"] or grammar,
+            grammar=whole.text or grammar,
+            loosened=whole.loosened,
             grammar_lazy=params["grammar_lazy"],
-            grammar_begins_in_prompt=bool(params["grammar"]) and not params["grammar_lazy"],
+            grammar_begins_in_prompt=bool(whole.text) and not params["grammar_lazy"],
             grammar_triggers=triggers,
             preserved_tokens=tuple(params["preserved_tokens"]),
             additional_stops=tuple(params["additional_stops"]),

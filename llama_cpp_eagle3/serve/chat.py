@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import ChatParams, ChatParser, StructuredOutput, apply_request, structured_output
+from ..chat import CONSTRAINTS, ChatParams, ChatParser, StructuredOutput, apply_request, structured_output
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
 from .completions import LlamaFormat
@@ -21,7 +21,7 @@ from .server import Admission, Server, random_id
 from .sse import DONE
 from .sse import event as sse
 
-_OWN = ("prompt", "grammar", "json_schema", "logprobs", "top_logprobs", "suffix", "echo", "verbosity")
+_OWN = CONSTRAINTS | {"prompt", "logprobs", "top_logprobs", "suffix", "echo", "verbosity"}
 _BUDGETS = ("reasoning_budget_tokens", "thinking_budget_tokens")
 _N_PROBS = 20
 _log = logging.getLogger(__name__)
@@ -120,7 +120,14 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
     rules = _rules(server, params, body)
     # without a grammar of its own it is the one that the server was started with, if any
     options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-    generation = server.make_generation([prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options)
+    generation = server.make_generation(
+        *([prompt.tokens], c),
+        id=id,
+        special=rules.special,
+        media=prompt.media,
+        loosened=params.loosened,
+        **options,
+    )
     return generation, params
 
 

@@ -6,6 +6,7 @@ import codecs
 from itertools import accumulate
 from typing import Any
 
+from ..chat import constraint_of, log_loosened, without_constraints
 from ..engine import TokenLogprob
 from .engine_thread import End, Event, Progress, Token
 from .errors import invalid, unsupported
@@ -82,7 +83,7 @@ class LlamaFormat(ResponseFormat):
             "stopping_word": end.stopping_word,
             "tokens_cached": metrics.n_prompt + max(0, metrics.n_tokens - 1),
             "timings": metrics.timings(),
-            "metrics": {"speculative_decoding": metrics.speculative_decoding(answer.draft.depth)},
+            "metrics": metrics.as_metrics(answer.draft.depth),
         }
         if not stream and answer.probs:
             data["completion_probabilities"] = all_probs_of(self._server, answer)
@@ -238,11 +239,11 @@ def prepare_infill(server: Server, body: Any, admission: Admission) -> LlamaForm
     """A request to /infill."""
     if server.infill.missing:
         raise unsupported(f"Infill is not supported by this model: it has no token for {server.infill.missing}")
-    c = parse(Completion, body, server.options.defaults)
+    c, constraint = _options(server, body)
     engine = server.engine
     admission.reserve(c.n)
     prompt = server.infill.request(body, engine.n_batch, c.n_predict, engine.n_ctx)
-    return LlamaFormat(server, server.make_generation([prompt], c))
+    return LlamaFormat(server, server.make_generation([prompt], c, **constraint))
 
 
 def prepare_llama(server: Server, body: Any, admission: Admission) -> LlamaFormat:
@@ -265,13 +266,29 @@ def prepare_openai(server: Server, body: Any, admission: Admission) -> OpenAIFor
 
 
 def _prepare(server: Server, body: Any, admission: Admission) -> Generation:
-    c = parse(Completion, body, server.options.defaults)
+    c, constraint = _options(server, body)
     if body.get("best_of") not in (None, 1, c.n):
         raise invalid("Unsupported param: best_of")
     if c.suffix and not server.infill.is_there:
         raise invalid("Unsupported param: suffix (the model has no tokens for filling in)")
     admission.reserve(n_prompts(body.get("prompt")) * c.n)
-    return server.make_generation(_prompts(server, body.get("prompt"), c.suffix), c)
+    return server.make_generation(_prompts(server, body.get("prompt"), c.suffix), c, **constraint)
+
+
+def _options(server: Server, body: Any) -> tuple[Completion, dict[str, Any]]:
+    """A request's options, and what its text has to be: arguments of `make_generation`."""
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    try:
+        constraint = constraint_of(body)
+        grammar = None if constraint is None else constraint.compile()
+    except ValueError as e:
+        raise invalid(str(e)) from None
+    c = parse(Completion, without_constraints(body), server.options.defaults)
+    if grammar is None:
+        return c, {}
+    log_loosened(grammar.loosened)
+    return c, {"grammar": grammar.text, "loosened": grammar.loosened}
 
 
 def _prompts(server: Server, prompt: Any, suffix: str | None) -> list[list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..chat import CONSTRAINTS
 from ..chat.limits import MAX_MESSAGES, MAX_TOOLS
 from .errors import invalid
 
@@ -56,10 +57,7 @@ LIMITS: dict[str, Limit] = {
     "n_cmpl": Limit(largest=128),
     "response_fields": Limit(n_entries=64, n_bytes=16 << 10),
     "lora": Limit(n_entries=64),
-    "grammar": Limit(n_bytes=4 << 20),
-    "json_schema": Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
-    "response_format": Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
-    "text": Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
+    **dict.fromkeys(sorted(CONSTRAINTS), Limit(n_bytes=4 << 20, n_values=_N_ITEMS_MAX)),
     "tools": Limit(n_entries=MAX_TOOLS, n_bytes=4 << 20, n_values=_N_ITEMS_MAX),
     "tool_choice": Limit(n_bytes=4 << 10, n_values=64),
     "chat_template_kwargs": Limit(n_bytes=1 << 20, n_values=10_000),

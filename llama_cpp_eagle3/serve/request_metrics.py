@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..chat import Loosened
 from ..stats import Stats
 
 
@@ -25,6 +26,8 @@ class RequestMetrics:
     t_last: float = 0.0
     id_slot: int = -1
     stats: Stats = field(default_factory=Stats)
+    loosened: tuple[Loosened, ...] = ()
+    """What its grammar does not keep of JSON schemas."""
 
     @property
     def prompt_seconds(self) -> float:
@@ -59,6 +62,14 @@ class RequestMetrics:
             ngram = self.stats.of("ngram")
             timings |= {"draft_ngram_n": ngram.drafted, "draft_ngram_n_accepted": ngram.accepted}
         return timings
+
+    def as_metrics(self, n_max: int) -> dict[str, Any]:
+        """The `metrics` of an answer; n_max: as for `speculative_decoding`."""
+        loosened = [asdict(item) for item in self.loosened]
+        return {
+            "speculative_decoding": self.speculative_decoding(n_max),
+            **({"loosened": loosened} if loosened else {}),
+        }
 
     def speculative_decoding(self, n_max: int) -> dict[str, Any]:
         """Under vLLM's names, whose mean is over the steps that had a draft; ours is over all steps.

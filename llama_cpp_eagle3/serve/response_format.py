@@ -53,10 +53,7 @@ class ResponseFormat(ABC):
 def metrics_of(answer: Answer) -> dict[str, Any]:
     """The fields of an answer that both dialects have."""
     metrics = answer.metrics
-    return {
-        "timings": metrics.timings(),
-        "metrics": {"speculative_decoding": metrics.speculative_decoding(answer.draft.depth)},
-    }
+    return {"timings": metrics.timings(), "metrics": metrics.as_metrics(answer.draft.depth)}
 
 
 def progress_of(answer: Answer, came: Progress) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def to_chat(body: Any) -> dict[str, Any]:
         raise invalid("'previous_response_id' is not supported: answers are not kept")
     if body.get("background"):
         raise unsupported("'background' is not supported: answers are not kept")
-    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "truncation", *MESSAGE_ALONE)
+    taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "truncation", *MESSAGE_ALONE)
     chat = {name: value for name, value in body.items() if name not in taken}
     chat["messages"] = _messages(body)
     tools = body.get("tools", [])
@@ -58,12 +58,6 @@ def to_chat(body: Any) -> dict[str, Any]:
     reasoning = body.get("reasoning")
     if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
         chat["reasoning_effort"] = reasoning["effort"]
-    text = body.get("text")
-    form = text.get("format") if isinstance(text, dict) else None
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema", {})}}
-    elif isinstance(form, dict) and form.get("type") not in (None, "text"):
-        chat["response_format"] = {"type": form["type"]}
     return chat
 
 

@@ -15,6 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from ..chat import Loosened
 from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
@@ -202,6 +203,7 @@ class Server:
         id: str | None = None,
         special: Collection[int] = (),
         media: SequenceOf[Media] = (),
+        loosened: tuple[Loosened, ...] = (),
         **sampling: Any,
     ) -> Generation:
         """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
@@ -212,6 +214,7 @@ class Server:
             id: of the answer.
             special: special tokens that are part of the text.
             media: images in the only prompt.
+            loosened: what the grammar does not keep of JSON schemas.
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
@@ -221,6 +224,8 @@ class Server:
         generation.n_per_prompt = completion.n
         generation.on_end = None if self.recorder is None else self.recorder.add
         generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
+        for answer in generation.answers:
+            answer.metrics.loosened = loosened
         return generation
 
     def _retry_after(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from ..chat import ChatParams, ChatTemplates, json_schema_to_grammar
+from ..chat import ChatParams, ChatTemplates, log_loosened, schema_grammar
 
 
 def builtin_names() -> list[str]:
@@ -57,8 +57,11 @@ class Templates(ChatTemplates):
         if prompt is None:
             raise ValueError("the built-in template cannot render these messages")
         params = super().apply(messages, **options)
-        grammar = params.grammar if schema is None else json_schema_to_grammar(schema)
-        return replace(params, prompt=prompt, grammar=grammar)
+        if schema is None:
+            return replace(params, prompt=prompt)
+        grammar = schema_grammar(schema)
+        log_loosened(grammar.loosened)
+        return replace(params, prompt=prompt, grammar=grammar.text, loosened=grammar.loosened)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str | None:
         pairs = [(str(message.get("role")).encode(), _text(message).encode()) for message in messages]

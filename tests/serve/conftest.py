@@ -65,6 +65,13 @@ def tools(pair: Any) -> Iterator[Running]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def roomy_tools(pair: Any) -> Iterator[Running]:
+    """The same, with room for the tools of an agent."""
+    with Running(*pair, n_ctx=20480, draft_n_max=3, options={"chat_template": TOOL_TEMPLATE}) as running:
+        yield running
+
+
 @pytest.fixture
 def says(tools: Running) -> Iterator[Callable[[str], None]]:
     """`says(text)`: what the model writes from now on, whatever it would."""

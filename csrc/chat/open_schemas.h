@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace eagle3::chat {
+
+// A schema that a grammar refers to by a rule which it does not have: chat/schema/converter.py writes those rules.
+struct open_schema {
+    std::string                        rule;
+    std::string                        name;     // that llama.cpp's parser gave it: of a tool, or of a tool's parameter
+    std::shared_ptr<const std::string> document; // JSON
+    std::string                        pointer;  // to the schema in it, a JSON pointer
+};
+
+// Collects the open schemas of the grammars that this thread builds as long as it lives.
+class open_schemas {
+  public:
+    open_schemas();
+    ~open_schemas();
+
+    open_schemas(const open_schemas &)             = delete;
+    open_schemas & operator=(const open_schemas &) = delete;
+
+    // the rule that stands for a schema, the same one for the same schema
+    static std::string rule_of(const std::string & name, const std::shared_ptr<const std::string> & document,
+                               const std::string & pointer);
+
+    std::vector<open_schema> found;
+};
+
+} // namespace eagle3::chat

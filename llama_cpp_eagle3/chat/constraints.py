@@ -1,0 +1,248 @@
+"""What a request asks of the text of its answer, by all the names that clients have for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .schema import SchemaGrammar, schema_grammar
+from .schema.gbnf import Rules, one_text_of
+from .schema.pattern import PatternError, parse
+from .schema.pattern_grammar import pattern_grammar
+
+_CHOICES_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a text has to be: the one or the other."""
+
+    name: str
+    """Of the request's field."""
+    grammar: str = ""
+    """GBNF."""
+    json_schema: Any = None
+    """Of the whole text, which is JSON."""
+
+    def compile(self) -> SchemaGrammar:
+        """Its grammar.
+
+        Raises:
+            ValueError: the schema cannot be one.
+        """
+        if self.grammar:
+            return SchemaGrammar(self.grammar)
+        try:
+            return schema_grammar(self.json_schema)
+        except ValueError as e:
+            raise ValueError(f"'{self.name}': {e}") from None
+
+
+def _json(name: str, value: Any) -> Constraint:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError(f"'{name}': expected a JSON schema, found a text that is no JSON") from None
+    if not isinstance(value, (dict, bool)):
+        raise ValueError(f"'{name}': expected a JSON schema, which is an object, found {_kind(value)}")
+    if value is False:
+        raise ValueError(f"'{name}': nothing matches the JSON schema false")
+    return Constraint(
+        name, json_schema={"type": "object"} if value == {} else {"anyOf": [{}]} if value is True else value
+    )
+
+
+def _any_object(name: str, value: Any) -> Constraint | None:
+    if not isinstance(value, bool):
+        raise ValueError(f"'{name}': expected true or false, found {_kind(value)}")
+    return Constraint(name, json_schema={"type": "object"}) if value else None
+
+
+def _regex(name: str, value: Any) -> Constraint:
+    rules = Rules()
+    root = rules.name("root")
+    try:
+        rules.set(root, pattern_grammar(rules, parse(_text(name, value), whole=True), in_json=False))
+    except PatternError as e:
+        raise ValueError(f"'{name}': the regular expression cannot be a grammar: {e}") from None
+    return Constraint(name, grammar=rules.text())
+
+
+def _choice(name: str, value: Any) -> Constraint:
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
+        raise ValueError(f"'{name}': expected a list of texts, found {_kind(value)}")
+    if len(value) > _CHOICES_MAX:
+        raise ValueError(f"'{name}': expected at most {_CHOICES_MAX} texts, found {len(value)}")
+    rules = Rules()
+    root = rules.name("root")
+    rules.set(root, one_text_of(rules, value, "choice"))
+    return Constraint(name, grammar=rules.text())
+
+
+def _grammar(name: str, value: Any) -> Constraint | None:
+    if isinstance(value, dict):  # as text-generation-inference has it
+        kinds = {"json": _json, "json_schema": _json, "json_object": _json, "regex": _regex}
+        kind = value.get("type")
+        if kind not in kinds:
+            raise ValueError(f"'{name}.type': expected one of {', '.join(kinds)}, found {kind!r}")
+        return kinds[kind](f"{name}.value", value.get("value"))
+    text = _text(name, value)
+    if text and "::=" not in text:
+        raise ValueError(f'\'{name}\': expected a grammar in GBNF, which has rules as root ::= "yes" | "no"')
+    return Constraint(name, grammar=text) if text else None
+
+
+def _format(name: str, value: Any) -> Constraint | None:
+    """Ollama's: json, or a schema."""
+    if isinstance(value, str):
+        if value not in ("", "json"):
+            raise ValueError(f"'{name}': expected json or a JSON schema, found {value!r}")
+        return Constraint(name, json_schema={"type": "object"}) if value else None
+    return _response_format(name, value) if isinstance(value, dict) and _is_form(value) else _json(name, value)
+
+
+def _is_form(value: Mapping[str, Any]) -> bool:
+    return value.get("type") in ("text", "json_object", "json_schema")
+
+
+def _response_format(name: str, value: Any) -> Constraint | None:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
+    kind = value.get("type")
+    if kind in (None, "", "text"):
+        if any(value.get(key) is not None for key in ("schema", "json_schema", "grammar", "regex", "pattern")):
+            raise ValueError(f"'{name}.type': expected json_schema beside the schema, found {kind!r}")
+        return None
+    if kind == "json_object":
+        return _json(f"{name}.schema", value.get("schema", {}))
+    if kind == "json_schema":
+        given = value.get("json_schema")
+        if isinstance(given, dict) and "schema" in given:
+            return _json(f"{name}.json_schema.schema", {} if given["schema"] is None else given["schema"])
+        if "schema" in value:
+            return _json(f"{name}.schema", value["schema"])
+        if (
+            given is None
+            or given == {}
+            or (isinstance(given, dict) and set(given) <= {"name", "strict", "description"})
+        ):
+            raise ValueError(f"'{name}.json_schema.schema' is required")
+        return _json(f"{name}.json_schema", given)
+    if kind in ("grammar", "gbnf"):
+        return _grammar(f"{name}.grammar", value.get("grammar", value.get("value", "")))
+    if kind in ("regex", "regexp", "pattern"):
+        return _regex(f"{name}.{kind}", value.get("regex", value.get("pattern", value.get("value"))))
+    raise ValueError(f'{name} type must be one of "text", "json_object" or "json_schema", but got: {kind}')
+
+
+def _structured(name: str, value: Any) -> Constraint | None:
+    """vLLM's: an object of one constraint, and of options that only make it stricter or faster."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected '{name}' to be an object, found {_kind(value)}")
+    kinds = {
+        "json": _json,
+        "json_object": _any_object,
+        "regex": _regex,
+        "choice": _choice,
+        "grammar": _grammar,
+        "structural_tag": _unsupported,
+        "whitespace_pattern": _unsupported,
+    }
+    found = [kinds[key](f"{name}.{key}", given) for key, given in value.items() if given is not None and key in kinds]
+    unknown = [key for key in value if key not in kinds and not key.startswith(("disable_", "backend", "_backend"))]
+    if unknown:
+        raise ValueError(f"'{name}': expected one of {', '.join(kinds)}, found {', '.join(unknown)}")
+    return _only(constraint for constraint in found if constraint is not None)
+
+
+def _unsupported(name: str, value: Any) -> Constraint | None:
+    raise ValueError(f"'{name}' is not supported; json, regex, choice and grammar are")
+
+
+def _text_field(name: str, value: Any) -> Constraint | None:
+    """The `text` of the Responses API."""
+    form = value.get("format") if isinstance(value, dict) else None
+    return None if form is None else _response_format(f"{name}.format", form)
+
+
+def _wrapped(name: str, value: Any) -> Constraint | None:
+    inner = sorted(_KINDS.keys() & value.keys()) if isinstance(value, dict) else []
+    if inner:
+        raise ValueError(f"'{name}': its fields belong into the body itself: {', '.join(inner)}")
+    return None
+
+
+_KINDS: dict[str, Callable[[str, Any], Constraint | None]] = {
+    "grammar": _grammar,
+    "json_schema": _json,
+    "response_format": _response_format,
+    "guided_json": _json,
+    "guided_json_object": _any_object,
+    "guided_regex": _regex,
+    "guided_choice": _choice,
+    "guided_grammar": _grammar,
+    "guided_whitespace_pattern": _unsupported,
+    "guided_decoding": _structured,
+    "structured_outputs": _structured,
+    "structural_tag": _unsupported,
+    "regex": _regex,
+    "ebnf": _grammar,
+    "choice": _choice,
+    "format": _format,
+    "output_format": _response_format,
+    "text": _text_field,
+    "extra_body": _wrapped,
+}
+CONSTRAINTS = frozenset(_KINDS)
+"""Fields of requests that ask for a constraint."""
+
+
+def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
+    """What a request asks of its answer's text; None: nothing.
+
+    Raises:
+        ValueError: a field is not what it should be, or two contradict each other; it is named.
+    """
+    found: dict[str, Constraint] = {}
+    for name in CONSTRAINTS & body.keys():
+        constraint = None if body[name] is None else _KINDS[name](name, body[name])
+        if constraint is not None:
+            found[name] = constraint
+    form = body.get("response_format")
+    if len(found) > 1 and isinstance(form, dict) and form.get("type") == "json_object" and "schema" not in form:
+        del found["response_format"]  # the other one says which
+    return _only(found[name] for name in sorted(found))
+
+
+def without_constraints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The other fields."""
+    return {name: value for name, value in body.items() if name not in CONSTRAINTS}
+
+
+def _only(constraints: Iterator[Constraint]) -> Constraint | None:
+    found = list(constraints)
+    kinds = {(constraint.grammar, json.dumps(constraint.json_schema, sort_keys=True)) for constraint in found}
+    if len(kinds) > 1:
+        raise ValueError(f"Cannot use both {' and '.join(constraint.name for constraint in found)}")
+    return found[0] if found else None
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"'{name}': expected a text, found {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    names = {
+        bool: "true or false",
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(type(value), "null")

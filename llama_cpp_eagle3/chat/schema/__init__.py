@@ -1,0 +1,10 @@
+"""JSON schemas, patterns and the like as grammars: the one converter.
+
+`converter` writes the rules of a document's schemas. `core` says what a schema asks for, without its references and
+combinations; `parts`, `numbers` and `pattern_grammar` write that in the GBNF of `gbnf`. `tools` completes the grammars
+of llama.cpp's chat code.
+"""
+
+from .converter import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
+
+__all__ = ["Loosened", "SchemaGrammar", "json_schema_to_grammar", "log_loosened", "schema_grammar"]

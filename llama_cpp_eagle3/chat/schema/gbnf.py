@@ -1,0 +1,174 @@
+"""Rules of a grammar in GBNF as they are written: names, literals, sets of characters, repetitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+Ranges = Sequence[tuple[int, int]]
+"""Code points, from and to, in order and apart."""
+
+_BLOCK = 128
+"""Repetitions that llama.cpp writes out in one rule; more of them are repeated blocks."""
+COUNT_MAX = 100_000
+"""Repetitions that a grammar can ask for."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
+_NAME_MAX = 48
+_JSON_RULES = {
+    "space": r'| " " | "\n"{1,2} [ \t]{0,20}',
+    # a character, and no half of one: \u escapes of two halves count as the character that they are
+    "char": (
+        r'[\x20-!#-\x5B\x5D-~\x80-\uD7FF\uE000-\U0010FFFF] | "\\" (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | '
+        r'[dD] [0-7] [0-9a-fA-F]{2} | [dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2}))'
+    ),
+    "string": r'"\"" char* "\""',
+    "integral": r"[0] | [1-9] [0-9]{0,15}",
+    "integer": r'"-"? integral',
+    "number": r'"-"? integral ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?',
+    "boolean": r'"true" | "false"',
+    "null": r'"null"',
+    "array": r'"[" space (value ("," space value)* space)? "]"',
+    "object": r'"{" space (string space ":" space value ("," space string space ":" space value)* space)? "}"',
+    "value": "object | array | string | number | boolean | null",
+}
+
+
+class Rules:
+    """The rules of one grammar."""
+
+    def __init__(self, taken: Collection[str] = ()):
+        """taken: names of rules that the grammar has already."""
+        self._taken = set(taken)
+        self._bodies: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._json: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def name(self, hint: str) -> str:
+        """Reserve a name, for `set`."""
+        base = _NOT_IN_NAMES.sub("-", hint)[:_NAME_MAX].strip("-") or "part"
+        name = base
+        while name in self._taken:
+            self._numbers[base] = self._numbers.get(base, 0) + 1
+            name = f"{base}-{self._numbers[base]}"
+        self._taken.add(name)
+        return name
+
+    def set(self, name: str, body: str) -> None:
+        """Write a rule whose name was reserved."""
+        self._bodies[name] = body
+
+    def add(self, hint: str, body: str) -> str:
+        """Write a rule, unless there is one of the same body; returns its name."""
+        if body not in self._names:
+            self._names[body] = self.name(hint)
+            self._bodies[self._names[body]] = body
+        return self._names[body]
+
+    def json(self, kind: str) -> str:
+        """The rule of what JSON has: a char of a string, a value, a number, ..."""
+        if kind == "space" and kind in self._taken:
+            return kind  # llama.cpp's grammars have the same
+        if kind not in self._json:
+            self._json[kind] = self.name(kind)
+            words = re.split(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])', _JSON_RULES[kind])
+            body = "".join(
+                word if i % 2 else re.sub(r"[a-z]{2,}", lambda found: self.json(found[0]), word)
+                for i, word in enumerate(words)
+            )
+            self._bodies[self._json[kind]] = body
+        return self._json[kind]
+
+    def is_any(self, name: str) -> bool:
+        """Whether a rule is that of any value."""
+        return name == self._json.get("value")
+
+    def repeat(self, item: str, least: int, most: int | None, hint: str = "repeat") -> str:
+        """So many of an item, which is one symbol or stands in brackets. Empty if there can be none.
+
+        Args:
+            item: GBNF.
+            least: how many at least, COUNT_MAX at most.
+            most: how many at most; None: any number.
+            hint: what names of more rules begin with.
+        """
+        parts = [self._times(item, least, hint)] if least else []
+        if most is None:
+            parts.append(f"{item}*")
+        elif most - least > _BLOCK:
+            block = self._times(item, _BLOCK, hint)
+            n, rest = divmod(most - least, _BLOCK)
+            block = self.add(f"{hint}-block", block)
+            short = f"{self.repeat(block, 0, n - 1, hint)} {item}{{0,{_BLOCK - 1}}}".strip()
+            whole = f"{self._times(block, n, hint)} {item}{{0,{rest}}}" if rest else self._times(block, n, hint)
+            parts.append(f"({short} | {whole})")
+        elif most > least:
+            parts.append(f"{item}?" if most - least == 1 else f"{item}{{0,{most - least}}}")
+        return " ".join(parts)
+
+    def _times(self, item: str, n: int, hint: str) -> str:
+        if n <= _BLOCK:
+            return item if n == 1 else f"{item}{{{n}}}"
+        block = self.add(f"{hint}-block", f"{item}{{{_BLOCK}}}")
+        n_blocks, rest = divmod(n, _BLOCK)
+        return f"{self._times(block, n_blocks, hint)} {self._times(item, rest, hint) if rest else ''}".strip()
+
+    def text(self) -> str:
+        """GBNF; rules that were never written are not there."""
+        return "".join(f"{name} ::= {body}\n" for name, body in self._bodies.items())
+
+
+def literal(text: str) -> str:
+    """GBNF of a text."""
+    return '"' + "".join(_escaped(c) if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+
+
+def characters(ranges: Ranges) -> str:
+    """GBNF of a set of characters."""
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return literal(chr(ranges[0][0]))
+    return "[" + "".join(_in_set(a) if a == b else f"{_in_set(a)}-{_in_set(b)}" for a, b in ranges) + "]"
+
+
+def one_of(alternatives: Iterable[str]) -> str:
+    """GBNF of alternatives, in brackets if they are several."""
+    found = list(dict.fromkeys(alternatives))
+    return found[0] if len(found) == 1 else f"({' | '.join(found)})"
+
+
+def one_text_of(rules: Rules, texts: Iterable[str], hint: str) -> str:
+    """GBNF of one of several texts; their common beginnings are written once, so that few ways are open at a time."""
+    found = sorted(set(texts))
+    if len(found) <= 8:
+        return one_of(map(literal, found))
+    return _trie(rules, found, hint)
+
+
+def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:
+    n = 0
+    first, last = texts[0], texts[-1]  # sorted: what these two begin with, all begin with
+    while n < min(len(first), len(last)) and first[n] == last[n]:
+        n += 1
+    start = literal(first[:n]) if n else ""
+    if len(texts) == 1:
+        return start or '""'
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text[n : n + 1], []).append(text[n:])
+    body = " | ".join(_trie(rules, group, hint) for group in groups.values())
+    return f"{start} {rules.add(hint, body)}".strip()
+
+
+def _in_set(code: int) -> str:
+    c = chr(code)
+    return c if c.isalnum() and code < 0x80 else _escaped(c)
+
+
+def _escaped(c: str) -> str:
+    code = ord(c)
+    if c in '"\\':
+        return f"\\{c}"
+    return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"

@@ -1,0 +1,284 @@
+"""Grammars of objects, arrays and strings, of which a schema says the parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .code_points import common, complement
+from .core import Core, Schemas, matches, of_name
+from .formats import FORMATS, NOT_KEPT
+from .gbnf import COUNT_MAX, Ranges, Rules, characters, literal, one_of
+from .pattern import PatternError, parse
+from .pattern_grammar import RAW_JSON, pattern_grammar
+
+_STATES_MAX = 20_000
+"""Of a grammar that counts properties."""
+_KEY_MAX = 100
+"""Characters of a name that others are told apart by."""
+_TEXT = {"type": "string"}
+
+
+class Writer(Protocol):
+    """What writes the grammars of parts."""
+
+    rules: Rules
+
+    def value(self, schemas: Schemas, hint: str, path: str, must: bool = False) -> str | None:
+        """The rule of a value; None: there is none."""
+
+    def say(self, path: str, reason: str) -> None:
+        """Report what is not kept."""
+
+
+def inside(path: str, name: str) -> str:
+    """The path of a property."""
+    return f"{path}.{name}" if path else name
+
+
+def json_text(value: Any) -> str:
+    """A value as it stands in an answer."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# strings
+
+
+def string_body(writer: Writer, core: Core, hint: str, path: str) -> str:
+    """GBNF of a text."""
+    least, most = _counts(writer, core.length, "Length", path)
+    sources = [(pattern, pattern, "pattern") for pattern in core.patterns]
+    sources += [(f"^(?:{FORMATS[name]})$", name, "format") for name in core.formats if name in FORMATS]
+    for name in core.formats:
+        if name in NOT_KEPT:
+            writer.say(path, f"format {name} is not kept")
+    body = None
+    for source, name, kind in sources:
+        if body is not None:
+            writer.say(path, f"{kind} {name!r} is not kept beside another one")
+            continue
+        body = _pattern(writer, source, f"{kind} {name!r}", (least, most), hint, path)
+    if body is None and (least, most) == (0, None):
+        return writer.rules.json("string")
+    if body is None:
+        body = writer.rules.repeat(writer.rules.json("char"), least, most, f"{hint}-char")
+    return f'"\\"" {one_of([body]) if " | " not in body else f"({body})"} "\\""'.replace("  ", " ")
+
+
+def _pattern(
+    writer: Writer, source: str, name: str, length: tuple[int, int | None], hint: str, path: str
+) -> str | None:
+    try:
+        node = parse(source)
+        bare = pattern_grammar(Rules(), node, in_json=True)
+    except PatternError as e:
+        writer.say(path, f"{name} is not kept: {e}")
+        return None
+    try:
+        least, most = length
+        return pattern_grammar(writer.rules, node, in_json=True, shortest=least, longest=most, hint=hint)
+    except PatternError as e:
+        writer.say(path, f"minLength and maxLength are not kept beside {name}: {e}")
+        return pattern_grammar(writer.rules, node, in_json=True, hint=hint) if bare else None
+
+
+def _counts(writer: Writer, counts: tuple[int, int | None], noun: str, path: str) -> tuple[int, int | None]:
+    least, most = counts
+    if most is not None and most < least:
+        writer.say(path, f"max{noun} {most} is less than min{noun} {least}")
+        most = None
+    if least > COUNT_MAX:
+        writer.say(path, f"min{noun} {least} is kept as {COUNT_MAX}, which is the most")
+        least = COUNT_MAX
+    if most is not None and most > COUNT_MAX:
+        writer.say(path, f"max{noun} {most} is not kept: a grammar counts to {COUNT_MAX}")
+        most = None
+    return least, most
+
+
+# arrays
+
+
+def array_body(writer: Writer, core: Core, hint: str, path: str) -> str:
+    """GBNF of an array."""
+    rules = writer.rules
+    rules.json("space")
+    least, most = _counts(writer, core.n_items, "Items", path)
+    first = list(core.first if most is None else core.first[:most])
+    if first and least == 0:
+        least = len(first)  # a tuple has all its items, unless its schema says how few are enough
+    is_closed = core.items == (False,) or (bool(core.first) and core.items is None and least <= len(first))
+    values: list[str] = []
+    for i, schemas in enumerate(first):
+        value = writer.value(schemas, f"{hint}-{i}", f"{path}[{i}]", must=i < core.n_items[0])
+        if value is None:
+            is_closed, least = True, min(least, i)
+            break
+        values.append(value)
+    n = len(values)
+    rest = None
+    if not is_closed and (most is None or most > n):
+        rest = writer.value(core.items or (), f"{hint}-item", f"{path}[]", must=least > n)
+    if rest is None and least > n:
+        writer.say(path, f"minItems {least} is not kept: there are {n} items at most")
+        least = n
+    tail = ""
+    if rest is not None:
+        if n == 0:
+            values, n = [rest], 1
+        more = rules.add(f"{hint}-more", f'"," space {rest}')
+        tail = rules.repeat(more, max(0, least - n), None if most is None else most - n, more)
+    if n == 0:
+        return '"[" space "]"'
+    for i in reversed(range(n)):
+        part = f'{"" if i == 0 else """"," space """}{values[i]} {tail}{" space" if i == 0 else ""}'.replace("  ", " ")
+        tail = part if i >= 1 and i < least else f"{rules.add(f'{hint}-from', part)}?" if i >= least else part
+        if i and i < least and i % 50 == 0:
+            tail = rules.add(f"{hint}-from", tail)  # long rules are slow to read
+    return f'"[" space {tail} "]"'
+
+
+# objects
+
+
+def object_body(writer: Writer, core: Core, hint: str, path: str) -> str:
+    """GBNF of an object: properties in their order, then others."""
+    rules = writer.rules
+    rules.json("space")
+    entries: list[tuple[str, bool]] = []
+    names = list(dict.fromkeys((*core.properties, *core.required)))
+    for name in names:
+        must = name in core.required
+        if core.names and not _may_be_named(core.names, name):
+            continue
+        value = writer.value(of_name(core, name), f"{hint}-{name}", inside(path, name), must)
+        if value is not None:
+            pair = f'{literal(json_text(name))} space ":" space {value}'
+            entries.append((rules.add(f"{hint}-{name}-pair", pair), must))
+    others = _others(writer, core, names, hint, path)
+    least, most = _counts(writer, core.n_properties, "Properties", path)
+    n_required = sum(must for _, must in entries)
+    top = least if most is None else most
+    if (most is not None and most < n_required) or (top + 1) * len(entries) > _STATES_MAX:
+        writer.say(path, f"minProperties {least} and maxProperties {most} are not kept")
+        least, most = 0, None
+    if others is None and least > len(entries):
+        writer.say(path, f"minProperties {least} is not kept: there are {len(entries)} properties")
+        least = len(entries)
+    if others is not None and least > n_required + 1:
+        writer.say(path, "minProperties: a name that comes twice is counted twice")
+    members = _members(rules, entries, others, least if least > n_required else 0, most, hint)
+    return f'"{{" space {members} "}}"'.replace("  ", " ")
+
+
+def _members(
+    rules: Rules, entries: Sequence[tuple[str, bool]], others: str | None, least: int, most: int | None, hint: str
+) -> str:
+    """GBNF of an object's members: a rule for each (next entry, number of members), as far as that number matters."""
+    top = max(1, least if most is None else most)
+    reached: list[set[int]] = [{0}]  # numbers of members that there can be in front of an entry
+    for _, must in entries:
+        written = {min(count + 1, top) for count in reached[-1] if most is None or count < most}
+        reached.append(written if must else written | reached[-1])
+    # what follows, by the number of members; None: nothing can
+    after = {count: _end(rules, others, count, least, most, hint) for count in sorted(reached[-1])}
+    for (pair, must), counts in zip(reversed(entries), reversed(reached[:-1]), strict=True):
+        before: dict[int, str | None] = {}
+        for count in sorted(counts):
+            is_full = most is not None and count >= most
+            rest = None if is_full else after[min(count + 1, top)]
+            ways = [] if rest is None else [f'{"" if count == 0 else """"," space """}{pair} {rest}'.strip()]
+            if not must and after[count] is not None:
+                ways.append(after[count] or '""')
+            before[count] = rules.add(f"{hint}-next", " | ".join(ways)) if ways else None
+        after = before
+    return after[0] or ""
+
+
+def _end(rules: Rules, others: str | None, count: int, least: int, most: int | None, hint: str) -> str | None:
+    """What stands after the named properties: others, and the space in front of the bracket."""
+    fewest, room = max(0, least - count), None if most is None else most - count
+    if (room is not None and room < fewest) or (others is None and fewest):
+        return None
+    space = "space" if count else ""
+    if others is None or room == 0:
+        return space
+    more = rules.add(f"{hint}-other", f'"," space {others}')
+    if count:
+        return f"{rules.repeat(more, fewest, room, more)} space".strip()
+    rest = rules.repeat(more, max(0, fewest - 1), None if room is None else room - 1, more)
+    some = f"{others} {rest} space".replace("  ", " ")
+    return some if fewest else f"({some})?"
+
+
+def _may_be_named(names: Schemas, name: str) -> bool:
+    """Whether a property may have this name, as far as patterns and enums say."""
+    asked = [schema for schema in names if isinstance(schema, dict)]
+    return not any(
+        (isinstance(schema.get("pattern"), str) and not matches(schema["pattern"], name, default=True))
+        or (isinstance(schema.get("enum"), list) and name not in schema["enum"])
+        for schema in asked
+    )
+
+
+def _others(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
+    """A rule for any one of the properties without a name of their own; None: there are none."""
+    rules = writer.rules
+    pairs: list[str] = []
+    is_open = False
+    for pattern, schemas in core.by_pattern:
+        if any(matches(pattern, name) for name in names):
+            continue  # other names of this pattern are never written
+        try:
+            key = f'"\\"" ({pattern_grammar(rules, parse(pattern), in_json=True, hint=f"{hint}-key")}) "\\""'
+        except PatternError as e:
+            writer.say(path, f"patternProperties {pattern!r} is not kept: {e}")
+            is_open = True
+            continue
+        value = writer.value(schemas, f"{hint}-matching", f"{path}[{pattern}]")
+        if value is not None:
+            pairs.append(f'{key} space ":" space {value}')
+    if len(pairs) > 1:
+        writer.say(path, "patternProperties: a name may match more than one of them")
+    others = core.others
+    if others is None and (not (names or core.is_listed) or core.n_properties[0] > len(names) or is_open):
+        others = ()
+    if others is not None and (not core.by_pattern or is_open):
+        value = writer.value(others, f"{hint}-other", f"{path}.*" if path else "*")
+        key_rule = None if value is None else _key(writer, core, names, hint, path)
+        if value is not None and key_rule is not None:
+            pairs.append(f'{key_rule} space ":" space {value}')
+    return rules.add(f"{hint}-pair", " | ".join(pairs)) if pairs else None
+
+
+def _key(writer: Writer, core: Core, names: Sequence[str], hint: str, path: str) -> str | None:
+    """The rule of a name that no property has."""
+    if core.names and not any(_may_be_named(core.names, name) for name in names):
+        return writer.value((*core.names, _TEXT), f"{hint}-name", path)
+    if core.names:
+        writer.say(path, "propertyNames is not kept")
+    if not names:
+        return writer.rules.json("string")
+    return writer.rules.add(f"{hint}-name", f'"\\"" {_other_than(writer.rules, set(names), 0, hint)} "\\""')
+
+
+def _other_than(rules: Rules, names: set[str], depth: int, hint: str) -> str:
+    """GBNF of a text without escapes that none of the names is, and that none of the longest ones begins."""
+    nexts: dict[str, set[str]] = {}
+    for name in names:
+        if len(name) > depth:
+            nexts.setdefault(name[depth], set()).add(name)
+    taken: Ranges = sorted((ord(c), ord(c)) for c in nexts)
+    rest = characters(common(RAW_JSON, complement(taken)))
+    any_ = rules.add("name-char", characters(RAW_JSON))
+    ways = [f"{rest} {any_}*"]
+    if depth < _KEY_MAX:
+        ways += [
+            f"{literal(c)} {_other_than(rules, found, depth + 1, hint)}"
+            for c, found in sorted(nexts.items())
+            if common(RAW_JSON, ((ord(c), ord(c)),))
+        ]
+    if not any(len(name) == depth for name in names):
+        ways.append('""')
+    return rules.add(f"{hint}-name", " | ".join(ways))

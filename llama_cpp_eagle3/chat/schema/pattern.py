@@ -1,0 +1,369 @@
+"""Regular expressions as they are read: what ECMAScript, which JSON schemas follow, and Python have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from .code_points import ANY_BUT_ENDS, CharClass, category, chars, named
+
+_ESCAPES = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
+_HEX = {"x": 2, "u": 4}
+_NESTING_MAX = 60
+_SIZE_MAX = 20_000
+"""Characters that a pattern asks for at least, its repetitions written out."""
+
+
+class PatternError(ValueError):
+    """A pattern is no regular expression, or has what no grammar can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a class."""
+
+    of: CharClass
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence_:
+    """One after the other."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """From `least` to `most` times; None: without limit."""
+
+    item: Node
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The beginning of the text, or its end."""
+
+    is_start: bool
+
+
+Node = Chars | Sequence_ | Either | Repeat | Edge
+EMPTY = Sequence_(())
+ANY = Chars(chars((0, 0x10FFFF)))
+"""Any character of a text, in front of a pattern that is not anchored or after it."""
+_ANYTHING = Repeat(ANY, 0, None)
+
+
+def parse(pattern: str, whole: bool = False) -> Node:
+    """Read a pattern. The result has no edges: it stands for all of a text.
+
+    Args:
+        pattern: a regular expression; without ^ and $ it may match anywhere.
+        whole: it always has to match all of the text.
+
+    Raises:
+        PatternError: it is none, or a grammar cannot have it.
+    """
+    node = _Reader(pattern).read()
+    if _size(node) > _SIZE_MAX:
+        raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
+    return _solid(_place(node, _ANCHORED if whole else _FREE, _ANCHORED if whole else _FREE))
+
+
+class _Reader:
+    def __init__(self, text: str):
+        self.text, self.at, self.depth = text, 0, 0
+
+    def read(self) -> Node:
+        node = self._either()
+        if self.at < len(self.text):
+            raise PatternError("a ')' without '('")
+        return node
+
+    def _peek(self, n: int = 1) -> str:
+        return self.text[self.at : self.at + n]
+
+    def _take(self) -> str:
+        if self.at >= len(self.text):
+            raise PatternError("it ends too early")
+        self.at += 1
+        return self.text[self.at - 1]
+
+    def _skip(self, text: str) -> bool:
+        if self.text.startswith(text, self.at):
+            self.at += len(text)
+            return True
+        return False
+
+    def _either(self) -> Node:
+        items = [self._sequence()]
+        while self._skip("|"):
+            items.append(self._sequence())
+        return items[0] if len(items) == 1 else Either(tuple(items))
+
+    def _sequence(self) -> Node:
+        items: list[Node] = []
+        while self._peek() not in ("", "|", ")"):
+            items.append(self._repeated(self._atom()))
+        return items[0] if len(items) == 1 else Sequence_(tuple(items))
+
+    def _repeated(self, atom: Node) -> Node:
+        counts = self._counts()
+        if counts is None:
+            return atom
+        if isinstance(atom, Edge):
+            raise PatternError("an anchor is repeated")
+        self._skip("?")  # lazy: the same texts
+        if self._peek() == "+" or self._counts() is not None:
+            raise PatternError("a repetition is repeated")
+        return Repeat(atom, *counts)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
+        if simple is not None:
+            self.at += 1
+            return simple
+        end = self.text.find("}", self.at)
+        if self._peek() != "{" or end < 0:
+            return None
+        least, comma, most = self.text[self.at + 1 : end].partition(",")
+        if not least.isascii() or not least.isdigit() or (most and not (most.isascii() and most.isdigit())):
+            return None  # a brace that stands for itself
+        if len(least) > 6 or len(most) > 6:
+            raise PatternError(f"it repeats more than {_SIZE_MAX} characters")
+        self.at = end + 1
+        counts = int(least), int(most) if most else None if comma else int(least)
+        if counts[1] is not None and counts[1] < counts[0]:
+            raise PatternError(f"{{{least},{most}}} repeats less often than it has to")
+        return counts
+
+    def _atom(self) -> Node:
+        c = self._take()
+        if c == "(":
+            return self._group()
+        if c == "[":
+            return Chars(self._class())
+        if c == ".":
+            return Chars(ANY_BUT_ENDS)
+        if c in "^$":
+            return Edge(c == "^")
+        if c in "*+?":
+            raise PatternError("there is nothing to repeat")
+        if c == "\\":
+            if self._peek() in ("A", "Z", "z"):
+                return Edge(self._take() == "A")
+            return Chars(self._escape())
+        return Chars(chars((ord(c), ord(c))))
+
+    def _group(self) -> Node:
+        if self._skip("?"):
+            if self._skip("<") or self._skip("P<"):
+                name, end, _ = self.text[self.at :].partition(">")
+                if not end or not name.isidentifier():
+                    raise PatternError("lookarounds have no grammar")
+                self.at += len(name) + 1
+            elif not self._skip(":"):
+                raise PatternError("lookarounds, flags and references to groups have no grammar")
+        self.depth += 1
+        if self.depth > _NESTING_MAX:
+            raise PatternError("its groups are nested too deep")
+        node = self._either()
+        if not self._skip(")"):
+            raise PatternError("a '(' without ')'")
+        self.depth -= 1
+        return node
+
+    def _escape(self, in_class: bool = False) -> CharClass:
+        c = self._take()
+        if c in "dwsDWS":
+            return named(c) if c.islower() else ~named(c.lower())
+        if c in "pP" and self._skip("{"):
+            name, end, _ = self.text[self.at :].partition("}")
+            found = category(name) if end and 1 <= len(name) <= 2 else None
+            if found is None:
+                raise PatternError(f"\\{c}{{{name}}} is no general category of Unicode")
+            self.at += len(name) + 1
+            return found if c == "p" else ~found
+        if c == "b" and in_class:
+            code = 8
+        elif c in _ESCAPES and not (c == "0" and self._peek().isdigit()):
+            code = _ESCAPES[c]
+        elif c in _HEX:
+            code = self._hex(_HEX[c])
+        elif c == "c" and self._peek().isascii() and self._peek().isalpha():
+            code = ord(self._take()) % 32
+        elif c.isdigit() or (c.isascii() and c.isalpha()):
+            raise PatternError(f"\\{c} has no grammar")
+        else:
+            code = ord(c)
+        return chars((code, code))
+
+    def _hex(self, n: int) -> int:
+        if n == 4 and self._skip("{"):
+            digits, end, _ = self.text[self.at :].partition("}")
+            n, after = len(digits), len(digits) + len(end)
+        else:
+            digits, end, after = self._peek(n), "}", n
+        try:
+            code = int(digits, 16)
+        except ValueError:
+            code = -1
+        if len(digits) != n or not end or not digits.isalnum() or not 0 <= code <= 0x10FFFF:
+            raise PatternError("an escape lacks hexadecimal digits")
+        if 0xD800 <= code < 0xE000:
+            raise PatternError("a half of a surrogate pair is no character")
+        self.at += after
+        return code
+
+    def _class(self) -> CharClass:
+        negated = self._skip("^")
+        if self._peek() == "]":
+            raise PatternError("dialects disagree about a class that begins with ']'")
+        found: list[CharClass] = []
+        while not self._skip("]"):
+            first = self._member()
+            end = _only(first)
+            if self._peek() == "-" and self._peek(2) not in ("-]", "-") and end is not None:
+                start = self.at
+                self.at += 1
+                last = _only(self._member())
+                if last is None:
+                    self.at = start  # a class after a dash, which stands for itself then
+                elif last < end:
+                    raise PatternError(f"the range from {chr(end)!r} to {chr(last)!r} is empty")
+                else:
+                    first = chars((end, last))
+            found.append(first)
+        both = reduce(or_, found)
+        return ~both if negated else both
+
+    def _member(self) -> CharClass:
+        c = self._take()
+        return self._escape(in_class=True) if c == "\\" else chars((ord(c), ord(c)))
+
+
+def _only(of: CharClass) -> int | None:
+    """The only character of a class."""
+    if of.sure == of.possible and len(of.sure) == 1 and of.sure[0][0] == of.sure[0][1]:
+        return of.sure[0][0]
+    return None
+
+
+def _size(node: Node) -> int:
+    if isinstance(node, Repeat):
+        return max(1, node.least if node.most is None else node.most) * _size(node.item)
+    return sum(map(_size, node.items)) if isinstance(node, (Sequence_, Either)) else 1
+
+
+# edges
+
+_FREE, _ANCHORED, _INNER = "free", "anchored", "inner"
+
+
+def _place(node: Node, left: str, right: str) -> Node:
+    """The node without edges, with anything around it where it is not anchored.
+
+    left, right: what its sides are: an end of the pattern that is not anchored, one that is, or neither.
+    """
+    if isinstance(node, Either):
+        return Either(tuple(_place(item, left, right) for item in node.items))
+    items = list(node.items if isinstance(node, Sequence_) else (node,))
+    while items and left != _INNER and items[0] == Edge(True):
+        left = _ANCHORED
+        del items[0]
+    while items and right != _INNER and items[-1] == Edge(False):
+        right = _ANCHORED
+        del items[-1]
+    if not items:
+        return _ANYTHING if _FREE in (left, right) else EMPTY
+    for i, item in enumerate(items):
+        if not _has_edges(item):
+            continue
+        own_left = left if i == 0 else _INNER
+        own_right = right if i == len(items) - 1 else _INNER
+        if not isinstance(item, (Either, Sequence_)) or (own_left, own_right) == (_INNER, _INNER):
+            raise PatternError("an anchor in its middle has no grammar")
+        items[i] = _place(item, own_left, own_right)
+        left = _INNER if i == 0 else left
+        right = _INNER if i == len(items) - 1 else right
+    around = [_ANYTHING] if left == _FREE else [], [_ANYTHING] if right == _FREE else []
+    return Sequence_((*around[0], *items, *around[1]))
+
+
+def _has_edges(node: Node) -> bool:
+    if isinstance(node, (Sequence_, Either)):
+        return any(map(_has_edges, node.items))
+    return _has_edges(node.item) if isinstance(node, Repeat) else isinstance(node, Edge)
+
+
+# repetitions of what can be empty, which a grammar would never leave
+
+
+def _solid(node: Node) -> Node:
+    if isinstance(node, Repeat):
+        item = _solid(node.item)
+        if node.most == 0:
+            return EMPTY
+        if not is_nullable(item):
+            return Repeat(item, node.least, node.most)
+        rest = _without_empty(item)
+        return EMPTY if rest is None else Repeat(rest, 0, node.most)
+    if isinstance(node, (Sequence_, Either)):
+        return type(node)(tuple(map(_solid, node.items)))
+    return node
+
+
+def is_nullable(node: Node) -> bool:
+    """Whether it can be empty."""
+    if isinstance(node, Sequence_):
+        return all(map(is_nullable, node.items))
+    if isinstance(node, Either):
+        return any(map(is_nullable, node.items))
+    return isinstance(node, Repeat) and (node.least == 0 or is_nullable(node.item))
+
+
+def _without_empty(node: Node) -> Node | None:
+    """The same texts but the empty one; None: there are no others."""
+    if not is_nullable(node):
+        return node
+    if isinstance(node, Repeat):
+        return Repeat(node.item, 1, node.most)
+    assert isinstance(node, (Sequence_, Either))
+    found = list(_parts_without_empty(node.items, isinstance(node, Sequence_)))
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else Either(tuple(found))
+
+
+def _parts_without_empty(items: Sequence[Node], in_sequence: bool) -> Iterator[Node]:
+    """Alternatives: in a sequence each begins with the first item that is not empty."""
+    for i, item in enumerate(items):
+        rest = _without_empty(item)
+        if rest is not None:
+            yield Sequence_((rest, *items[i + 1 :])) if in_sequence else rest
+
+
+def lengths(node: Node) -> tuple[int, int | None]:
+    """How many characters its texts have: at least, and at most (None: any number)."""
+    if isinstance(node, Repeat):
+        least, most = lengths(node.item)
+        return least * node.least, None if most is None or node.most is None else most * node.most
+    if isinstance(node, Sequence_):
+        pairs = list(map(lengths, node.items))
+        tops = [most for _, most in pairs if most is not None]
+        return sum(least for least, _ in pairs), sum(tops) if len(tops) == len(pairs) else None
+    if isinstance(node, Either):
+        pairs = list(map(lengths, node.items))
+        tops = [most for _, most in pairs if most is not None]
+        return min(least for least, _ in pairs), max(tops) if len(tops) == len(pairs) else None
+    return 1, 1

@@ -1,0 +1,104 @@
+"""The rules of schemas that llama.cpp's chat code leaves open in the grammars of a conversation's answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from .converter import Converter, Loosened, SchemaGrammar
+from .core import Core, Reader, same
+from .gbnf import Rules
+
+OpenSchema = tuple[str, str, str, str]
+"""(rule, name that the chat code gave it, document, JSON pointer)."""
+
+_RULE = re.compile(r"^([A-Za-z0-9-]+) ::=", re.MULTILINE)
+
+
+def complete(
+    grammar: str,
+    open_schemas: Sequence[OpenSchema],
+    tools: Sequence[Mapping[str, Any]],
+    changed: Sequence[Mapping[str, Any]] = (),
+) -> SchemaGrammar:
+    """Write the rules that a grammar lacks.
+
+    Args:
+        grammar: GBNF.
+        open_schemas: as `_chat.Templates.apply` gives them.
+        tools: the request's; a tool's schema that cannot be kept is loosened there alone.
+        changed: those of them that the chat code has got with other schemas than their own.
+    """
+    if not grammar:
+        return SchemaGrammar("")
+    names = tuple(map(name_of, changed))
+    return _complete(grammar, tuple((a, b, c, d) for a, b, c, d in open_schemas), json.dumps(tools), names)
+
+
+@lru_cache(maxsize=8)  # the tools of an agent are the same in each of its requests
+def _complete(
+    grammar: str, open_schemas: tuple[OpenSchema, ...], tools_text: str, changed: tuple[str, ...]
+) -> SchemaGrammar:
+    tools = json.loads(tools_text)
+    rules = Rules({*_RULE.findall(grammar), *(rule for rule, *_ in open_schemas)})
+    converters: dict[tuple[str, str], Converter] = {}
+    documents: dict[str, Any] = {}
+    held: dict[str, list[str]] = {name_of(tool): [] for tool in tools}
+    for rule, name, text, pointer in open_schemas:
+        if text not in documents:
+            documents[text] = json.loads(text)
+        document, tool = documents[text], _tool(name, documents[text], tools)
+        if (text, tool) not in converters:
+            if tool in changed:
+                document = next(parameters_of(one) for one in tools if name_of(one) == tool)
+            converters[text, tool] = Converter(document, rules, tool)
+        converter = converters[text, tool]
+        held.setdefault(tool, []).append(pointer)
+        rules.set(rule, converter.rule(name, pointer))
+    loosened = [item for converter in converters.values() for item in converter.loosened]
+    loosened += [
+        Loosened(name, "", "the chat template cannot show its schema, and shows a plain one") for name in changed
+    ]
+    for given in tools:
+        loosened += _not_held(given, held[name_of(given)])
+    return SchemaGrammar(grammar + rules.text(), tuple(loosened))
+
+
+def parameters_of(tool: Mapping[str, Any]) -> Any:
+    """The schema of a tool's arguments."""
+    function = tool.get("function")
+    return function.get("parameters") if isinstance(function, Mapping) else None
+
+
+def name_of(tool: Mapping[str, Any]) -> str:
+    """A tool's name."""
+    function = tool.get("function")
+    return str(function.get("name")) if isinstance(function, Mapping) else ""
+
+
+def _tool(name: str, document: Any, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Which tool a schema belongs to: llama.cpp names them tool-NAME-...; empty: none."""
+    named = [tool for tool in tools if name.startswith(f"tool-{name_of(tool)}-")]
+    exact = [tool for tool in named if same(parameters_of(tool) or {}, document)]
+    return max(map(name_of, exact or named), key=len, default="")
+
+
+def _not_held(tool: Mapping[str, Any], pointers: Sequence[str]) -> list[Loosened]:
+    """Properties that the format of the model's tool calls takes as text: no grammar holds them to their schemas."""
+    parameters = parameters_of(tool)
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    if not isinstance(properties, dict) or "" in pointers:
+        return []
+    reader = Reader(parameters)
+    found = []
+    for name, schema in properties.items():
+        place = "/properties/" + name.replace("~", "~0").replace("/", "~1")
+        if any(f"{pointer}/".find(f"{place}/") >= 0 for pointer in pointers):
+            continue
+        cores = reader.cores((schema,), lambda _: None)
+        if cores not in ([Core()], [Core(types=frozenset({"string"}))]):
+            found.append(Loosened(name_of(tool), name, "the format of the model's tool calls holds it to no schema"))
+    return found

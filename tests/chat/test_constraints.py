@@ -1,0 +1,191 @@
+"""Constraints by the names of all clients: kept or refused, never ignored."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from accepting import accepts
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.chat import CONSTRAINTS, ChatTemplates, apply_request, constraint_of, without_constraints
+
+SCHEMA = {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}
+IS_SCHEMA = ('{"a": 5}', '{"a": 6}')
+IS_OBJECT = ('{"x": 1}', "[1]")
+IS_CHOICE = ("yes", "ye")
+IS_REGEX = ("ab1", "xab1")
+GBNF = 'root ::= "yes" | "no"'
+ASKED: list[tuple[dict[str, Any], tuple[str, str]]] = [
+    ({"json_schema": SCHEMA}, IS_SCHEMA),
+    ({"json_schema": json.dumps(SCHEMA)}, IS_SCHEMA),
+    ({"json_schema": {}}, IS_OBJECT),
+    ({"json_schema": True}, ("[1]", "x")),
+    ({"grammar": GBNF}, IS_CHOICE),
+    ({"grammar": {"type": "json", "value": SCHEMA}}, IS_SCHEMA),
+    ({"grammar": {"type": "regex", "value": r"[a-z]{2}\d"}}, IS_REGEX),
+    ({"guided_json": SCHEMA}, IS_SCHEMA),
+    ({"guided_json": json.dumps(SCHEMA)}, IS_SCHEMA),
+    ({"guided_json_object": True}, IS_OBJECT),
+    ({"guided_regex": r"[a-z]{2}\d"}, IS_REGEX),
+    ({"guided_choice": ["yes", "no"]}, IS_CHOICE),
+    ({"guided_grammar": GBNF, "guided_decoding_backend": "xgrammar"}, IS_CHOICE),
+    ({"structured_outputs": {"json": SCHEMA}}, IS_SCHEMA),
+    ({"structured_outputs": {"json_object": True}}, IS_OBJECT),
+    ({"structured_outputs": {"regex": r"[a-z]{2}\d", "disable_any_whitespace": True}}, IS_REGEX),
+    ({"structured_outputs": {"choice": ["yes", "no"], "grammar": None}}, IS_CHOICE),
+    ({"structured_outputs": {"grammar": GBNF}}, IS_CHOICE),
+    ({"guided_decoding": {"choice": ["yes", "no"]}}, IS_CHOICE),
+    ({"regex": r"[a-z]{2}\d"}, IS_REGEX),
+    ({"ebnf": GBNF}, IS_CHOICE),
+    ({"choice": ["yes", "no"]}, IS_CHOICE),
+    ({"format": "json"}, IS_OBJECT),
+    ({"format": SCHEMA}, IS_SCHEMA),
+    ({"format": {"type": "json_schema", "schema": SCHEMA}}, IS_SCHEMA),
+    ({"output_format": {"type": "json_schema", "schema": SCHEMA}}, IS_SCHEMA),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}, IS_SCHEMA),
+    ({"response_format": {"type": "json_object"}}, IS_OBJECT),
+    ({"response_format": {"type": "json_object"}, "json_schema": SCHEMA}, IS_SCHEMA),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, IS_SCHEMA),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}}, IS_SCHEMA),
+    ({"response_format": {"type": "json_schema", "json_schema": SCHEMA}}, IS_SCHEMA),
+    ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, IS_SCHEMA),
+    ({"response_format": {"type": "regex", "pattern": r"[a-z]{2}\d"}}, IS_REGEX),
+    ({"response_format": {"type": "grammar", "grammar": GBNF}}, IS_CHOICE),
+    ({"json_schema": SCHEMA, "guided_json": SCHEMA}, IS_SCHEMA),
+]
+"""(request, (a text that it allows, one that it does not))."""
+NOTHING: list[dict[str, Any]] = [
+    {},
+    {"grammar": ""},
+    {"json_schema": None},
+    {"response_format": {"type": "text"}},
+    {"response_format": {}},
+    {"guided_json_object": False},
+    {"structured_outputs": {}},
+    {"text": {"format": {"type": "text"}, "verbosity": "low"}},
+    {"format": ""},
+    {"extra_body": {"temperature": 1}},
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"json_schema": "x"}, "'json_schema': expected a JSON schema, found a text that is no JSON"),
+    ({"json_schema": [SCHEMA]}, "'json_schema': expected a JSON schema"),
+    ({"json_schema": 5}, "found a number"),
+    ({"json_schema": False}, "nothing matches"),
+    ({"grammar": 5}, "'grammar': expected a text"),
+    ({"grammar": "yes or no"}, "'grammar': expected a grammar in GBNF"),
+    ({"grammar": {"type": "lark", "value": ""}}, "'grammar.type'"),
+    ({"guided_json": 5}, "'guided_json'"),
+    ({"guided_regex": "("}, "'guided_regex': the regular expression"),
+    ({"guided_regex": ["a"]}, "'guided_regex': expected a text"),
+    ({"guided_choice": "yes"}, "'guided_choice': expected a list of texts"),
+    ({"guided_choice": []}, "'guided_choice'"),
+    ({"guided_choice": ["a", 5]}, "'guided_choice'"),
+    ({"guided_grammar": "start: WORD"}, "'guided_grammar'"),
+    ({"guided_whitespace_pattern": " ?"}, "'guided_whitespace_pattern' is not supported"),
+    ({"structural_tag": {}}, "'structural_tag' is not supported"),
+    ({"structured_outputs": "json"}, "structured_outputs"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+    ({"structured_outputs": {"jsons": {}}}, "found jsons"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "both"),
+    ({"regex": 5}, "'regex'"),
+    ({"ebnf": []}, "'ebnf'"),
+    ({"choice": {}}, "'choice'"),
+    ({"format": "xml"}, "'format'"),
+    ({"format": 5}, "'format'"),
+    ({"output_format": {"type": "xml"}}, "output_format type"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format type"),
+    ({"text": {"format": "json"}}, "'text.format'"),
+    ({"response_format": "json_object"}, "'response_format'"),
+    ({"response_format": {"type": "xml"}}, "response_format type"),
+    ({"response_format": {"type": "json_schema"}}, "'response_format.json_schema.schema' is required"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "is required"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "json_schema.schema': expected"),
+    ({"response_format": {"type": "text", "schema": SCHEMA}}, "'response_format.type'"),
+    ({"response_format": {"schema": SCHEMA}}, "'response_format.type'"),
+    ({"grammar": GBNF, "json_schema": SCHEMA}, "both grammar and json_schema"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}, "guided_json": SCHEMA}, "both"),
+    ({"extra_body": {"guided_json": SCHEMA}}, "'extra_body': its fields belong into the body"),
+]
+USER = {"role": "user", "content": "Hello"}
+
+
+def case(body: dict[str, Any]) -> str:
+    return json.dumps(body)[:70]
+
+
+@pytest.mark.parametrize(("body", "texts"), ASKED, ids=[case(body) for body, _ in ASKED])
+def test_constraints_that_are_kept(llm: Eagle3Llama, body: dict[str, Any], texts: tuple[str, str]) -> None:
+    constraint = constraint_of({"prompt": "x", **body})
+    assert constraint is not None
+    assert constraint.name.split(".")[0] in body
+    grammar = constraint.compile()
+    assert not grammar.loosened
+    assert [accepts(llm, grammar.text, text) for text in texts] == [True, False]
+    assert without_constraints({"prompt": "x", **body}).keys() <= {"prompt", "guided_decoding_backend"}
+
+
+@pytest.mark.parametrize("body", NOTHING, ids=case)
+def test_no_constraint(body: dict[str, Any]) -> None:
+    assert constraint_of(body) is None
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED, ids=[case(body) for body, _ in REFUSED])
+def test_constraints_that_are_refused(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        apply_request(ChatTemplates(template="chatml"), {"messages": [USER], **body})
+
+
+def test_every_name_is_tried() -> None:
+    kept = {name for body, _ in ASKED for name in body}
+    refused = {name for body, _ in REFUSED for name in body}
+    assert kept | refused >= CONSTRAINTS
+    assert kept - {"guided_decoding_backend"} <= CONSTRAINTS
+
+
+@pytest.mark.parametrize(("body", "texts"), ASKED, ids=[case(body) for body, _ in ASKED])
+def test_constraints_of_chats(llm: Eagle3Llama, body: dict[str, Any], texts: tuple[str, str]) -> None:
+    params = apply_request(ChatTemplates(template="chatml"), {"messages": [USER], **body})
+    start = params.generation_prompt if params.grammar_begins_in_prompt else ""
+    assert [accepts(llm, params.grammar, start + text) for text in texts] == [True, False]
+
+
+def test_grammars_beside_tools() -> None:
+    tool = {"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}
+    for more in ({"guided_choice": ["a"]}, {"regex": "a"}, {"grammar": GBNF}):
+        with pytest.raises(ValueError, match="with tools: '"):
+            apply_request(ChatTemplates(template="chatml"), {"messages": [USER], "tools": [tool], **more})
+
+
+def test_python(llm: Eagle3Llama) -> None:
+    """`create_completion`, `create_chat_completion` and `generate_batch` have one converter."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\d{2}$"}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    options: Any = {"max_tokens": 40, "temperature": 1.0, "seed": 3}
+    texts = [
+        llm.create_completion("x", json_schema=schema, **options)["choices"][0]["text"],
+        llm.create_completion("x", response_format=form, **options)["choices"][0]["text"],
+        llm.create_chat_completion([USER], response_format=form, **options)["choices"][0]["message"]["content"],
+        llm.create_chat_completion([USER], json_schema=schema, **options)["choices"][0]["message"]["content"],
+        llm.generate_batch(["x"], json_schema=schema, **options)[0].text,
+        llm.generate_batch(["x"], response_format=form, **options)[0].text,
+    ]
+    for text in texts:
+        assert len(json.loads(text)["a"]) == 2
+        assert json.loads(text)["a"].isdigit()
+    with pytest.raises(ValueError, match="both json_schema and grammar"):
+        llm.create_completion("x", json_schema=schema, grammar="root ::= [a]")
+    with pytest.raises(TypeError, match="guided_json"):
+        llm.create_chat_completion([USER], guided_json=schema)
+
+
+def test_python_with_llama_cpps_own_formats(llm: Eagle3Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "chat_format", "chatml")
+    for form in (
+        {"type": "json_object", "schema": {"type": "string", "pattern": r"^\d{3}$"}},
+        {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": r"^\d{3}$"}}},
+    ):
+        answer: Any = llm.create_chat_completion([USER], response_format=form, max_tokens=20, temperature=1.0)
+        assert json.loads(answer["choices"][0]["message"]["content"]).isdigit()

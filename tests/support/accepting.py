@@ -1,0 +1,23 @@
+"""Whether a grammar lets a text through: llama.cpp's own sampler, asked about each token of it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llama_cpp.llama_cpp as lib
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
+
+
+def accepts(llm: Eagle3Llama, grammar: str, text: str) -> bool:
+    """Whether the text may be written, and end then."""
+    vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
+    assert vocab is not None
+    sampler = grammar_sampler(vocab, grammar)
+    try:
+        lookahead = GrammarLookahead(sampler, redraws=False)
+        tokens = [*llm.tokenize(text.encode(), add_bos=False, special=False), llm.token_eos()]
+        return all(lookahead.allowed(tokens[:i], [token])[0] for i, token in enumerate(tokens))
+    finally:
+        lib.llama_sampler_free(ctypes.cast(sampler, lib.llama_sampler_p_ctypes))
