@@ -1,0 +1,88 @@
+"""Prompts that are dear to read: a small model reads them once its drafts would have been worth it."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner_sim import Costs, Head, Machine, make_planner, run_auto, run_plain, us
+
+# Qwen2.5-Coder's 1.5B with the 0.5B, two threads
+TARGET = us({1: 33.0, 2: 37.0, 4: 47.0, 8: 80.0, 16: 150.0})
+SMALL = us({1: 9.0, 4: 14.0, 16: 42.0})
+GOOD, USELESS = Head.constant(0.85), Head(lambda *_: 0.8, lambda *_: 0.0, 0.0)
+N_PROMPT = 600
+
+
+class SmallModel(Machine):
+    """Reads a prompt when it is asked, and never before."""
+
+    n_wait_max = 10**9
+    read_us = 2200.0
+
+
+def small(head: Head, n_waiting: int, seed: int = 0) -> SmallModel:
+    machine = SmallModel(Costs(TARGET, SMALL, SMALL), head, seed)
+    machine.waiting = [n_waiting]
+    return machine
+
+
+def seconds(head: Head, n_waiting: int, n_tokens: int) -> float:
+    """Of an answer with the planner."""
+    machine = small(head, n_waiting)
+    run_auto(machine, make_planner(machine, n_max=8), n_tokens, text=10**9)
+    return 1e-6 * machine.t
+
+
+PRICE = 1e-6 * N_PROMPT * SmallModel.read_us
+
+
+@pytest.mark.parametrize("n_tokens", [8, 24, 64, 160, 400, 1500])
+def test_a_good_one_costs_its_price_twice_at_most(n_tokens: int) -> None:
+    """More than a clairvoyant, who reads the prompt at once or never: it is better than is expected at first."""
+    never = n_tokens / run_plain(Costs(TARGET), 10)
+    at_once = PRICE + seconds(GOOD, 1, n_tokens)
+    found = seconds(GOOD, N_PROMPT, n_tokens)
+    assert found < min(never, at_once) + 2.5 * PRICE
+    if never < at_once - PRICE / 2:
+        assert found == pytest.approx(never, rel=0.03)
+    if n_tokens >= 1500:
+        assert found < 0.85 * never
+
+
+@pytest.mark.parametrize("n_tokens", [8, 64, 400, 1500])
+def test_a_useless_one_costs_at_most_its_price(n_tokens: int) -> None:
+    never = n_tokens / run_plain(Costs(TARGET), 10)
+    assert seconds(USELESS, N_PROMPT, n_tokens) < 1.03 * never + 1.1 * PRICE + 1.0
+
+
+def test_what_is_read_is_asked_at_once() -> None:
+    machine = small(GOOD, 1)
+    planner = make_planner(machine, n_max=8)
+    run_auto(machine, planner, 4, text=10**9)
+    assert planner.stats()["asked"] == [planner.stats()["steps"]]
+
+
+def test_what_is_unread_is_not_asked_at_first() -> None:
+    machine = small(GOOD, N_PROMPT)
+    planner = make_planner(machine, n_max=8)
+    run_auto(machine, planner, 8, text=10**9)
+    assert planner.stats()["asked"] == [0]
+    assert machine.waiting == [N_PROMPT + 8]
+
+
+def test_a_small_models_prompt_waits_and_a_heads_does_not() -> None:
+    assert make_planner(small(GOOD, 1), n_max=8).may_wait(0, 1) == 1
+    head = Machine(Costs(TARGET), GOOD)
+    assert make_planner(head, n_max=8).may_wait(0, 1) == 0
+
+
+def test_another_text_is_rented_anew() -> None:
+    machine = small(GOOD, N_PROMPT)
+    planner = make_planner(machine, n_max=8)
+    run_auto(machine, planner, 1500, text=10**9)
+    asked = planner.stats()["asked"][0]
+    assert asked > 0
+    planner.reset()
+    machine.waiting = [N_PROMPT]
+    run_auto(machine, planner, 8, text=10**9)
+    assert planner.stats()["asked"][0] == asked
