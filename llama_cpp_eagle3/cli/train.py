@@ -50,6 +50,12 @@ def add_arguments(parser: Parser) -> None:
     head.add_argument("--layers", metavar="B,B,B", help="boundaries to read (default: 2, n/2, n - 3)")
     head.add_argument("--eagle31", action="store_true", help="with EAGLE-3.1's norms (llama.cpp's own cannot run it)")
     head.add_argument(
+        "--feed-forward",
+        type=int,
+        metavar="N",
+        help="width of a new head's feed-forward layer (default: the target's; less makes a smaller, cheaper head)",
+    )
+    head.add_argument(
         "--draft-vocab",
         type=int,
         metavar="N",
@@ -84,7 +90,7 @@ def add_arguments(parser: Parser) -> None:
 
 _LOWEST = {
     0: ("steps", "patience", "lr"),
-    1: ("tokens", "predict", "ctx_size", "parallel", "draft_vocab", "batch", "ttt_steps", "anchors", "eval_every"),
+    1: ("tokens", "predict", "ctx_size", "parallel", "feed_forward", "draft_vocab", "batch", "ttt_steps", "anchors", "eval_every"),
 }
 
 
@@ -110,8 +116,11 @@ def run(args: argparse.Namespace) -> int:
         from ..train.session import Job
         from ..train.session import run as train
         from ..train.trainer import Settings, check_device
-    if args.init is not None and (args.layers or args.eagle31):
-        raise ValueError("--init: the head's file has its boundaries and norms; leave --layers and --eagle31 out")
+    if args.init is not None and (args.layers or args.eagle31 or args.feed_forward):
+        raise ValueError(
+            "--init: the head's file has its boundaries, norms and widths; leave --layers, --eagle31 and "
+            "--feed-forward out"
+        )
     if args.device is not None:
         check_device(args.device)
     settings = Settings(
@@ -135,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         n_ctx=args.ctx_size,
         n_parallel=args.parallel,
         layers=_layers(args.layers),
+        n_ff=args.feed_forward,
         draft_vocab=args.draft_vocab,
         eagle31=args.eagle31,
         outtype=args.outtype,

@@ -47,8 +47,17 @@ def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
     return chosen
 
 
-def target_config(path: Path, n_ctx: int, layers: Sequence[int], *, eagle31: bool = False) -> HeadConfig:
-    """What a fresh head looks like: the sizes of its target's layers; eagle31: with EAGLE-3.1's norms.
+def target_config(
+    path: Path, n_ctx: int, layers: Sequence[int], *, n_ff: int | None = None, eagle31: bool = False
+) -> HeadConfig:
+    """What a fresh head looks like: the sizes of its target's layers.
+
+    Args:
+        path: the target's GGUF.
+        n_ctx: tokens of the longest text.
+        layers: boundaries to read; none: the usual ones.
+        n_ff: width of the feed-forward layer; None: the target's.
+        eagle31: with EAGLE-3.1's norms.
 
     Raises:
         ValueError: the target does not offer a boundary.
@@ -74,7 +83,7 @@ def target_config(path: Path, n_ctx: int, layers: Sequence[int], *, eagle31: boo
         n_head=n_head,
         n_head_kv=n_head_kv,
         n_embd_head=n_embd_head,
-        n_ff=int(number("feed_forward_length", 0)) or 4 * info.n_embd,
+        n_ff=n_ff or int(number("feed_forward_length", 0)) or 4 * info.n_embd,
         boundaries=boundaries_of(path, layers),
         rotation=Rotation(n_embd_head, number("rope.freq_base", 10000.0)),
         rms_eps=number("attention.layer_norm_rms_epsilon", 1e-6),

@@ -64,6 +64,8 @@ class Job:
     n_ctx: int = 768
     n_parallel: int = 16
     layers: tuple[int, ...] = ()
+    n_ff: int | None = None
+    """Width of a fresh head's feed-forward layer; None: the target's."""
     draft_vocab: int | None = None
     """Tokens that the head can draft; None: 8192, or those of --init."""
     eagle31: bool = False
@@ -278,7 +280,7 @@ def n_steps(job: Job) -> int:
 
 def make_head(job: Job, texts: Sequence[Text]) -> Head:
     """A fresh head; what it drafts is settled with the first run."""
-    cfg = target_config(job.target, job.n_ctx, job.layers, eagle31=job.eagle31)
+    cfg = target_config(job.target, job.n_ctx, job.layers, n_ff=job.n_ff, eagle31=job.eagle31)
     d2t = _draft_vocabulary(job, count_answers(texts, cfg.n_vocab), job.draft_vocab or N_DRAFT_VOCAB)
     return fresh_head(job.target, cfg, d2t, n_steps(job))
 
@@ -355,7 +357,7 @@ def _check_folder(job: Job) -> None:
         "target": fingerprint(str(job.target)),
         "files": [str(f) for f in job.files],
         "init": None if job.init is None else str(job.init),
-        **{name: getattr(job, name) for name in ("n_ctx", "max_tokens", "draft_vocab")},
+        **{name: getattr(job, name) for name in ("n_ctx", "max_tokens", "n_ff", "draft_vocab")},
         "layers": list(job.layers),
         "norms": dict.fromkeys(("fc_norm", "norm_output"), job.eagle31),
         "seed": job.training.seed,
