@@ -1,22 +1,25 @@
-"""Fetch the files that the flags of the Hugging Face hub name."""
+"""Fetch the files that the flags name: of the Hugging Face hub, and models of ours by their names."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from .. import models
 from ..errors import Eagle3Error
 from .sources import uses_head
 
 
 def fetch_files(args: argparse.Namespace) -> None:
-    """Put files of the hub into `args.model` and `args.model_draft`, if flags ask for that.
+    """Put files that are fetched into `args.model` and `args.model_draft`, if flags ask for that.
 
     Raises:
         ValueError: a model is named twice, or a flag that belongs to another one lacks that.
         HubError: see `fetch_pair`.
         Eagle3Error: something of the extra `hub` is missing.
     """
+    _fetch_named(args)
     token, args.hf_token = args.hf_token, None  # arguments are written to reports
     if args.hf_file is not None and args.hf_repo is None:
         raise ValueError("-hff names a file of a repository: give that with -hf")
@@ -44,3 +47,12 @@ def fetch_files(args: argparse.Namespace) -> None:
     )
     args.model = pair.target or args.model
     args.model_draft = pair.head or args.model_draft
+
+
+def _fetch_named(args: argparse.Namespace) -> None:
+    """-m and -md with the name of a model that `models` knows; a file of that name comes first."""
+    for flag in ("model", "model_draft"):
+        name = getattr(args, flag)
+        if name in models.names() and not Path(name).exists():
+            found = models.fetched(name, lambda text: print(text, file=sys.stderr, flush=True))
+            setattr(args, flag, str(found))

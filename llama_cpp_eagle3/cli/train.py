@@ -90,7 +90,18 @@ def add_arguments(parser: Parser) -> None:
 
 _LOWEST = {
     0: ("steps", "patience", "lr"),
-    1: ("tokens", "predict", "ctx_size", "parallel", "feed_forward", "draft_vocab", "batch", "ttt_steps", "anchors", "eval_every"),
+    1: (
+        "tokens",
+        "predict",
+        "ctx_size",
+        "parallel",
+        "feed_forward",
+        "draft_vocab",
+        "batch",
+        "ttt_steps",
+        "anchors",
+        "eval_every",
+    ),
 }
 
 

