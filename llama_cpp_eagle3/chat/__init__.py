@@ -1,7 +1,9 @@
 """Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
 
+from .blocks import LeftOut, text_of
 from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
 from .grammar import grammar_text
+from .history import arguments_text, read_messages, without_billing_line
 from .parser import ChatParser, Message
 from .request import apply_request
 from .schema import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
@@ -15,16 +17,21 @@ __all__ = [
     "ChatTemplates",
     "Constraint",
     "GrammarTrigger",
+    "LeftOut",
     "Loosened",
     "Message",
     "SchemaGrammar",
     "StructuredOutput",
     "apply_request",
+    "arguments_text",
     "constraint_of",
     "grammar_text",
     "json_schema_to_grammar",
     "log_loosened",
+    "read_messages",
     "schema_grammar",
     "structured_output",
+    "text_of",
+    "without_billing_line",
     "without_constraints",
 ]

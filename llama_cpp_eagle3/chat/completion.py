@@ -16,7 +16,9 @@ from ..batch import make_request
 from ..engine import Engine, Media, Request, Sequence, TokenLogprob, Vocab
 from ..media import TIMEOUT_S, AllowHttp, Projector, read_media, take_media
 from ..sampling_arguments import SamplingDefaults
+from .blocks import LeftOut
 from .grammar import grammar_text
+from .history import read_messages
 from .parser import Message
 from .request import apply_request
 from .structured_output import structured_output
@@ -29,6 +31,7 @@ REQUEST_OPTIONS = (
     *("reasoning_effort", "reasoning_format", "add_generation_prompt", "continue_final_message"),
 )
 """What `apply_request` looks at beside the messages."""
+_LEFT_OUT = LeftOut()
 _MORE_OPTIONS = {*REQUEST_OPTIONS, "enable_thinking", "reasoning_budget", "reasoning_budget_message"}
 
 
@@ -63,12 +66,12 @@ class Chat:
 
         Raises:
             MediaError: a file cannot be read.
-            ValueError: functions were given, which the templates do not know.
+            ValueError: functions were given, which the templates do not know; or messages are not as they should be.
         """
         if arguments.get("functions") is not None or arguments.get("function_call") is not None:
             raise ValueError("chat_format='auto' takes tools and tool_choice instead of functions and function_call")
         self.arguments, self._projector = arguments, projector
-        self._messages: Any = list(arguments["messages"])
+        self._messages: Any = read_messages(list(arguments["messages"]), _LEFT_OUT)
         self._files: list[Any] = []
         if projector is not None:
             deadline = time.monotonic() + TIMEOUT_S

@@ -42,6 +42,19 @@ def check_nesting(name: str, text: str) -> None:
         raise ValueError(f"{name} is nested too deep: expected at most {MAX_NESTING} levels, found {nesting}")
 
 
+def _check_parsed(name: str, text: str) -> None:
+    """The same for a text that may be JSON: brackets after what no parser reads, as in a log, do not count."""
+    if _chat.json_nesting(text) <= MAX_NESTING:
+        return
+    try:
+        json.loads(text)
+    except RecursionError:
+        pass
+    except ValueError as e:
+        text = text[: e.pos] if isinstance(e, json.JSONDecodeError) else text
+    check_nesting(name, text)
+
+
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError for a conversation that is beyond a limit."""
     if len(messages) > MAX_MESSAGES:
@@ -49,13 +62,13 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     for message in messages:
         # templates look into these
         if message.get("role") == "tool" and isinstance(message.get("content"), str):
-            check_nesting("the content of a tool's message", message["content"])
+            _check_parsed("the content of a tool's message", message["content"])
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             function = call.get("function") if isinstance(call, dict) else None
             arguments = function.get("arguments") if isinstance(function, dict) else None
             if isinstance(arguments, str):
-                check_nesting("the arguments of a tool call", arguments)
+                _check_parsed("the arguments of a tool call", arguments)
 
 
 def check_tools(tools: Sequence[Any]) -> None:

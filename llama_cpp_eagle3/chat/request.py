@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .constraints import constraint_of
+from .fit import apply_fitting
 from .templates import ChatParams, ChatTemplates
 
 _MEDIA = {
@@ -28,6 +29,8 @@ def apply_request(
     has_markers: bool = False,
 ) -> ChatParams:
     """Render a request's conversation, as llama-server's `oaicompat_chat_params_parse` does.
+
+    A conversation that the template refuses is rendered in a form that it takes, if there is one (`fit`).
 
     Looks at messages, tools, tool_choice, parallel_tool_calls, the fields of `CONSTRAINTS`, chat_template_kwargs,
     reasoning_effort, reasoning_format, add_generation_prompt and continue_final_message. A
@@ -80,7 +83,9 @@ def apply_request(
         kwargs.pop("reasoning_effort", None)
     elif effort:
         kwargs["reasoning_effort"] = effort
-    return templates.apply(
+    return apply_fitting(
+        templates.apply,
+        templates.habits,
         messages,
         tools=tools,
         tool_choice=tool_choice,
@@ -125,7 +130,8 @@ def _messages(body: Mapping[str, Any], has_markers: bool) -> list[dict[str, Any]
         for part in content if isinstance(content, list) else ():
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _MEDIA:
-                raise ValueError(f"{_MEDIA[kind]} input is not supported")
+                hint = "" if _MEDIA[kind] == "video" else ": no projector was loaded (serve: --mmproj)"
+                raise ValueError(f"{_MEDIA[kind]} input is not supported{hint}")
             if kind != "text" and not (has_markers and kind == "media_marker"):
                 raise ValueError("unsupported content[].type")
     return messages

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
+from .fit import Habits
 from .limits import check_messages, check_tools, to_json
 from .parser import ChatParser
 from .schema import Loosened, log_loosened
@@ -112,6 +113,11 @@ class ChatTemplates:
         """Whether the template supports reasoning."""
         return self._templates.supports_thinking
 
+    @cached_property
+    def habits(self) -> Habits:
+        """What the template does with conversations that some templates refuse."""
+        return Habits(self.apply)
+
     def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
         """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
         try:
@@ -122,13 +128,15 @@ class ChatTemplates:
             user = {"role": "user", "content": "x"}
             alone = {**request, "messages": [user], "add_generation_prompt": True, "continue_final_message": False}
 
-            def can_show(tool: Any) -> bool:
+            def can_show(*tools: Any) -> bool:
                 try:
-                    self._templates.apply(to_json({**alone, "tools": [tool]}))
+                    self._templates.apply(to_json({**alone, "tools": tools}))
                 except ValueError:
                     return False
                 return True
 
+            if can_show(*request["tools"]):  # it is the conversation that cannot be shown
+                raise
             shown, changed = shown_tools(request["tools"], can_show)
             if not changed:
                 raise

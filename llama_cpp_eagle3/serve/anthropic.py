@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
 from typing import Any
 
-from ..chat import ChatParams
-from .anthropic_schema import (
-    Image,
-    Message,
-    MessagesRequest,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolChoice,
-    ToolResult,
-    ToolUse,
-    UrlSource,
-)
+from ..chat import ChatParams, LeftOut, read_messages
+from .anthropic_schema import MessagesRequest, ToolChoice
 from .chat import Conversation, prepare_message
 from .engine_thread import End, Event, Progress
 from .errors import ApiError, anthropic_error, invalid
 from .generation import Answer, Generation
-from .jsons import dumps
 from .response_format import ResponseFormat
 from .schema import MESSAGE_ALONE, parse_object
 from .server import Admission, Server, random_id
@@ -32,17 +18,16 @@ from .sse import named_event
 
 _N_MAX_TOKENS = 4096  # the default, as in llama-server
 _OTHERS = {"metadata", *MessagesRequest.model_fields, *MESSAGE_ALONE}
-_BILLING_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", re.DOTALL)
 
 
 def prepare_messages(server: Server, body: Any, admission: Admission) -> MessagesFormat:
     """A request to /v1/messages."""
-    asked, chat = to_chat(body)
+    asked, chat = to_chat(body, server.left_out)
     generation, params = prepare_message(server, chat, admission, f"msg_{random_id()}")
     return MessagesFormat(generation, params, asked.stop_sequences)
 
 
-def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
+def to_chat(body: Any, left_out: LeftOut | None = None) -> tuple[MessagesRequest, dict[str, Any]]:
     """A request as one to /v1/chat/completions. Fields that Anthropic does not have stay as they are.
 
     Raises:
@@ -51,10 +36,15 @@ def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
     asked = parse_object(MessagesRequest, body)
     chat = {name: value for name, value in body.items() if value is not None and name not in _OTHERS}
     chat.setdefault("max_tokens", _N_MAX_TOKENS)
-    chat["messages"] = [message for given in asked.messages for message in _messages(given)]
-    if asked.system is not None:
-        texts = [asked.system] if isinstance(asked.system, str) else [block.text for block in asked.system]
-        chat["messages"].insert(0, {"role": "system", "content": "".join(map(without_stamp, texts))})
+    messages = [
+        {"role": message.role, **({"content": message.content} if "content" in message.model_fields_set else {})}
+        for message in asked.messages
+        if message.content is not None or message.role != "assistant"
+    ]
+    try:
+        chat["messages"] = [*_system(asked.system, left_out), *read_messages(messages, left_out)]
+    except (ValueError, RecursionError) as e:
+        raise invalid(str(e) or "the body is nested too deeply") from None
     if asked.tools:
         chat["tools"] = [
             _function(name=tool.name, description=tool.description or "", parameters=tool.input_schema)
@@ -76,12 +66,15 @@ def to_chat(body: Any) -> tuple[MessagesRequest, dict[str, Any]]:
     return asked, chat
 
 
-def without_stamp(text: str) -> str:
-    """A system prompt without the number that Claude Code puts into it, which differs each time.
-
-    Nothing behind it could be found in a cache of prefixes; llama-server writes f's in its place, too.
-    """
-    return _BILLING_STAMP.sub(r"\1fffff", text, count=1)
+def _system(system: str | list[Any] | None, left_out: LeftOut | None) -> list[dict[str, Any]]:
+    """The system prompt: one text, as in llama-server."""
+    if system is None:
+        return []
+    found: list[dict[str, Any]] = read_messages([{"role": "system", "content": system}], left_out)
+    for message in found:
+        if isinstance(message["content"], list):
+            message["content"] = "".join(part.get("text", "") for part in message["content"])
+    return [message for message in found if message["content"]] if system else found
 
 
 def _function(**fields: Any) -> dict[str, Any]:
@@ -92,56 +85,6 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
     words: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none", "tool": _function(name=choice.name)}
     chat = {"tool_choice": words[choice.type]}
     return chat | ({"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {})
-
-
-def _messages(given: Message) -> Iterable[dict[str, Any]]:
-    """What OpenAI has as messages: a tool's results are messages of their own, and stay where they are."""
-    if given.content is None or isinstance(given.content, str):
-        if given.content is not None or given.role != "assistant":
-            yield given.model_dump(exclude_none=True)
-        return
-    parts: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
-    thoughts = ""
-    for block in (*given.content, None):
-        if isinstance(block, (Text, Image)):
-            parts.append(_part(block))
-        elif isinstance(block, Thinking):
-            thoughts += block.thinking
-        elif isinstance(block, ToolUse):
-            calls.append({"id": block.id, **_function(name=block.name, arguments=_arguments(block))})
-        elif isinstance(block, RedactedThinking):
-            continue
-        else:  # a result, or the end
-            if parts or calls or thoughts:
-                more = {"tool_calls": calls, "reasoning_content": thoughts}
-                yield {"role": given.role, "content": parts or "", **{k: v for k, v in more.items() if v}}
-            parts, calls, thoughts = [], [], ""
-            if block is not None:
-                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
-
-
-def _arguments(block: ToolUse) -> str:
-    try:
-        return dumps(block.input).decode()
-    except RecursionError:
-        raise invalid(f"the input of {block.name!r} is nested too deep") from None
-
-
-def _result(block: ToolResult) -> Any:
-    """Texts alone are one text, since few templates know anything else of a tool."""
-    if block.content is None or isinstance(block.content, str):
-        return block.content or ""
-    texts = [part.text for part in block.content if isinstance(part, Text)]
-    return "".join(texts) if len(texts) == len(block.content) else [_part(part) for part in block.content]
-
-
-def _part(block: Text | Image) -> dict[str, Any]:
-    if isinstance(block, Text):
-        return {"type": "text", "text": block.text}
-    source = block.source
-    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
-    return {"type": "image_url", "image_url": {"url": url}}
 
 
 class MessagesFormat(ResponseFormat):

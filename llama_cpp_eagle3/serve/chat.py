@@ -7,7 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import CONSTRAINTS, ChatParams, ChatParser, StructuredOutput, apply_request, structured_output
+from ..chat import (
+    CONSTRAINTS,
+    ChatParams,
+    ChatParser,
+    StructuredOutput,
+    apply_request,
+    read_messages,
+    structured_output,
+)
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
 from .completions import LlamaFormat
@@ -56,14 +64,15 @@ def conversation(server: Server, body: Any) -> tuple[ChatParams, list[bytes]]:
     projector = server.llm.projector
     files: list[Any] = []
     try:
-        if projector is not None and isinstance(body.get("messages"), list):
+        messages = read_messages(body.get("messages"), server.left_out)
+        if projector is not None and isinstance(messages, list):
             deadline = time.monotonic() + TIMEOUT_S
             messages, files = take_media(
-                body["messages"],
+                messages,
                 projector.marker,
                 lambda source: _load(server, source, deadline),
             )
-            body = {**body, "messages": messages}
+        body = {**body, "messages": messages}
         params = apply_request(
             server.templates,
             {name: value for name, value in body.items() if value is not None},

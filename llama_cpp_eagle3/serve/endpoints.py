@@ -42,11 +42,15 @@ async def count_chat_tokens(request: Request) -> Response:
 
 async def count_response_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens."""
-    n_tokens = await compute(request, lambda server, body: chat.n_prompt_tokens(server, responses.to_chat(body)))
+    n_tokens = await compute(
+        request, lambda server, body: chat.n_prompt_tokens(server, responses.to_chat(body, server.left_out))
+    )
     return Json({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 
 async def count_message_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens."""
-    n_tokens = await compute(request, lambda server, body: chat.n_prompt_tokens(server, anthropic.to_chat(body)[1]))
+    n_tokens = await compute(
+        request, lambda server, body: chat.n_prompt_tokens(server, anthropic.to_chat(body, server.left_out)[1])
+    )
     return Json({"input_tokens": n_tokens})

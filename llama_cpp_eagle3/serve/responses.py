@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..chat import ChatParams
+from ..chat import ChatParams, LeftOut
 from .chat import Conversation, prepare_message
 from .engine_thread import End, Event, Progress, Token
 from .errors import ApiError, invalid, unsupported
 from .generation import Answer, Generation
 from .request_metrics import usage
 from .response_format import ResponseFormat, metrics_of, progress_of
+from .response_items import messages_of
 from .schema import MESSAGE_ALONE
 from .server import Admission, Server, random_id
 from .sse import named_event
@@ -19,10 +20,10 @@ from .sse import named_event
 
 def prepare_response(server: Server, body: Any, admission: Admission) -> ResponsesFormat:
     """A request to /v1/responses."""
-    return ResponsesFormat(*prepare_message(server, to_chat(body), admission, f"resp_{random_id()}"))
+    return ResponsesFormat(*prepare_message(server, to_chat(body, server.left_out), admission, f"resp_{random_id()}"))
 
 
-def to_chat(body: Any) -> dict[str, Any]:
+def to_chat(body: Any, left_out: LeftOut | None = None) -> dict[str, Any]:
     """A request as one to /v1/chat/completions.
 
     Raises:
@@ -39,7 +40,7 @@ def to_chat(body: Any) -> dict[str, Any]:
         raise unsupported("'background' is not supported: answers are not kept")
     taken = ("input", "instructions", "tools", "max_output_tokens", "reasoning", "truncation", *MESSAGE_ALONE)
     chat = {name: value for name, value in body.items() if name not in taken}
-    chat["messages"] = _messages(body)
+    chat["messages"] = messages_of(body["input"], body.get("instructions"), left_out)
     tools = body.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise invalid("'tools' must be an array of objects")
@@ -59,72 +60,6 @@ def to_chat(body: Any) -> dict[str, Any]:
     if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
         chat["reasoning_effort"] = reasoning["effort"]
     return chat
-
-
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    if "instructions" in body:
-        messages.append({"role": "system", "content": body["instructions"]})
-    items = body["input"]
-    if isinstance(items, str):
-        return [*messages, {"role": "user", "content": items}]
-    if not isinstance(items, list):
-        raise invalid("'input' must be a string or array of objects")
-    for item in items:
-        if not isinstance(item, dict):
-            raise invalid("'input' must be a string or array of objects")
-        _add_item(messages, item)
-    return messages
-
-
-def _add_item(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
-    kind, role = item.get("type", "message"), item.get("role")
-    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-    if kind == "message" and role in ("user", "system", "developer"):
-        messages.append({"role": role, "content": _texts(item.get("content"))})
-    elif kind == "message" and role == "assistant":
-        content = _texts(item.get("content"))
-        if last is None:
-            messages.append({"role": "assistant", "content": content})
-        else:
-            last["content"] = [*last.get("content", []), *content]
-    elif kind == "function_call" and all(isinstance(item.get(k), str) for k in ("arguments", "call_id", "name")):
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
-        if last is None:
-            messages.append({"role": "assistant", "tool_calls": [call]})
-        else:
-            last.setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output" and isinstance(item.get("call_id"), str):
-        output = item.get("output")
-        content_or_text = output if isinstance(output, str) else _texts(output)
-        messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content_or_text})
-    elif kind == "reasoning":
-        text = "".join(part["text"] for part in _texts(item.get("content", [])))
-        if last is None:
-            messages.append({"role": "assistant", "content": [], "reasoning_content": text})
-        else:
-            last["reasoning_content"] = text
-    else:
-        raise invalid("Cannot determine type of 'item'")
-
-
-def _texts(content: Any) -> list[dict[str, Any]]:
-    """Parts of a message, which must be texts."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise invalid("'content' must be a string or an array")
-    parts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("input_text", "output_text", "reasoning_text", "refusal"):
-            raise invalid(f"'type' must be 'input_text' or 'output_text', found {kind!r}")
-        text = part.get("refusal" if kind == "refusal" else "text")
-        if not isinstance(text, str):
-            raise invalid("'Input text' requires 'text'")
-        parts.append({"type": "text", "text": text})
-    return parts
 
 
 class ResponsesFormat(ResponseFormat):

@@ -15,7 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from ..chat import Loosened
+from ..chat import LeftOut, Loosened
 from ..engine import DraftSettings, Media, Request, Sampling, Shift
 from ..errors import ContextFullError
 from ..llama import Eagle3Llama
@@ -63,6 +63,7 @@ class Server:
         self.tokenizer = Tokenizer(llm, self.engine.vocab)
         self.infill = Infill(self.tokenizer, options.spm_infill)
         self.templates = Templates(llm.model_address, options.chat_template, options.jinja)
+        self.left_out = LeftOut()
         self.embedder = self._make_embedder() if options.embeddings else None
         self.bodies = Bodies(_N_BODIES * options.n_body_max)
         self.executor = Executor(options.prepare_seconds)

@@ -70,6 +70,8 @@ def test_requests_at_the_limits(load: Load) -> None:
     assert deep in prompt.replace(" ", "")
     brackets = "(" * 20_000  # of a text that is no JSON
     assert brackets in chat.apply([{"role": "user", "content": brackets}]).prompt
+    colours = "\x1b[1m\x1b[31merror\x1b[0m " * 2000  # of a tool's log, which no parser reads
+    assert colours in chat.apply([USER, call("{}"), {"role": "tool", "content": colours}]).prompt
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ def test_prompts_are_those_of_llama_server(llm: Eagle3Llama) -> None:
     for path in paths:
         chat = ChatTemplates(model, path.read_text(encoding="utf-8"))
         for name, body in CASES.items():
-            if rendered(chat, body) != goldens[path.name][name].split()[0]:
+            golden = goldens[path.name][name]
+            if rendered(chat, body) != golden and not golden.startswith("error"):  # what it refuses may be taken here
                 wrong.append((path.name, name))
     assert not wrong
     values = [value for golden in goldens.values() for value in golden.values()]

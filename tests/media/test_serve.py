@@ -99,6 +99,21 @@ def test_messages_with_an_image(running, url):
     assert running.ask("/v1/messages/count_tokens", asked) == count  # the template writes no more than contents
 
 
+def test_responses_with_an_image(running, url):
+    """OpenAI's newer form, also of what a tool gives."""
+    n_prompt = running.ask("/v1/chat/completions", body(url))["usage"]["prompt_tokens"]
+    parts = [{"type": "input_text", "text": BEFORE}, {"type": "input_image", "image_url": url, "detail": "auto"}]
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    for items in (
+        [{"role": "user", "content": parts}],
+        [call, {"type": "function_call_output", "call_id": "c", "output": parts}],
+    ):
+        answer = running.ask("/v1/responses", {"input": items, "max_output_tokens": 2})
+        assert answer["usage"]["input_tokens"] == n_prompt  # the template writes no more than contents
+        count = running.ask("/v1/responses/input_tokens", {"input": items})
+        assert count["input_tokens"] == n_prompt
+
+
 def test_slots_with_images(running, url):
     first = running.ask("/v1/chat/completions", body(url, id_slot=0))
     running.ask("/slots/0?action=save", {"filename": "image.bin"})

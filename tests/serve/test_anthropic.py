@@ -10,7 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from llama_cpp_eagle3.serve.anthropic import to_chat, without_stamp
+from llama_cpp_eagle3.serve.anthropic import to_chat
 from llama_cpp_eagle3.serve.errors import ApiError
 from serving import Running
 
@@ -148,11 +148,14 @@ def test_options(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert chat_of(*MESSAGES, max_tokens=1, **given) == {"messages": MESSAGES, "max_tokens": 1, **expected}
 
 
-def test_the_stamp_of_claude_code() -> None:
-    prompt = "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch={};You are Claude Code"
-    assert without_stamp(prompt.format("a5145")) == prompt.format("fffff")
-    for other in (prompt.format("a514"), "cch=a5145;", "", f"x{prompt.format('a5145')}"):
-        assert without_stamp(other) == other
+def test_the_billing_line_of_claude_code() -> None:
+    line, prompt = "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch=a5145;", "You are Claude"
+    expected = [{"role": "system", "content": prompt}, *MESSAGES]
+    assert chat_of(*MESSAGES, system=line + prompt)["messages"] == expected
+    blocks = [{"type": "text", "text": text} for text in (line, prompt)]
+    assert chat_of(*MESSAGES, system=blocks)["messages"] == expected
+    assert chat_of(*MESSAGES, system=line)["messages"] == MESSAGES
+    assert chat_of(*MESSAGES, system=blocks[:1])["messages"] == MESSAGES
 
 
 BAD: list[Any] = [
@@ -181,8 +184,8 @@ def test_bad_bodies(running: Running) -> None:
         deep = {"a": deep}
     use = {"type": "tool_use", "id": "x", "name": "y", "input": {"a": deep}}
     assert running.post(PATH, {"messages": [*MESSAGES, {"role": "assistant", "content": [use]}]}).status_code == 400
-    with pytest.raises(ApiError, match=r"messages\.0\.content\.blocks\.1.*'document'"):
-        chat_of({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "document"}]})
+    with pytest.raises(ApiError, match=r"messages\.1: expected 'text' of a block of type 'text'"):
+        chat_of(*MESSAGES, {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text"}]})
     text = running.post(PATH, {"messages": [{"role": "user", "content": [IMAGE]}]}).json()["error"]["message"]
     assert "image input is not supported" in text
 

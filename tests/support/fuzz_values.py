@@ -99,6 +99,40 @@ SCHEMAS: tuple[Any, ...] = (
     *({"type": "array", "items": {}, "minItems": 3000}, {"type": "array", "items": False, "maxItems": -1}),
     *({"properties": {"a": {"type": "null"}}, "required": ["b"]}, {"type": "string", "format": "date"}),
 )
+BLOCKS = (
+    *("text", "input_text", "refusal", "thinking", "reasoning", "redacted_thinking", "tool_use", "server_tool_use"),
+    *("tool_result", "web_search_tool_result", "search_result", "tool_reference", "document", "file", "input_file"),
+    *("image", "input_image", "message", "function_call", "function_call_output", "custom_tool_call", "mcp_call"),
+    *("web_search_call", "local_shell_call", "local_shell_call_output", "compaction", "item_reference", "smell"),
+)
+BLOCK_FIELDS = (
+    *(
+        "text",
+        "content",
+        "source",
+        "title",
+        "data",
+        "url",
+        "id",
+        "call_id",
+        "tool_use_id",
+        "name",
+        "input",
+        "arguments",
+    ),
+    *(
+        "output",
+        "summary",
+        "role",
+        "file",
+        "file_data",
+        "image_url",
+        "action",
+        "thinking",
+        "refusal",
+        "encrypted_content",
+    ),
+)
 SPECULATIVE: tuple[Any, ...] = (
     *(True, False, {}, {"n_max": 4}, {"n_max": 64}, {"n_max": 65}, {"n_min": 5, "n_max": 2}, {"mode": "tree"}),
     *({"mode": "chain", "p_min": 0.5}, {"mode": "off"}, {"mode": "x"}, {"p_min": 2}),
@@ -238,11 +272,20 @@ class Fuzzer:
         kind = self.rng.random()
         if kind < 0.4:
             return {"type": "text", "text": self.text()}
-        if kind < 0.8:
+        if kind < 0.7:
             return {"type": "image_url", "image_url": {"url": self.image_url()}}
+        if kind < 0.8:
+            return self.block()
         if kind < 0.9:
             return {"type": "input_audio", "input_audio": {"data": self.text(), "format": "wav"}}
         return self.value()
+
+    def block(self) -> Any:
+        """A part or an item as agents send them, with some of the fields that such have."""
+        block = {"type": self.pick(BLOCKS)}
+        for field in self.rng.sample(BLOCK_FIELDS, self.rng.randint(0, 6)):
+            block[field] = self.pick((self.text, self.value, self.part, lambda: [self.part()], lambda: None))()
+        return block
 
     def image_url(self) -> Any:
         """An address of an image: good, spoilt, or none."""
@@ -289,7 +332,10 @@ class Fuzzer:
             ),
             "messages": lambda: [self.message() for _ in range(self.rng.randint(0, 4))],
             "input": lambda: self.pick(
-                (self.text(), [self.message() for _ in range(3)], [1, 2], ["a", "b"], [], [[1], [2]])
+                (
+                    *(self.text(), [1, 2], ["a", "b"], [], [[1], [2]]),
+                    *([self.message() for _ in range(3)], [self.block() for _ in range(5)]),
+                )
             ),
             "speculative": lambda: self.pick(SPECULATIVE),
             "stream_options": lambda: self.pick(

@@ -1,0 +1,172 @@
+"""Blocks of messages, in OpenAI's and Anthropic's dialects, as parts that templates know: texts and files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+_log = logging.getLogger(__name__)
+
+_TEXTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
+    "refusal": "refusal",
+}
+"""Type -> the field with the text."""
+_IMAGES = ("image", "image_url", "input_image", "computer_screenshot")
+_DOCUMENTS = ("document", "file", "input_file")
+_AS_THEY_ARE = ("input_audio", "input_video", "video_url", "media_marker")
+_TEXT_KEYS = (
+    *("title", "source", "url", "tool_name", "query", "queries", "text", "refusal", "thinking", "reasoning"),
+    *("summary", "content", "output", "outputs", "results", "tool_references", "logs", "stdout", "stderr"),
+    *("transcript", "error", "error_code", "message"),
+)
+"""Fields with texts of blocks that have no form of their own here, in the order in which they are read."""
+_DEPTH_MAX = 8
+_N_TOLD_MAX = 100
+
+Part = dict[str, Any]
+
+
+class LeftOut:
+    """Types of blocks that had no text and were left out: each is told once, in the log. From any thread."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def tell(self, kinds: list[str]) -> None:
+        """Log those that have not been told yet, in one warning."""
+        with self._lock:
+            new = [kind for kind in dict.fromkeys(kind[:60] for kind in kinds) if kind not in self._told]
+            new = new[: _N_TOLD_MAX - len(self._told)]  # clients choose the names
+            self._told.update(new)
+        if new:
+            names = ", ".join(map(repr, new))
+            _log.warning("a conversation has blocks without text, which are left out (said once): type %s", names)
+
+
+def text_part(text: str) -> Part:
+    """OpenAI's form of a text."""
+    return {"type": "text", "text": text}
+
+
+def parts_of(block: Any, left_out: list[str]) -> list[Part]:
+    """Parts of type "text" and "image_url", and those with sounds and videos as they are.
+
+    Args:
+        block: of a message's content.
+        left_out: gets the type of a block that has neither text nor file.
+
+    Raises:
+        ValueError: it is no block, or a required field has a wrong type.
+    """
+    if isinstance(block, str):
+        return [text_part(block)]
+    if not isinstance(block, Mapping):
+        raise ValueError(f"expected a block of a message to be an object, found {type(block).__name__}")
+    kind = block.get("type", "text" if "text" in block else None)
+    if not isinstance(kind, str):
+        raise ValueError("expected a block of a message to have a 'type'")
+    if kind in _TEXTS:
+        return [text_part(_string(block, _TEXTS[kind]))]
+    if kind in _IMAGES:
+        return [_image(block, kind)]
+    if kind in _AS_THEY_ARE:
+        return [dict(block)]
+    parts = _document(block, left_out) if kind in _DOCUMENTS else _if_any(text_of(block))
+    if not parts:
+        left_out.append(kind)
+    return parts
+
+
+def text_of(value: Any, depth: int = 0) -> str:
+    """What can be read of a block of any kind: its fields with texts, in lines."""
+    if isinstance(value, str):
+        return value
+    if depth < _DEPTH_MAX and isinstance(value, list):
+        return "\n".join(filter(None, (text_of(item, depth + 1) for item in value)))
+    if depth < _DEPTH_MAX and isinstance(value, Mapping) and value.get("type") not in _IMAGES:
+        return "\n".join(filter(None, (text_of(value.get(key), depth + 1) for key in _TEXT_KEYS)))
+    return ""
+
+
+def content_of(parts: list[Part], separator: str = "") -> str | list[Part]:
+    """Texts alone as one text, since few templates know anything else of a tool or an instruction."""
+    if all(part["type"] == "text" for part in parts):
+        return separator.join(part["text"] for part in parts)
+    return parts
+
+
+def _if_any(text: str) -> list[Part]:
+    return [text_part(text)] if text else []
+
+
+def _string(block: Mapping[str, Any], name: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"expected '{name}' of a block of type {block.get('type')!r} to be a string")
+    return value
+
+
+def _image(block: Mapping[str, Any], kind: str) -> Part:
+    """In the form {"image_url": {"url": ...}}, or with none if there is no such address or file."""
+    source = block.get("source")
+    if isinstance(source, Mapping):  # Anthropic's
+        if source.get("type") == "base64":
+            media_type = source.get("media_type") or "image/jpeg"
+            url: Any = f"data:{media_type};base64,{_string(source, 'data')}"
+        elif source.get("type") == "url":
+            url = _string(source, "url")
+        else:
+            raise ValueError(f"expected an image's source of type 'base64' or 'url', found {source.get('type')!r}")
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind == "image" and isinstance(block.get("data"), str):  # MCP's
+        media_type = block.get("mimeType") or block.get("mime_type") or "image/jpeg"
+        return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{block['data']}"}}
+    if kind == "image_url":
+        return {"type": kind, "image_url": block.get("image_url")}
+    url = block.get("image_url" if "image_url" in block else "image")
+    if url is None and "file_id" in block:
+        raise ValueError("an image by 'file_id' is not supported, since no files are kept: send a data URL")
+    return {"type": "image_url", "image_url": url if isinstance(url, Mapping) else {"url": url}}
+
+
+def _document(block: Mapping[str, Any], left_out: list[str]) -> list[Part]:
+    """The text of a document that is text; its title is the first line."""
+    source = block.get("source")
+    inner = block.get("file")
+    file: Mapping[str, Any] = inner if isinstance(inner, Mapping) else block
+    title = block.get("title") or file.get("filename")
+    parts: list[Part] = []
+    if isinstance(source, Mapping):
+        content, data = source.get("content"), source.get("data")
+        if source.get("type") == "text" and isinstance(data, str):
+            parts = _if_any(data)
+        elif source.get("type") == "base64" and str(source.get("media_type")).startswith("text/"):
+            parts = _if_any(_decoded(data))
+        elif content is not None:
+            blocks = content if isinstance(content, list) else [content]
+            parts = [part for one in blocks for part in parts_of(one, left_out)]
+    elif isinstance(file.get("file_data"), str) and file["file_data"].startswith("data:text/"):
+        head, _, data = file["file_data"].partition(",")
+        text = _decoded(data) if head.endswith(";base64") else unquote_to_bytes(data).decode(errors="replace")
+        parts = _if_any(text)
+    else:
+        parts = _if_any(text_of({"text": block.get("text"), "content": block.get("content")}))
+    return [*_if_any(title if isinstance(title, str) else ""), *parts] if parts else []
+
+
+def _decoded(data: Any) -> str:
+    try:
+        return base64.b64decode(data).decode(errors="replace") if isinstance(data, str) else ""
+    except (binascii.Error, ValueError):
+        return ""
