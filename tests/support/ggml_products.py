@@ -18,12 +18,12 @@ F32, I32 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.I32
 
 
 class _Tensor(ctypes.Structure):
-    """The beginning of a ggml_tensor."""
+    """A ggml_tensor."""
 
     _fields_ = (
         *(("type", ctypes.c_int32), ("buffer", _P), ("ne", ctypes.c_int64 * 4), ("nb", ctypes.c_size_t * 4)),
         *(("op", ctypes.c_int32), ("op_params", ctypes.c_int32 * 16), ("flags", ctypes.c_int32), ("src", _P * 10)),
-        *(("view_src", _P), ("view_offs", ctypes.c_size_t), ("data", _P)),
+        *(("view_src", _P), ("view_offs", ctypes.c_size_t), ("data", _P), ("name", ctypes.c_char * 64), ("extra", _P)),
     )
 
 
@@ -92,11 +92,19 @@ def quantize(values: np.ndarray, type: int) -> bytes:
     return out.raw
 
 
+class NotRepackedError(Exception):
+    """ggml repacks no weights of this type on this processor."""
+
+
 class Weights:
     """Random weights (k, n, matrices) that lie as the file has them, or as ggml repacks them."""
 
     def __init__(self, rng: np.random.Generator, type: int, shape: Sequence[int], repacked: bool):
-        """shape: as ggml has it, the inputs first."""
+        """shape: as ggml has it, the inputs first.
+
+        Raises:
+            NotRepackedError: they are to be repacked, and ggml does not: writing them would be a segmentation fault.
+        """
         self.shape = tuple(shape)
         k, n = shape[:2]
         n_slabs = int(np.prod(shape[2:]))
@@ -109,6 +117,9 @@ class Weights:
         self.address = self._context.new(type, shape)
         repack = "_Z35ggml_backend_cpu_repack_buffer_typev"
         self._context.allocate(_call(_cpu, repack) if repacked else _call(_base, "ggml_backend_cpu_buffer_type"))
+        if repacked and not tensor(self.address).extra:
+            self.close()
+            raise NotRepackedError
         set_data(self.address, rows)
 
     def slab(self, i: int) -> bytes:
