@@ -9,13 +9,13 @@ from .engine import Engine
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
-from .prefix_cache import n_common
+from .prefix_tree import n_common
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
-from .slots import Slot, Slots
+from .slots import Slot, Slots, StoredPrefix
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
@@ -49,6 +49,7 @@ __all__ = [
     "Slots",
     "State",
     "Step",
+    "StoredPrefix",
     "TokenLogprob",
     "Vocab",
     "check_media",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..chat import ChatParams, ChatParser, StructuredOutput, apply_request, structured_output
+from ..chat import ChatParams, ChatParser, StructuredOutput, apply_request, message_boundaries, structured_output
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
 from .completions import LlamaFormat
@@ -120,7 +120,10 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
     rules = _rules(server, params, body)
     # without a grammar of its own it is the one that the server was started with, if any
     options = {name: value for name, value in rules.options.items() if name != "grammar" or value is not None}
-    generation = server.make_generation([prompt.tokens], c, id=id, special=rules.special, media=prompt.media, **options)
+    boundaries = message_boundaries(params, prompt.tokens, server.tokenizer.tokenize)
+    generation = server.make_generation(
+        [prompt.tokens], c, id=id, special=rules.special, media=prompt.media, boundaries=boundaries, **options
+    )
     return generation, params
 
 
