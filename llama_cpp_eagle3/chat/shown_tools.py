@@ -29,7 +29,7 @@ def shown_tools(tools: Sequence[Tool], can_show: Callable[[Tool], bool]) -> tupl
 
 
 def _plainer(tool: Tool) -> Iterator[Tool]:
-    if not isinstance(tool.get("function"), dict):
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), dict):
         return
     given = parameters_of(tool)
     properties = given.get("properties") if isinstance(given, dict) else None
