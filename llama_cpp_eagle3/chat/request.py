@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .constraints import constraint_of
+from .schema.gbnf import Rules, through
 from .templates import ChatParams, ChatTemplates
 
 _MEDIA = {
@@ -80,7 +82,7 @@ def apply_request(
         kwargs.pop("reasoning_effort", None)
     elif effort:
         kwargs["reasoning_effort"] = effort
-    return templates.apply(
+    params = templates.apply(
         messages,
         tools=tools,
         tool_choice=tool_choice,
@@ -93,6 +95,18 @@ def apply_request(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continuation,
     )
+    if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
+        return _after_reasoning(params)
+    return params
+
+
+def _after_reasoning(params: ChatParams) -> ChatParams:
+    """Hold the content to the grammar, and not the reasoning that comes before it."""
+    rules = Rules(Rules.names_in(params.grammar))
+    root = rules.name("answer")
+    reasoning = through(rules, params.thinking_end_tags[0].strip(), "reasoning")
+    rules.set(root, f'{reasoning} "\\n"{{0,2}} root')
+    return replace(params, grammar=f"{params.grammar}\n{rules.text()}", grammar_root=root)
 
 
 def _get(body: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -50,6 +50,7 @@ def structured_output(
     patterns, tokens = _triggers(params, tokenize, preserved)
     options: dict[str, Any] = {
         "grammar": params.grammar or None,
+        "grammar_root": params.grammar_root,
         "grammar_lazy": params.grammar_lazy,
         "grammar_triggers": patterns,
         "grammar_trigger_tokens": tokens,
