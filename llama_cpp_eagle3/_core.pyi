@@ -508,7 +508,7 @@ class VocabDifference:
         """How BOS and EOS differ, as sentences."""
 
 def compare_vocabularies(path_tgt: str, path_dft: str, n_vocab_tgt: int = 0, n_vocab_dft: int = 0) -> VocabDifference:
-    """Compare the tokens of a target and of what drafts for it.
+    """Compare the tokens of a target and of its drafter.
 
     n_vocab_tgt, n_vocab_dft: tokens of files without texts; 0 if that is not known.
     """

