@@ -27,22 +27,37 @@ float outlook::p() const {
 
 float outlook::best(std::vector<tail> tails, std::vector<float> gains, int32_t depth, int32_t n_ahead, bool goes_on,
                     const std::function<float(int32_t)> & cost, int32_t & n_best) const {
-    const auto insert = [&gains](float cum) {
+    // the most that a step verifies: what comes after these counts for nothing
+    const auto n_most = static_cast<size_t>(value_.n_nodes_max());
+    const auto insert = [&gains, n_most](float cum) {
+        if (gains.size() >= n_most) {
+            if (n_most == 0 || !(cum > gains[n_most - 1])) {
+                return;
+            }
+            gains.resize(n_most - 1);
+        }
         gains.insert(std::upper_bound(gains.begin(), gains.end(), cum, std::greater<float>()), cum);
     };
     const float p_best = p();
     float       best   = 0.0f;
     n_best             = 0;
     for (int32_t ahead = 1; ahead <= n_ahead; ++ahead) {
-        size_t n_tails = 0;
-        float  level   = 0.0f;
+        size_t       n_tails = 0;
+        float        level   = 0.0f;
+        llama_seq_id seq_id  = -1; // that q_best and q_other are of: the same for all its paths
+        float        q_best = 0.0f, q_other = 0.0f;
         for (const tail & t : tails) {
             if (depth + ahead > t.n_levels) {
                 continue;
             }
-            const float cum = t.cum * accepted_.at(p_best, depth + ahead, t.seq_id, rank::best);
+            if (t.seq_id != seq_id) {
+                seq_id  = t.seq_id;
+                q_best  = accepted_.at(p_best, depth + ahead, seq_id, rank::best);
+                q_other = trees_ ? accepted_.at(second * (1.0f - p_best), depth + ahead, seq_id, rank::other) : 0.0f;
+            }
+            const float cum = t.cum * q_best;
             if (trees_) {
-                insert(t.cum * accepted_.at(second * (1.0f - p_best), depth + ahead, t.seq_id, rank::other));
+                insert(t.cum * q_other);
             }
             if (!uniform_) {
                 insert(cum);

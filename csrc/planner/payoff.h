@@ -42,6 +42,7 @@ class payoff {
 
     double  price() const { return price_; }
     int32_t n_seqs() const { return n_seqs_; }
+    int32_t n_nodes_max() const { return static_cast<int32_t>(cost_.size()) - 1; }
 
     const std::shared_ptr<cost_curve> target;
 
