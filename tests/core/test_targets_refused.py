@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from arch_keys import OTHERS
-from llama_cpp_eagle3 import IncompatibleDraftError
+from llama_cpp_eagle3 import IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import read_target, why_no_target
 from loading import load
 from tiny import Target, write_head, write_target
@@ -32,21 +32,35 @@ def write_header(path: Path, arch: str, target: Target, **keys: Any) -> Path:
     return path
 
 
-def refuse(tmp_path: Path, target: Target, head: Any, arch: str, match: str, **keys: Any) -> None:
+def refuse(
+    tmp_path: Path,
+    target: Target,
+    head: Any,
+    arch: str,
+    match: str,
+    error: type[Exception] = IncompatibleDraftError,
+    **keys: Any,
+) -> None:
     path = write_header(tmp_path / f"{arch}.gguf", arch, target, **keys)
-    with pytest.raises(IncompatibleDraftError, match=match) as caught:
+    with pytest.raises(error, match=match) as caught:
         load(path, head)
     assert str(path) in str(caught.value)
-    with pytest.raises(IncompatibleDraftError, match=match):
+    with pytest.raises(error, match=match):
         load(path, draft_target_layers=[1, 2])
 
 
-@pytest.mark.parametrize("arch", sorted({*OTHERS} - {"eagle3", "dflash", "gemma4-assistant"}))
+@pytest.mark.parametrize("arch", sorted({*OTHERS} - {"eagle3", "dflash", "gemma4-assistant", "clip"}))
 def test_architectures(tmp_path: Path, tiny_target: Target, tiny_head: Any, arch: str) -> None:
     """An encoder, an embedding model, a diffusion model, audio, several streams; drafters are told from their file."""
     reason = why_no_target(arch)
     assert reason
     refuse(tmp_path, tiny_target, tiny_head, arch, rf"\({arch}\) cannot be the target of a draft: {reason}\. Load it")
+
+
+def test_a_projector(tmp_path: Path, tiny_target: Target, tiny_head: Any) -> None:
+    """It is no model at all, and is told by what it is."""
+    assert why_no_target("clip")
+    refuse(tmp_path, tiny_target, tiny_head, "clip", "is a projector of images and sounds", ModelFileError)
 
 
 def test_why(tmp_path: Path) -> None:
