@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+from llama_cpp import Llama
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
@@ -216,6 +217,10 @@ DEFAULTS: Eagle3LlamaOptions = {
 }
 """Of our own arguments; those of `llama_cpp.Llama` have its defaults."""
 
+LLAMA_DEFAULTS: Mapping[str, Any] = {
+    name: inspect.signature(Llama.__init__).parameters[name].default for name in LlamaOptions.__annotations__
+}
+
 
 def show_arguments(function: F) -> F:
     """Have `help`, notebooks and `inspect` show our arguments by name, which the function takes as `**options`."""
@@ -255,7 +260,7 @@ def own_arguments(given: ConstructorOptions) -> ConstructorOptions:
 
 
 def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, dict[str, Any]]:
-    """Check the constructor's arguments, and set defaults: the drafter's options, and the arguments of `Llama`.
+    """Check the constructor's arguments, and set defaults: the drafter's options, and all arguments of `Llama`.
 
     Args:
         path: the target's file.
@@ -277,6 +282,4 @@ def read_arguments(path: str, given: ConstructorOptions) -> tuple[DraftOptions, 
     check_rng(given["rng"])
     check_seed(options.get("seed"))
     set_defaults(options, has_projector=given["mmproj_path"] is not None, has_servers=bool(given["rpc_servers"]))
-    if options.get("lora_path") is not None:
-        options["lora_path"] = os.path.expanduser(os.fspath(options["lora_path"]))
-    return draft, options
+    return draft, {**LLAMA_DEFAULTS, **options}

@@ -58,14 +58,13 @@ class Context:
         self._stats_before = Stats()
         self._driver: Generation | None = None
 
-    def start(self, loaded: LoadedModel, *, logits_all: bool, n_vocab: int) -> None:
+    def start(self, loaded: LoadedModel, *, logits_all: bool) -> None:
         """The model is loaded: evaluate on its engine from now on."""
         self._loaded, self._logits_all = loaded, logits_all
         engine = self.engine = loaded.engine
-        if len(self.input_ids) < engine.n_ctx:  # llama.cpp rounds n_ctx up
-            self.input_ids = np.zeros(engine.n_ctx, dtype=np.intc)
-            if logits_all:
-                self.scores = np.ndarray((engine.n_ctx, n_vocab), dtype=np.single)
+        self.input_ids = np.zeros(engine.n_ctx, dtype=np.intc)
+        n_rows = engine.n_ctx if logits_all else engine.n_batch
+        self.scores = np.ndarray((n_rows, engine.vocab.n_tokens), dtype=np.single)
         self.sequence = self._new_sequence([])
 
     def close(self) -> None:

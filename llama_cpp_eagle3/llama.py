@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -38,9 +39,10 @@ from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
 from .engine import Media, Request, SamplerChain, Sampling, check_seed
-from .errors import ContextFullError, ModelFileError
+from .errors import ContextFullError
 from .guard import bury
 from .llama_attributes import DRAFT_ATTRIBUTES, LlamaAttributes
+from .llama_loading import LoadedLlama, load_llama
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .log import log_info
@@ -80,12 +82,6 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         >>> llm.last_stats
     """
 
-    # what Llama keeps of the context
-    _seed: int | None
-    _sampler: SamplerChain | None
-    n_batch: int
-    verbose: bool
-
     @show_arguments
     def __init__(
         self,
@@ -113,48 +109,43 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         draft_options, llama_options = read_arguments(path, given)
         self._given = own_arguments(given)
         self._guard = Guard(type(self).__name__)
+        self._stack = ExitStack()
         self._context = Context()
         self._loaded_model: LoadedModel | None = None
         self._projector: Projector | None = None
-        self._log = partial(log_info, bool(llama_options.get("verbose", True)))
+        self._log = partial(log_info, bool(llama_options["verbose"]))
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]
         self.draft_settings = draft_options.settings
-        # Llama's own kind of draft would make it ask for all logits; our loop can draft with it as it is
-        draft_model = llama_options.pop("draft_model", None)
         try:
             self._loading = Loading(
                 path,
                 draft_options,
                 given["rpc_servers"],
                 ModelOptions.of(given),
-                vocab_only=bool(llama_options.get("vocab_only")),
+                vocab_only=bool(llama_options["vocab_only"]),
                 progress=given["progress"],
             )
             self._loading.mend(llama_options)
             self._loading.tell_rotation(llama_options)
             self._loading.check_files(llama_options, given["checked"])
             with file_errors(path):
-                super().__init__(path, **llama_options)
-            self.draft_model = draft_model
-            self._start()
+                llama = load_llama(path, llama_options, self._loading, self._stack)
+                self._set_attributes(llama)
+            self._start(llama)
         except BaseException:
             self.close()
             raise
 
-    def _start(self) -> None:
-        """Llama has loaded the target: make the engine, with the head and the projector if they are given."""
+    def _start(self, llama: LoadedLlama) -> None:
+        """The target is loaded: make the engine, with the head and the projector if they are given."""
         given = self._given
-        if self.lora_path and not self._lora_adapter:  # Llama looks for None, ctypes gives a null pointer
-            raise ModelFileError(
-                f"'{self.lora_path}' is missing, or is no LoRA adapter in GGUF for '{self.model_path}'"
-            )
-        loaded = self._loaded_model = LoadedModel(self, self._loading, given, self._log)
+        loaded = self._loaded_model = LoadedModel(llama, self._loading, given, self._log)
         engine = loaded.engine
         self.draft_sources = self._loading.draft.sources  # without a block that cannot draft
         engine.draft = self.draft_settings
         self._n_ctx = engine.n_ctx
-        self._context.start(loaded, logits_all=self._logits_all, n_vocab=self._n_vocab)
+        self._context.start(loaded, logits_all=self._logits_all)
         hook_handler(self.chat_handler, self, int(self._ctx.ctx))
         if given["mmproj_path"] is not None:
             self._projector = open_projector(self, given["mmproj_path"], given["media_placeholder"])
@@ -238,11 +229,10 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
                 loaded.close()
             if self._projector is not None:
                 self._projector.close()
-            if "_stack" in self.__dict__:
-                super().close()
+            super().close()
             if loading is not None:
                 loading.close()
-            for name in ("_llama_model", "_ctx", "_batch"):
+            for name in ("_model", "_ctx", "_batch"):
                 if name in self.__dict__:
                     bury(self.__dict__[name], type(self).__name__)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from llama_cpp import LlamaTokenizer
+from llama_cpp._internals import LlamaBatch
 
 from ._core import Drafter, FeatureTap, Guard, Planner, Target
 from .context import Context
-from .engine import DraftSettings, Engine, Rng, check_rng
+from .engine import DraftSettings, Engine, Rng, SamplerChain, check_rng
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
 from .head import Head
+from .llama_loading import LoadedLlama, chat_handlers, numa_strategy, usual_chat_format
 from .loaded_model import LoadedModel
 from .loading import Loading
 from .media import Projector, hook_handler
-from .model_file import guard_tokenizer
 from .stats import Stats
 
 DRAFT_ATTRIBUTES = (
@@ -38,8 +41,14 @@ def _setting(name: str) -> Any:
     return property(lambda llm: getattr(llm.draft_settings, name), change)
 
 
+_AS_GIVEN = (
+    "verbose", "tensor_split", "kv_overrides", "n_batch", "n_threads", "n_threads_batch", "last_n_tokens_size",
+    "lora_base", "lora_scale", "lora_path", "spm_infill", "chat_format", "draft_model",
+)  # fmt: skip
+
+
 class LlamaAttributes:
-    """Attributes of `Eagle3Llama`, which sets the private ones."""
+    """Attributes of `Eagle3Llama`: those of `llama_cpp.Llama`, and its own."""
 
     draft_settings: DraftSettings
     """The attributes `draft`, `draft_n_max`, ... as one object."""
@@ -49,7 +58,33 @@ class LlamaAttributes:
     _loaded_model: LoadedModel | None
     _loading: Loading
     _projector: Projector | None
-    model_params: Any
+    _stack: ExitStack
+    n_batch: int
+    verbose: bool
+    chat_format: str | None
+    _seed: int | None
+    _sampler: SamplerChain | None
+
+    def _set_attributes(self, llama: LoadedLlama) -> None:
+        """Set the attributes of `llama_cpp.Llama` that its methods and its users read."""
+        options, model = llama.options, llama.model
+        self.model_path, self._model, self._ctx = llama.path, model, llama.ctx
+        self.model_params, self.context_params = model.params, llama.ctx.params
+        for name in _AS_GIVEN:
+            setattr(self, name, options[name])
+        self._seed = options["seed"]
+        self._logits_all = options["logits_all"]
+        self.numa = numa_strategy(options["numa"])
+        self.tokenizer_ = options["tokenizer"] or LlamaTokenizer(cast("Any", self))
+        batch = LlamaBatch(n_tokens=self.n_batch, embd=0, n_seq_max=1, verbose=self.verbose)
+        self._batch = self._stack.enter_context(closing(batch))
+        self._n_vocab, self._n_ctx = model.n_vocab(), llama.ctx.n_ctx()
+        self.cache = self._sampler = None
+        self.metadata = model.metadata()
+        self._chat_handlers = chat_handlers(model, self.metadata)
+        self._chat_handler = options["chat_handler"]
+        if self.chat_format is None and self.chat_handler is None:
+            self.chat_format = usual_chat_format(self._chat_handlers, self.metadata)
 
     # how to draft, see `Eagle3LlamaOptions`; the next generation does it so
     draft: str = _setting("mode")
@@ -156,41 +191,10 @@ class LlamaAttributes:
         """Tokens of the context, int32 (n_ctx,); the first n_tokens are valid."""
         return self._context.input_ids
 
-    @input_ids.setter
-    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
-        self._context.input_ids = ids
-
     @property
     def scores(self) -> npt.NDArray[np.single]:
         """Logits, float32 (n_ctx, n_vocab), with `logits_all`."""
         return self._context.scores
-
-    @scores.setter
-    def scores(self, scores: npt.NDArray[np.single]) -> None:
-        self._context.scores = scores
-
-    @property
-    def context_params(self) -> Any:
-        """The context's parameters. Llama sets them in its constructor, behind the model's; ours go into both."""
-        return self._context_params
-
-    @context_params.setter
-    def context_params(self, params: Any) -> None:
-        self._loading.preset_model(self.model_params)
-        self._loading.preset_context(params)
-        self._context_params = params
-
-    @property
-    def _model(self) -> Any:
-        """The model. Llama loads it before it makes the context, whose sequences depend on it."""
-        return self._llama_model
-
-    @_model.setter
-    def _model(self, model: Any) -> None:
-        self._llama_model = model
-        guard_tokenizer(model)
-        self._loading.load_adapters(model.model)
-        self._loading.fit_context(self._context_params, model.model)
 
     @property
     def last_token_drafted(self) -> bool:

@@ -9,7 +9,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
-from llama_cpp import Llama
 
 from ._core import FeatureTap, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
@@ -17,6 +16,7 @@ from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
 from .errors import IncompatibleDraftError, ModelFileError
 from .head import Head
+from .llama_loading import LoadedLlama
 from .loading import Loading
 from .log import without_details
 from .model_file import file_errors
@@ -34,11 +34,11 @@ _log = logging.getLogger("llama_cpp_eagle3")
 
 
 class LoadedModel:
-    """The engine on a target and its head. It does not keep the `Llama` that has loaded the target."""
+    """The engine on a target and its head. It does not own the target's model and context."""
 
     def __init__(
         self,
-        llm: Llama,
+        llama: LoadedLlama,
         loading: Loading,
         given: ConstructorOptions,
         log: Callable[[str], None],
@@ -46,7 +46,7 @@ class LoadedModel:
         """Load the head, and make the engine.
 
         Args:
-            llm: has loaded the target.
+            llama: the target.
             loading: what it was loaded with.
             given: the arguments of `Eagle3Llama`.
             log: called with lines for the user.
@@ -55,23 +55,22 @@ class LoadedModel:
             ModelFileError, IncompatibleDraftError: see `Eagle3Llama`.
         """
         self._loading, self._log = loading, log
-        self._model, self._model_params, self._context_params = llm.model, llm.model_params, llm.context_params
-        self._ctx = llm.ctx
-        self._n_threads, self._n_threads_batch = llm.n_threads, llm.n_threads_batch
-        self._lora_path, self._tensor_split = llm.lora_path, llm.tensor_split
+        self._model, self._model_params = llama.model.model, llama.model.params
+        self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
+        self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
-        with file_errors(llm.model_path):
-            target = loading.make_target(llm.ctx, llm.model, log)
+        with file_errors(llama.path):
+            target = loading.make_target(self._ctx, self._model, log)
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
         self.engine = Engine(
             target,
-            Vocab(llm.model),
-            n_batch=llm.n_batch,
+            Vocab(self._model),
+            n_batch=llama.options["n_batch"],
             drafter=None if self.head is None else self.head.drafter,
             tap=loading.tap,
-            draft_model=llm.draft_model,
+            draft_model=llama.options["draft_model"],
             ngram=loading.make_ngram_drafter(given["draft_ngram_store"]),
             before_step=loading.check_servers,
             log=log,
@@ -82,7 +81,7 @@ class LoadedModel:
         """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
         try:
             if self.head is not None:
-                self.n_state_bytes = _measure_state(target, llm.token_bos())
+                self.n_state_bytes = _measure_state(target, llama.model.token_bos())
             self._tell()
         except BaseException:
             self.close()
@@ -171,9 +170,10 @@ class LoadedModel:
         if servers is not None and chosen is None:
             devices.append("rpc servers")
         layers = f"{n_on} of {n_layer + 1} layers (with the output's) on {', '.join(devices)}" if n_on else "on CPU"
-        threads = f"{self._n_threads} CPU threads"
-        if self._n_threads_batch != self._n_threads:
-            threads += f", {self._n_threads_batch} for batches"
+        params = self._context_params
+        threads = f"{params.n_threads} CPU threads"
+        if params.n_threads_batch != params.n_threads:
+            threads += f", {params.n_threads_batch} for batches"
         head = "" if self.head is None else f"; head on {self.head.drafter.device}"
         return f"target {layers}{head}; {threads}; {self.cpu_kernels_used}"
 
@@ -205,7 +205,6 @@ class LoadedModel:
         return {
             "target": fingerprint(loading.model_path),
             "draft": loading.pair_id[1] or None,
-            "lora_path": self._lora_path and fingerprint(self._lora_path),
             "boundaries": None if tap is None else tap.boundaries,
             "tap": None if tap is None else tap.kind,
             "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,

@@ -1,17 +1,16 @@
-"""Files, devices, servers and the tap of a target and its head, prepared before llama_cpp loads."""
+"""Files, devices, servers and the tap of a target and its head, prepared before llama.cpp loads."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
-from llama_cpp import Llama
 
 from ._core import CpuKernels, Drafter, FeatureTap, NgramDrafter, NgramStore, Target, model_matrices
+from .arguments import LLAMA_DEFAULTS
 from .cpu_kernels import KernelChoice
 from .drafters import NGRAM, DrafterFile, LoadedTarget, MtpBlock, SmallModel
 from .engine import N_ROWS_ARGMAX
@@ -36,7 +35,7 @@ _stores: dict[str, NgramStore] = {}  # [fingerprint of the target]: what all obj
 
 
 class Loading:
-    """Files, devices and the tap. llama_cpp's parameters go through it on their way to llama.cpp."""
+    """Files, devices and the tap, and what drafting needs of llama.cpp's parameters."""
 
     def __init__(
         self,
@@ -105,8 +104,7 @@ class Loading:
 
     def tell_rotation(self, options: Mapping[str, Any]) -> None:
         """Say once for whom arguments for RoPE hold: a head was trained with the rotation that is in its file."""
-        usual = inspect.signature(Llama.__init__).parameters
-        names = [name for name in _ROTATION if options.get(name, usual[name].default) != usual[name].default]
+        names = [name for name in _ROTATION if options[name] != LLAMA_DEFAULTS[name]]
         if not names or not self.draft_files:
             return
         alike = " and ".join(["the target", *(f"the {f.title}" for f in self.draft_files if not f.has_own_rotation)])

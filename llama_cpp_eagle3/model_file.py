@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 from jinja2 import TemplateError
 
 from ._core import LoadGuard, check_header, read_target, tokenize
@@ -19,6 +20,7 @@ _ADVICE = (
 
 BLOCKS = "layers for multi-token prediction (nextn_predict_layers)"
 """What a file may announce and lack."""
+_OVERRIDE_SIZE = lib.llama_model_kv_override_value.val_str.size
 
 
 def check_file(path: str, options: Mapping[str, Any], checked: bool, *, is_all: bool = False) -> None:
@@ -47,6 +49,31 @@ def mended_keys(path: str) -> dict[str, bool | int | float | str]:
         return dict(read_target(path).keys_without_block)
     except ModelFileError:
         return {}
+
+
+def kv_overrides(values: Mapping[str, bool | int | float | str]) -> Any:
+    """An array of llama_model_kv_override, which ends with an empty key.
+
+    Raises:
+        ValueError: a text is too long for it, or a value has another type.
+    """
+    array = (lib.llama_model_kv_override * (len(values) + 1))()
+    for item, (key, value) in zip(array, values.items(), strict=False):
+        item.key = key.encode()
+        if isinstance(value, bool):
+            item.tag, item.value.val_bool = lib.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            item.tag, item.value.val_i64 = lib.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            item.tag, item.value.val_f64 = lib.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        elif isinstance(value, str) and len(value.encode()) < _OVERRIDE_SIZE:
+            item.tag, item.value.val_str = lib.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+        else:
+            raise ValueError(
+                f"kv_overrides: expected a bool, int, float or text of less than {_OVERRIDE_SIZE} bytes for {key!r}, "
+                f"found {value!r}"
+            )
+    return array
 
 
 # what some of llama.cpp's assertions are about, for those who have not read it

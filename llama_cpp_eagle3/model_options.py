@@ -54,6 +54,8 @@ class ModelOptions:
             raise ValueError(f"cpu_kernels: expected one of {', '.join(MODES)}, found {cpu_kernels!r}")
         names = devices.split(",") if isinstance(devices, str) else devices
         adapters = [(item, 1.0) if isinstance(item, str) else item for item in arguments["lora"]]
+        if (lora_path := arguments.get("lora_path")) is not None:
+            adapters.insert(0, (os.fspath(lora_path), arguments.get("lora_scale", 1.0)))
         paths = [(os.path.expanduser(path), float(scale)) for path, scale in adapters]
         for path, _ in paths:
             if not os.path.isfile(path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -13,7 +12,7 @@ from .._core import LoadGuard
 from ..errors import IncompatibleDraftError
 from ..ggml_types import FLOAT_TYPES
 from ..log import without_details
-from ..model_file import file_errors, mended_keys
+from ..model_file import file_errors, kv_overrides, mended_keys
 from .kind import LoadedTarget
 
 N_SCRATCH = 32
@@ -34,7 +33,7 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
     """
     params = type(target.model_params).from_buffer_copy(target.model_params)
     params.load_mtp, params.vocab_only = load_mtp, False
-    params.kv_overrides, params.tensor_buft_overrides = _overrides(mended_keys(path)), None
+    params.kv_overrides, params.tensor_buft_overrides = kv_overrides(mended_keys(path)), None
     params.progress_callback = lib.llama_progress_callback()
     device, n_gpu_layers = target.device, target.n_gpu_layers
     if device is not None and device.name == "CPU":
@@ -52,14 +51,6 @@ def load_model(path: str, target: LoadedTarget, *, load_mtp: bool = False) -> in
         if not model:
             raise ValueError("cannot load model")
     return int(model)
-
-
-def _overrides(keys: Mapping[str, Any]) -> Any:
-    """Numbers in place of those of a file, as llama.cpp takes them."""
-    array = (lib.llama_model_kv_override * (len(keys) + 1))()
-    for item, (key, value) in zip(array, keys.items(), strict=False):
-        item.key, item.tag, item.value.val_i64 = key.encode(), lib.LLAMA_KV_OVERRIDE_TYPE_INT, int(value)
-    return array
 
 
 def make_context(model: int, params: Any, target: LoadedTarget, what: str, *, owns_model: bool) -> int:

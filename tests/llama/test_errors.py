@@ -120,7 +120,7 @@ def test_too_many_or_wrong_layers(tiny_target: Any, tiny_head: Any) -> None:
         ({"draft_model": "head.gguf", "draft_model_path": None}, TypeError, "draft_model_path"),
         ({"draft_type": 999}, ValueError, "999"),
         ({"draft_type": 1}, ValueError, "draft_type: expected one of f32 (0), bf16 (30)"),
-        ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing, or is no LoRA adapter"),
+        ({"lora_path": "nowhere.gguf"}, ModelFileError, "nowhere.gguf' is missing: lora takes LoRA adapters in GGUF"),
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
