@@ -189,14 +189,12 @@ class BatchRun:
         self._waiting = deque(self.sequences)
         """Not seen running yet: slots are given in this order."""
         self._running: list[Sequence] = []
-        self._index = {id(sequence): i for i, sequence in enumerate(self.sequences)}
+        self._index = {sequence: i for i, sequence in enumerate(self.sequences)}
 
     def step(self) -> Iterator[tuple[int, int | None, str]]:
         """One pass: (number of the prompt, token, text that is new) as they came."""
-        for output in self.engine.step():
-            i = self._index.get(id(output.sequence))
-            if i is not None:
-                yield i, output.token, output.text
+        for output in self.engine.step(self._index):
+            yield self._index[output.sequence], output.token, output.text
 
     def stream(self, guard: Guard, bar: Any, total_ns: int = 0) -> BatchStream:
         """Advance all until they are done; they end when it is left.

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -174,8 +174,11 @@ class Engine:
 
     # steps
 
-    def step(self) -> list[Output]:
+    def step(self, sequences: Collection[Sequence] | None = None) -> list[Output]:
         """One step for all running sequences; returns what it gives.
+
+        Args:
+            sequences: return what these get alone, and keep the rest for a call that asks for it.
 
         Raises:
             Eagle3Error: the step failed; the next one continues the sequences from where they are, and also returns
@@ -186,7 +189,7 @@ class Engine:
             self.scheduler.end_cancelled()
             self.before_step()
             self.stepper.step()
-            return self.stepper.outputs.take()
+            return self.stepper.outputs.take(sequences)
 
     def next(self, sequence: Sequence) -> Output | None:
         """The next token of a paced sequence: from a row of the open step, or from a step of all that run.

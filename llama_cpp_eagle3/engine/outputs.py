@@ -28,11 +28,14 @@ class Output:
 class Outputs(list[Output]):
     """The outputs that no caller has taken yet. They outlive a step that failed."""
 
-    def take(self) -> list[Output]:
-        """All of them, in order; none are left."""
+    def take(self, sequences: Collection[Sequence] | None = None) -> list[Output]:
+        """Those of some sequences, or all of them, in order; the others are left."""
         outputs = self[:]
-        self.clear()
-        return outputs
+        if sequences is None:
+            self.clear()
+            return outputs
+        self.drop(sequences)
+        return [output for output in outputs if output.sequence in sequences]
 
     def drop(self, sequences: Collection[Sequence]) -> None:
         """Drop the outputs of these sequences."""

@@ -482,6 +482,17 @@ def test_generate_beside_the_engine(llm: Eagle3Llama, reference: Reference) -> N
     assert sum(reference.check(s) for s in sequences) <= 1
 
 
+def test_a_batch_leaves_the_outputs_of_others(llm: Eagle3Llama) -> None:
+    sequence = llm.engine.add(prompts(1, min(llm.n_vocab(), 128))[0], GREEDY, max_tokens=30)
+    llm.generate_batch(["ab", "cd"], temperature=0.0, max_tokens=12)
+    assert sequence.generated
+    outputs = llm.engine.step()
+    while not sequence.is_done:
+        outputs += llm.engine.step()
+    assert [output.token for output in outputs if output.token is not None] == sequence.generated
+    assert {output.sequence for output in outputs} == {sequence}
+
+
 @pytest.mark.parametrize("n_parallel", [1, 2])
 def test_a_generator_goes_on_though_its_slot_was_taken(perfect_pair: Any, n_parallel: int) -> None:
     """Others run in its steps, and lose none of their outputs; its own tokens are evaluated again."""
