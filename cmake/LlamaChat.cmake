@@ -15,8 +15,7 @@ add_chat_group(chat
     chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser)
 add_chat_group(jinja
     jinja/lexer jinja/parser jinja/runtime jinja/value jinja/string jinja/caps)
-add_chat_group(json
-    json reasoning-budget)
+add_chat_group(json json)
 add_chat_group(grammar
     peg-parser trie unicode) # csrc/chat/schema.cpp is in the place of json-schema and json-schema-to-grammar
 file(GLOB _parsers RELATIVE ${_common} ${_common}/parsers/*.cpp)

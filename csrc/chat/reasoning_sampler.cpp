@@ -1,8 +1,10 @@
-#include "reasoning-budget.h"
+#include "reasoning_budget.h"
 
 #include "module.h"
 
 #include <pybind11/stl.h>
+
+#include <cmath>
 
 namespace eagle3::chat {
 
@@ -11,19 +13,13 @@ namespace {
 // A lazy grammar does not look at what stands in the reasoning, and the reasoning may have a limit: what llama.cpp's
 // common_sampler does beside its chain, as one sampler of a chain.
 struct reasoning_context {
-    llama_sampler * budget;
-    llama_sampler * grammar; // or null
-    bool            lazy;
+    reasoning_budget budget;
+    llama_sampler *  grammar; // or null
+    bool             lazy;
 
-    ~reasoning_context() {
-        llama_sampler_free(budget);
-        llama_sampler_free(grammar);
-    }
+    ~reasoning_context() { llama_sampler_free(grammar); }
 
-    bool grammar_applies() const {
-        const auto state = common_reasoning_budget_get_state(budget);
-        return grammar && (!lazy || state == REASONING_BUDGET_IDLE || state == REASONING_BUDGET_DONE);
-    }
+    bool grammar_applies() const { return grammar && (!lazy || !budget.is_open()); }
 };
 
 reasoning_context & context_of(const llama_sampler * smpl) {
@@ -31,39 +27,45 @@ reasoning_context & context_of(const llama_sampler * smpl) {
 }
 
 void accept(llama_sampler * smpl, llama_token token) {
-    const reasoning_context & ctx     = context_of(smpl);
-    const bool                applied = ctx.grammar_applies(); // before the state changes
-    llama_sampler_accept(ctx.budget, token);
+    reasoning_context & ctx     = context_of(smpl);
+    const bool          applied = ctx.grammar_applies(); // before the state changes
+    ctx.budget.accept(token);
     if (applied) {
         llama_sampler_accept(ctx.grammar, token);
-    } else if (ctx.grammar && common_reasoning_budget_get_state(ctx.budget) == REASONING_BUDGET_DONE) {
+    } else if (ctx.grammar_applies()) {
         // what ends the reasoning may begin what the grammar waits for
-        if (const llama_tokens * end = common_reasoning_budget_get_end_match(ctx.budget)) {
-            for (const llama_token end_token : *end) {
-                llama_sampler_accept(ctx.grammar, end_token);
-            }
+        for (const llama_token end_token : ctx.budget.end()) {
+            llama_sampler_accept(ctx.grammar, end_token);
+        }
+    }
+}
+
+void apply_budget(llama_sampler * smpl, llama_token_data_array * cur_p) {
+    const llama_token forced = context_of(smpl).budget.forced();
+    for (size_t i = 0; forced != LLAMA_TOKEN_NULL && i < cur_p->size; ++i) {
+        if (cur_p->data[i].id != forced) {
+            cur_p->data[i].logit = -INFINITY;
         }
     }
 }
 
 void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
-    const reasoning_context & ctx = context_of(smpl);
-    llama_sampler_apply(ctx.budget, cur_p);
-    if (ctx.grammar_applies()) {
-        llama_sampler_apply(ctx.grammar, cur_p);
+    apply_budget(smpl, cur_p);
+    if (context_of(smpl).grammar_applies()) {
+        llama_sampler_apply(context_of(smpl).grammar, cur_p);
     }
 }
 
 void reset(llama_sampler * smpl) {
-    llama_sampler_reset(context_of(smpl).budget);
+    context_of(smpl).budget.reset();
     llama_sampler_reset(context_of(smpl).grammar);
 }
 
-llama_sampler * make(llama_sampler * budget, llama_sampler * grammar, bool lazy);
+llama_sampler * make(const reasoning_budget & budget, llama_sampler * grammar, bool lazy);
 
 llama_sampler * clone(const llama_sampler * smpl) {
     const reasoning_context & ctx = context_of(smpl);
-    return make(llama_sampler_clone(ctx.budget), llama_sampler_clone(ctx.grammar), ctx.lazy);
+    return make(ctx.budget, llama_sampler_clone(ctx.grammar), ctx.lazy);
 }
 
 llama_sampler_i make_interface() {
@@ -81,7 +83,7 @@ llama_sampler_i make_interface() {
     return iface;
 }
 
-llama_sampler * make(llama_sampler * budget, llama_sampler * grammar, bool lazy) {
+llama_sampler * make(const reasoning_budget & budget, llama_sampler * grammar, bool lazy) {
     static llama_sampler_i iface = make_interface();
     return llama_sampler_init(&iface, new reasoning_context{ budget, grammar, lazy });
 }
@@ -93,9 +95,7 @@ llama_sampler * make_budget(llama_sampler * reasoning) {
         i.name            = [](const llama_sampler *) {
             return "reasoning-budget";
         };
-        i.apply = [](llama_sampler * smpl, llama_token_data_array * cur_p) {
-            llama_sampler_apply(context_of(smpl).budget, cur_p);
-        };
+        i.apply = apply_budget;
         return i;
     }();
     return llama_sampler_init(&iface, reasoning->ctx);
@@ -109,27 +109,9 @@ void register_sampler(py::module_ & m) {
         [](uintptr_t vocab, uintptr_t grammar, bool lazy, const llama_tokens & start,
            const std::vector<llama_tokens> & ends, const llama_tokens & forced, int32_t budget,
            const llama_tokens & prefill) {
-            const auto init = [&](int32_t n, common_reasoning_budget_state state) {
-                return common_reasoning_budget_init(reinterpret_cast<const llama_vocab *>(vocab), { start }, ends,
-                                                    forced, n, state);
-            };
-            const auto see_prefill = [&](llama_sampler * smpl) {
-                for (const llama_token token : prefill) {
-                    llama_sampler_accept(smpl, token);
-                }
-                return common_reasoning_budget_get_state(smpl);
-            };
-            llama_sampler * sampler  = init(budget, REASONING_BUDGET_IDLE);
-            llama_sampler * endless  = init(INT32_MAX, REASONING_BUDGET_IDLE);
-            // what stands in the prompt behind the budget's end is no part of what is forced then
-            const bool      is_open  = see_prefill(endless) == REASONING_BUDGET_COUNTING;
-            const bool      is_spent = see_prefill(sampler) != REASONING_BUDGET_COUNTING;
-            if (is_open && is_spent) {
-                llama_sampler_free(sampler);
-                sampler = init(budget, REASONING_BUDGET_FORCING);
-            }
-            llama_sampler_free(endless);
-            return reinterpret_cast<uintptr_t>(make(sampler, reinterpret_cast<llama_sampler *>(grammar), lazy));
+            reasoning_budget made(reinterpret_cast<const llama_vocab *>(vocab), start, ends, forced, budget);
+            made.accept_prompt(prefill);
+            return reinterpret_cast<uintptr_t>(make(made, reinterpret_cast<llama_sampler *>(grammar), lazy));
         },
         py::arg("vocab"), py::arg("grammar"), py::arg("lazy"), py::arg("start"), py::arg("ends"), py::arg("forced"),
         py::arg("budget"), py::arg("prefill"),

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from llama_cpp_eagle3 import Eagle3Llama
@@ -193,3 +195,69 @@ def test_reasoning(llm: Eagle3Llama, samplers: tuple[str, ...] | None) -> None:
     assert sequence.generated[:6] == free.generated[:6]
     assert str(sequence.detokenizer).startswith(str(free.detokenizer)[:15])
     assert sequence.generated[6 : 6 + len(tokens("!@@"))] == tokens("!@@")
+
+
+def saying(llm: Eagle3Llama, text: str) -> Any:
+    """A logits processor by which the model says these tokens, unless something forbids them."""
+    n_prompt, tokens = len(llm.tokenize(b"import os\n")), llm.tokenize(text.encode(), add_bos=False)
+
+    def process(input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+        if len(input_ids) - n_prompt < len(tokens):
+            scores[tokens[len(input_ids) - n_prompt]] += np.single(1000)
+        return scores
+
+    return process
+
+
+@pytest.mark.parametrize("samplers", [None, ("temperature",)])
+@pytest.mark.parametrize("forced", ["[end]", "[end]\n\n"])
+@pytest.mark.parametrize(
+    ("said", "budget", "written"),
+    [
+        ("def f(self): a b c d e f", 3, "def f(self): a b cFORCED"),  # the last token of the start is "):"
+        ("def f(self): a zz b[end]: zz xx xx", 20, "def f(self): a zz b[end]: zz yyyy"),  # and of the end "]:"
+        ("def f(self): a zz b[end] zz xx xx", 20, "def f(self): a zz b[end] zz yyyy"),
+        ("def f(self): a[end]: g(self): a b c d e f", 5, "def f(self): a[end]: g(self): a b c d eFORCED"),
+        ("def f(self):[end]: zz xx xx", 0, "def f(self):FORCED"),
+    ],
+)
+def test_tags_that_are_written_with_other_tokens(
+    llm: Eagle3Llama, samplers: tuple[str, ...] | None, forced: str, said: str, budget: int, written: str
+) -> None:
+    """A tag's first and last tokens may be others, which hold what stands around it too: the text counts."""
+
+    def tokens(text: str) -> list[int]:
+        return llm.tokenize(text.encode(), add_bos=False)
+
+    assert tokens("f(self):")[1:] != [*tokens("(self)"), *tokens(":")]
+    reasoning = Reasoning(start=tokens("(self)"), ends=[tokens(forced)], forced=tokens(forced), budget=budget)
+    sampling = Sampling(
+        temperature=0.0,
+        samplers=samplers,
+        ignore_eos=True,
+        reasoning=reasoning,
+        logits_processors=[saying(llm, said)],
+        grammar='root ::= "zz" " " "y"{4} [a-z]*',
+        grammar_lazy=True,
+        grammar_triggers=["zz"],
+    )
+    sequence = run(llm, sampling)
+    assert sequence.result.error is None
+    assert str(sequence.detokenizer).startswith(written.replace("FORCED", forced))
+
+
+@pytest.mark.parametrize(("prompt", "n"), [("def f(self): a", 2), ("def f(self): a b c", 0), ("(self)", 3)])
+def test_tags_at_the_end_of_the_prompt(llm: Eagle3Llama, prompt: str, n: int) -> None:
+    """What the prompt has thought is taken from the budget."""
+
+    def tokens(text: str) -> list[int]:
+        return llm.tokenize(text.encode(), add_bos=False)
+
+    reasoning = Reasoning(start=tokens("(self)"), ends=[tokens("[end]")], forced=tokens("[end]"), budget=3)
+    sampling = Sampling(
+        temperature=0.0,
+        reasoning=reasoning,
+        grammar_prefill=tokens(prompt),
+        logits_processors=[saying(llm, " x" * 20)],
+    )
+    assert str(run(llm, sampling).detokenizer).startswith(" x" * n + "[end]")
