@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .constraints import constraint_of
 from .fit import apply_fitting
+from .schema.gbnf import Rules, through
 from .templates import ChatParams, ChatTemplates
 
 _MEDIA = {
@@ -83,7 +85,7 @@ def apply_request(
         kwargs.pop("reasoning_effort", None)
     elif effort:
         kwargs["reasoning_effort"] = effort
-    return apply_fitting(
+    params = apply_fitting(
         templates.apply,
         templates.habits,
         messages,
@@ -98,6 +100,21 @@ def apply_request(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continuation,
     )
+    if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
+        return _after_reasoning(params)
+    return params
+
+
+def _after_reasoning(params: ChatParams) -> ChatParams:
+    """Hold the content to the grammar, and not the reasoning that comes before it."""
+    rules = Rules(Rules.names_in(params.grammar))
+    root, end = rules.name("answer"), params.thinking_end_tags[0].strip()
+    parser = params.new_parser()
+    parser.update(f"x{end}\n\ny", is_partial=False)
+    lines = '"\\n"{0,2} ' if parser.message.get("content") == "y" else ""  # else they would be part of the content
+    rules.set(root, f"{through(rules, end, 'reasoning')} {lines}root")
+    grammar = f"{params.grammar}\n{rules.text()}"
+    return replace(params, grammar=grammar, grammar_root=root, grammar_begins_in_prompt=True)
 
 
 def _get(body: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

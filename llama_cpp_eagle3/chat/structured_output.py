@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..engine import Reasoning
 from .templates import ChatParams
 
+_log = logging.getLogger("llama_cpp_eagle3")
 _SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
 
 Tokenize = Callable[[str], list[int]]
@@ -50,13 +53,17 @@ def structured_output(
     patterns, tokens = _triggers(params, tokenize, preserved)
     options: dict[str, Any] = {
         "grammar": params.grammar or None,
+        "grammar_root": params.grammar_root,
         "grammar_lazy": params.grammar_lazy,
         "grammar_triggers": patterns,
         "grammar_trigger_tokens": tokens,
         "grammar_prefill": (),
         "reasoning": None,
     }
-    if params.thinking_start_tag and params.thinking_end_tags and (params.grammar_lazy or reasoning_budget >= 0):
+    is_whole = bool(params.grammar) and not (params.grammar_lazy or params.grammar_begins_in_prompt)
+    if is_whole and reasoning_budget >= 0:
+        _warn_no_budget()
+    elif params.thinking_start_tag and params.thinking_end_tags and (params.grammar_lazy or reasoning_budget >= 0):
         ends = [tokenize(tag) for tag in params.thinking_end_tags]
         options["reasoning"] = Reasoning(
             start=tokenize(params.thinking_start_tag),
@@ -67,6 +74,11 @@ def structured_output(
     if params.grammar_begins_in_prompt or options["reasoning"] is not None:
         options["grammar_prefill"] = _prefill(params.generation_prompt, tokenize, piece)
     return StructuredOutput(options, preserved)
+
+
+@cache  # once
+def _warn_no_budget() -> None:
+    _log.warning("the reasoning budget has no effect on requests whose `grammar` is the whole answer's")
 
 
 def _triggers(params: ChatParams, tokenize: Tokenize, preserved: frozenset[int]) -> tuple[list[str], list[int]]:

@@ -60,8 +60,16 @@ class ChatParams:
     """Of the answer, as llama.cpp saves it."""
     is_continuation: bool
     """Whether the answer goes on with the conversation's last message."""
+    grammar_root: str = "root"
+    """The rule that the grammar begins with."""
     loosened: tuple[Loosened, ...] = ()
     """What the grammar does not keep of tools' schemas, or of the content's."""
+
+    @property
+    def begins_in_reasoning(self) -> bool:
+        """Whether the prompt ends where the model's reasoning begins."""
+        tag = self.thinking_start_tag
+        return bool(tag and self.thinking_end_tags) and self.generation_prompt.rstrip().endswith(tag)
 
     @property
     def format_name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from accepting import accepts
+from chatting import Load
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.chat import CONSTRAINTS, ChatTemplates, apply_request, constraint_of, without_constraints
 
@@ -189,3 +190,31 @@ def test_python_with_llama_cpps_own_formats(llm: Eagle3Llama, monkeypatch: pytes
     ):
         answer: Any = llm.create_chat_completion([USER], response_format=form, max_tokens=20, temperature=1.0)
         assert json.loads(answer["choices"][0]["message"]["content"]).isdigit()
+
+
+def test_reasoning_comes_first(load: Load, llm: Eagle3Llama) -> None:
+    """A prompt that ends with <think>: the constraint is the content's, llama-server's `grammar` the whole text's."""
+    chat = load("Qwen3.5-4B.jinja")
+    params = apply_request(chat, {"messages": [USER], "guided_choice": ["yes", "no"]})
+    assert params.begins_in_reasoning
+
+    def may_say(text: str) -> bool:
+        return accepts(llm, params.grammar, text, params.grammar_root)
+
+    assert may_say("so <b> </thin </think>\n\nyes")
+    assert may_say("</think>no")
+    assert not may_say("yes")
+    assert not may_say("so </think>\n\nmaybe")
+    parser = params.new_parser()
+    parser.update("so</think>\n\nyes", is_partial=False)
+    assert parser.message["content"] == "yes"
+    lines = apply_request(load("Qwen-QwQ-32B.jinja"), {"messages": [USER], "guided_choice": ["yes", "no"]})
+    assert accepts(llm, lines.grammar, "so</think>yes", lines.grammar_root)
+    # its parser leaves the lines in the content
+    assert not accepts(llm, lines.grammar, "so</think>\n\nyes", lines.grammar_root)
+    whole = apply_request(chat, {"messages": [USER], "grammar": GBNF})
+    assert (whole.grammar, whole.grammar_root) == (GBNF, "root")
+    without = apply_request(
+        chat, {"messages": [USER], "regex": "a", "chat_template_kwargs": {"enable_thinking": False}}
+    )
+    assert without.grammar_root == "root"

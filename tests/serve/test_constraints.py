@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from chat_cases import templates
 from serving import Running
 
 SCHEMA = {
@@ -151,3 +152,20 @@ def test_one_bad_tool_of_forty(roomy_tools: Running) -> None:
     chosen = {"type": "function", "function": {"name": "t3"}}
     answer = tools.ask("/v1/chat/completions", {**body, "tool_choice": chosen})
     assert "loosened" not in answer["metrics"]  # the other tools are not offered
+
+
+def test_prompts_that_begin_the_reasoning(pair: Any) -> None:
+    """A template whose prompt ends with <think>: what is asked of the answer is asked of its content."""
+    template = next(path for path in templates() if path.name == "Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
+    integer = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}
+    with Running(*pair, draft_n_max=3, options={"chat_template": template}) as running:
+        assert running.ask("/apply-template", {"messages": MESSAGES})["prompt"].endswith("<think>\n")
+        for n in (0, 5):
+            body = {"messages": MESSAGES, "max_tokens": 80, "temperature": 0, "reasoning_budget_tokens": n}
+            for field, pattern in (*TEXT[:4], ({"json_schema": integer}, r'\{\s*"a": ?-?[0-9]+\s*\}')):
+                message = running.ask("/v1/chat/completions", body | field)["choices"][0]["message"]
+                assert re.fullmatch(pattern, message["content"]), (field, message)
+                assert bool(message.get("reasoning_content")) == (n > 0)
+            # llama-server's own field is the whole answer's, which leaves no place for a thought
+            message = running.ask("/v1/chat/completions", body | {"grammar": GBNF})["choices"][0]["message"]
+            assert message.get("reasoning_content", "").strip() in ("yes", "no")

@@ -10,11 +10,11 @@ from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import GrammarLookahead, grammar_sampler
 
 
-def accepts(llm: Eagle3Llama, grammar: str, text: str) -> bool:
+def accepts(llm: Eagle3Llama, grammar: str, text: str, root: str = "root") -> bool:
     """Whether the text may be written, and end then."""
     vocab = ctypes.cast(lib.llama_model_get_vocab(llm.model), ctypes.c_void_p).value
     assert vocab is not None
-    sampler = grammar_sampler(vocab, grammar)
+    sampler = grammar_sampler(vocab, grammar, root)
     try:
         lookahead = GrammarLookahead(sampler, redraws=False)
         tokens = [*llm.tokenize(text.encode(), add_bos=False, special=False), llm.token_eos()]

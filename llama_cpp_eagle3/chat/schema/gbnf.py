@@ -14,6 +14,7 @@ COUNT_MAX = 100_000
 """Repetitions that a grammar can ask for."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _NAME_MAX = 48
+_RULE = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*::=", re.MULTILINE)
 _JSON_RULES = {
     "space": r'| " " | "\n"{1,2} [ \t]{0,20}',
     # a character, and no half of one: \u escapes of two halves count as the character that they are
@@ -116,6 +117,11 @@ class Rules:
         n_blocks, rest = divmod(n, _BLOCK)
         return f"{self._times(block, n_blocks, hint)} {self._times(item, rest, hint) if rest else ''}".strip()
 
+    @staticmethod
+    def names_in(grammar: str) -> list[str]:
+        """The rules that a grammar has."""
+        return _RULE.findall(grammar)
+
     def text(self) -> str:
         """GBNF; rules that were never written are not there."""
         return "".join(f"{name} ::= {body}\n" for name, body in self._bodies.items())
@@ -145,6 +151,20 @@ def one_text_of(rules: Rules, texts: Iterable[str], hint: str) -> str:
     if len(found) <= 8:
         return one_of(map(literal, found))
     return _trie(rules, found, hint)
+
+
+def through(rules: Rules, end: str, hint: str) -> str:
+    """The rule of any text that ends with the first place where `end` stands."""
+    names = [rules.name(hint) for _ in end]
+    for n, name in enumerate(names):
+        ways = []
+        for c in sorted(set(end)):
+            seen = end[:n] + c
+            state = next(k for k in range(len(seen), -1, -1) if seen.endswith(end[:k]))
+            ways.append(literal(c) if state == len(end) else f"{literal(c)} {names[state]}")
+        others = "".join(_in_set(ord(c)) for c in sorted(set(end)))
+        rules.set(name, " | ".join([*ways, f"[^{others}] {names[0]}"]))
+    return names[0]
 
 
 def _trie(rules: Rules, texts: Sequence[str], hint: str) -> str:

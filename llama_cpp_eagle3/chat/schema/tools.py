@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,8 +13,6 @@ from .gbnf import Rules
 
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""
-
-_RULE = re.compile(r"^([A-Za-z0-9-]+) ::=", re.MULTILINE)
 
 
 def complete(
@@ -43,7 +40,7 @@ def _complete(
     grammar: str, open_schemas: tuple[OpenSchema, ...], tools_text: str, changed: tuple[str, ...]
 ) -> SchemaGrammar:
     tools = json.loads(tools_text)
-    rules = Rules({*_RULE.findall(grammar), *(rule for rule, *_ in open_schemas)})
+    rules = Rules({*Rules.names_in(grammar), *(rule for rule, *_ in open_schemas)})
     converters: dict[tuple[str, str], Converter] = {}
     documents: dict[str, Any] = {}
     held: dict[str, list[str]] = {name_of(tool): [] for tool in tools}
