@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection
@@ -21,6 +20,7 @@ from ..cpu_kernels import fastest
 from ..options import default_threads
 from ..planning import cache_dir
 from .finding import Finding
+from .gpus import built_backends, find_gpus, judge_gpus
 
 _EXTRAS = {
     "hub": ("huggingface_hub", "gguf"),
@@ -161,7 +161,7 @@ def devices() -> list[Finding]:
     found = [Finding("ok", f"{name}: {os.cpu_count()} logical cores, {n_threads} threads by default{free}")]
     found += judge_threads(n_threads, cpu_quota())
     accelerators = [f"{d.name} ({d.description})" for d in local_accelerators()]
-    return found + judge_accelerators(accelerators, unused_gpu())
+    return found + judge_gpus(accelerators, find_gpus(), built_backends())
 
 
 def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
@@ -177,36 +177,6 @@ def judge_threads(n_threads: int, quota: float | None) -> list[Finding]:
             f"use -t {n}, in Python n_threads={n}",
         )
     ]
-
-
-def judge_accelerators(accelerators: list[str], unused: str) -> list[Finding]:
-    """Accelerators of this machine.
-
-    accelerators: those that llama.cpp sees. unused: a maker's name and its backend's flag, if the system has a GPU.
-    """
-    if accelerators:
-        return [Finding("ok", f"{', '.join(accelerators)}: -ngl -1 (the default), in Python n_gpu_layers=-1")]
-    if unused:
-        maker, flag = unused.split()
-        return [
-            Finding(
-                "warning",
-                f"this machine has a GPU of {maker}, for which llama-cpp-python was not compiled: all runs on the CPU",
-                f'CMAKE_ARGS="-D{flag}=on" {NATIVE}',
-            )
-        ]
-    return [Finding("ok", "no GPU: all runs on the CPU")]
-
-
-def unused_gpu() -> str:
-    """Maker and backend of a GPU that the system shows, empty if it shows none."""
-    if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi"):
-        return "NVIDIA GGML_CUDA"
-    if Path("/dev/kfd").exists():
-        return "AMD GGML_HIP"
-    if sys.platform == "darwin" and platform.machine() == "arm64":
-        return "Apple GGML_METAL"
-    return ""
 
 
 def cpu_quota() -> float | None:
