@@ -45,7 +45,7 @@ from .llama_attributes import DRAFT_ATTRIBUTES, LlamaAttributes
 from .llama_loading import LoadedLlama, load_llama
 from .loaded_model import LoadedModel
 from .loading import Loading
-from .log import log_info
+from .log import log_info, show_llama_cpp
 from .media import Projector, hook_handler, open_projector
 from .model_file import file_errors
 from .model_options import ModelOptions
@@ -113,6 +113,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         self._context = Context()
         self._loaded_model: LoadedModel | None = None
         self._projector: Projector | None = None
+        show_llama_cpp(bool(llama_options["verbose"]))
         self._log = partial(log_info, bool(llama_options["verbose"]))
         self.n_parallel = given["n_parallel"]
         self.rng = given["rng"]

@@ -11,7 +11,6 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from llama_cpp import llama_chat_format
 from llama_cpp._internals import LlamaContext, LlamaModel
-from llama_cpp._logger import set_verbose
 
 from .loading import Loading
 from .model_file import guard_tokenizer, kv_overrides
@@ -57,7 +56,6 @@ def load_llama(path: str, arguments: Mapping[str, Any], loading: Loading, stack:
         ModelFileError: an adapter is none for this model.
     """
     options = dict(arguments)
-    set_verbose(options["verbose"])
     lib.llama_backend_init()
     if options["numa"]:
         lib.llama_numa_init(numa_strategy(options["numa"]))

@@ -6,7 +6,17 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from llama_cpp._logger import set_verbose
+
 _log = logging.getLogger("llama_cpp_eagle3")
+
+
+def show_llama_cpp(verbose: bool) -> None:
+    """Show llama.cpp's messages, or its errors alone; llama_cpp shows all of them until then.
+
+    To be called before anything asks for devices, since drivers print theirs.
+    """
+    set_verbose(verbose)
 
 
 def log_info(verbose: bool, text: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._version import LLAMA_CPP_PYTHON_VERSION, __version__
+from ..log import show_llama_cpp
 from .parser import Parser
 
 COMMANDS = {
@@ -86,6 +87,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         module.add_arguments(parser)
         parser.shorten_usage()
         args = parser.parse_args(argv)
+        show_llama_cpp(getattr(args, "verbose", False))
         return int(module.run(args))
     except KeyboardInterrupt:
         return 130

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def backends_in(folder: Path) -> set[str]:
 def judge_gpus(
     accelerators: Sequence[str],
     gpus: Sequence[Gpu],
-    backends: Collection[str],
+    backends: Set[str],
     environment: Mapping[str, str] = os.environ,
     vulkan: VulkanDevices | None = None,
 ) -> list[Finding]:
@@ -136,7 +136,7 @@ def judge_gpus(
     shown = [str(gpu) for gpu in gpus]
     if accelerators:
         found = [Finding("ok", f"{', '.join(accelerators)}: -ngl -1 (the default), in Python n_gpu_layers=-1")]
-        unused = [gpu for gpu in gpus if not backends.intersection(_USABLE[gpu.maker])]
+        unused = [gpu for gpu in gpus if not backends & set(_USABLE[gpu.maker])]
         return found + [Finding("note", f"{gpu}: not used, {_ways(gpu.maker)}") for gpu in unused]
     if not backends:
         if not gpus:
@@ -147,7 +147,7 @@ def judge_gpus(
     if not gpus:
         text = f"llama-cpp-python was compiled with {built}, but the system shows no GPU: all runs on the CPU"
         return [Finding("note", text, _CONTAINER), *_describe(backends, environment, vulkan)]
-    right = [gpu for gpu in gpus if backends.intersection(_USABLE[gpu.maker])]
+    right = [gpu for gpu in gpus if backends & set(_USABLE[gpu.maker])]
     if not right:
         text = f"{', '.join(shown)}: {built}, which llama-cpp-python was compiled with, cannot use it: all runs on CPU"
         return [Finding("warning", text, _rebuild(gpus[0].maker))]

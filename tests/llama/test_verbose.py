@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from llama_cpp import Llama
 
 from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.loading import Loading
 from loading import path_of
 
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "verbose": True}
@@ -48,3 +50,19 @@ def test_lines(
     assert len(ours) <= len(theirs) + (5 if has_head else 0)  # a line for each layer that is read
     quiet = printed(Eagle3Llama(path_of(tiny_target), head, **OPTIONS | {"verbose": False}), capfd)
     assert quiet == []
+
+
+def test_quiet_before_devices_are_asked_for(tiny_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of GPUs print lines when they are first asked; llama_cpp shows them until it is told not to."""
+    theirs = logging.getLogger("llama-cpp-python")
+    monkeypatch.setattr(theirs, "level", logging.NOTSET)
+    levels = []
+
+    class Noted(Loading):
+        def __init__(self, *args: Any, **kwargs: Any):
+            levels.append(theirs.level)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr("llama_cpp_eagle3.llama.Loading", Noted)
+    with closing(Eagle3Llama(path_of(tiny_target), **OPTIONS | {"verbose": False})):
+        assert levels == [logging.ERROR]
