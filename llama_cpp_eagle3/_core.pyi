@@ -881,7 +881,8 @@ class SimpleDrafter(Drafter):
 
     `ctx` and `model` are the addresses of its context and of the model, which are freed with the drafter, also if this
     raises. Each of the `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches
-    of trees, or for drafts behind a recurrent state. `n_outputs_max` is the context's.
+    of trees, or for drafts behind a recurrent state. The model reads the first `n_pos_max` positions (0: all), and
+    drafts nothing after them. `n_outputs_max` is the context's.
     """
 
     def __init__(
@@ -892,6 +893,7 @@ class SimpleDrafter(Drafter):
         *,
         n_vocab_tgt: int,
         n_ctx: int,
+        n_pos_max: int = 0,
         n_seq_max: int = 1,
         n_outputs_max: int = 1,
     ) -> None: ...

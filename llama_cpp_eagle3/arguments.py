@@ -107,6 +107,8 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         draft_target_layers: the hidden states that the head reads, as numbers of layers before them, instead of
             those in its file. Without a head: those that `features` gives.
         draft_n_threads: CPU threads of the head (default: n_threads).
+        draft_n_ctx: tokens of a sequence that a small model reads, which limits its memory; it drafts nothing after
+            them (default: n_ctx).
         n_parallel: number of slots: sequences that run at the same time.
         kv_unified: True: the slots share n_ctx positions. Then they can draft trees, share prefixes without a copy,
             and are preempted when it is full. False: each has n_ctx / n_parallel, and passes over many sequences
@@ -156,6 +158,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     draft_type_v: int | str | None
     draft_target_layers: Sequence[int] | None
     draft_n_threads: int | None
+    draft_n_ctx: int | None
     n_parallel: int
     kv_unified: bool | None
     prefill_budget: int | None
@@ -198,6 +201,7 @@ DEFAULTS: Eagle3LlamaOptions = {
     "draft_type_v": None,
     "draft_target_layers": None,
     "draft_n_threads": None,
+    "draft_n_ctx": None,
     "n_parallel": 1,
     "kv_unified": None,
     "prefill_budget": None,

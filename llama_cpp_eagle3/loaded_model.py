@@ -103,6 +103,7 @@ class LoadedModel:
             n_seq=draft.n_parallel,
             is_pooled=draft.is_pooled,
             has_trees=target.n_leaves_max > 1,
+            draft_n_ctx=draft.n_ctx,
             n_threads=draft.n_threads or max(1, int(params.n_threads)),
             n_gpu_layers=draft.n_gpu_layers,
             device=loading.draft_device,

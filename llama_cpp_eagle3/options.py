@@ -54,6 +54,7 @@ class DraftOptions:
     type_v: int | None
     target_layers: list[int] | None
     n_threads: int | None
+    n_ctx: int | None
     n_parallel: int
     kv_unified: bool | None
 
@@ -106,6 +107,7 @@ class DraftOptions:
             type_v=type_id("draft_type_v", arguments["draft_type_v"], CACHE_TYPES),
             target_layers=None if target_layers is None else [int(b) for b in target_layers],
             n_threads=arguments["draft_n_threads"],
+            n_ctx=arguments["draft_n_ctx"],
             n_parallel=arguments["n_parallel"],
             kv_unified=arguments["kv_unified"],
         )
@@ -278,6 +280,10 @@ def check_values(draft: DraftOptions, options: Mapping[str, Any]) -> None:
             f"n_parallel={draft.n_parallel} sequences need batches of that size, found n_batch={n_batch} and "
             f"n_ubatch={n_ubatch}"
         )
+    if draft.n_ctx is not None and not 1 <= draft.n_ctx <= _N_CTX_MAX:
+        raise ValueError(f"expected draft_n_ctx in 1..{_N_CTX_MAX}, or None, found {draft.n_ctx}")
+    if draft.n_ctx is not None and draft.has_model and not any(kind.takes_n_ctx for kind in draft.kinds):
+        raise ValueError(f"draft_n_ctx is for small models: a {draft.kinds[0].title} has the target's context")
     if not draft.has_model:
         return
     if draft.model_path is None and any(v is not None for v in (draft.type, draft.target_layers, draft.device)):

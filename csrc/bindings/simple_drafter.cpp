@@ -18,14 +18,14 @@ struct py_simple_drafter : py_drafter {
 };
 
 std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, const std::string & path,
-                                                int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_seq_max,
-                                                int32_t n_outputs_max) {
+                                                int32_t n_vocab_tgt, int32_t n_ctx, int32_t n_pos_max,
+                                                int32_t n_seq_max, int32_t n_outputs_max) {
     if (ctx == 0 || model == 0) {
         throw std::invalid_argument("expected the addresses of a context and its model");
     }
-    return std::make_unique<py_simple_drafter>(
-        std::make_unique<simple_drafter>(reinterpret_cast<llama_context *>(ctx), reinterpret_cast<llama_model *>(model),
-                                         path, simple_params{ n_vocab_tgt, n_ctx, n_seq_max, n_outputs_max }));
+    return std::make_unique<py_simple_drafter>(std::make_unique<simple_drafter>(
+        reinterpret_cast<llama_context *>(ctx), reinterpret_cast<llama_model *>(model), path,
+        simple_params{ n_vocab_tgt, n_ctx, n_pos_max > 0 ? n_pos_max : n_ctx, n_seq_max, n_outputs_max }));
 }
 
 } // namespace
@@ -33,12 +33,13 @@ std::unique_ptr<py_simple_drafter> make_drafter(uintptr_t ctx, uintptr_t model, 
 void register_simple_drafter(py::module_ & m) {
     py::class_<py_simple_drafter, py_drafter>(m, "SimpleDrafter", "A small model of the target's vocabulary.")
         .def(py::init(&make_drafter), py::arg("ctx"), py::arg("model"), py::arg("path"), py::kw_only(),
-             py::arg("n_vocab_tgt"), py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_outputs_max") = 1,
-             py::call_guard<nogil>(),
+             py::arg("n_vocab_tgt"), py::arg("n_ctx"), py::arg("n_pos_max") = 0, py::arg("n_seq_max") = 1,
+             py::arg("n_outputs_max") = 1, py::call_guard<nogil>(),
              "ctx, model: addresses of a llama_context and its llama_model, which are freed with the drafter, also if "
              "this raises. path: the model's file. n_vocab_tgt: tokens of the target. n_ctx: positions of each of the "
              "n_seq_max sequences; the context's further sequence ids are for branches of trees, or for drafts behind "
-             "a recurrent state. n_outputs_max: the context's.\n"
+             "a recurrent state. n_pos_max: positions that the model reads, after which it drafts nothing; 0: all. "
+             "n_outputs_max: the context's.\n"
              "Raises ModelFileError.")
         .def_property_readonly(
             "draft_logits",

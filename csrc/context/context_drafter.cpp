@@ -253,7 +253,7 @@ void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t t
         if (places_[i].id >= 0 || std::find(order.begin(), order.end(), i) != order.end()) {
             throw std::invalid_argument(format("node %d was expanded already", i));
         }
-        if (nodes_[i].depth < n_ctx() - pos_of(nodes_[i].seq_id)) {
+        if (nodes_[i].depth < n_pos_max() - pos_of(nodes_[i].seq_id)) {
             order.push_back(i);
         }
     }

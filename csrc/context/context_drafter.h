@@ -94,6 +94,8 @@ class context_drafter : public drafter {
 
     virtual int32_t n_cells(llama_seq_id seq_id) const = 0; // valid cells end at this position
 
+    virtual int32_t n_pos_max() const { return n_ctx(); } // it drafts before this position alone
+
     // Write what waits, but for what begin() has to compute with logits anyway
     virtual void flush(llama_seq_id seq_id) = 0;
 

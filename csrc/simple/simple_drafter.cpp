@@ -36,7 +36,8 @@ simple_drafter::simple_drafter(llama_context * ctx, llama_model * model, const s
                                const simple_params & params) :
     context_drafter(ctx, model, path, /*n_embd =*/0, params.n_outputs_max,
                     eagle3::has_states(model) ? memory_kind::states : memory_kind::cells),
-    limits_(checked_limits(ctx, params.n_vocab_tgt, params.n_ctx, params.n_seq_max)),
+    limits_(params.n_vocab_tgt, params.n_ctx, params.n_seq_max),
+    n_pos_max_(checked_limits(ctx, params.n_vocab_tgt, params.n_pos_max, params.n_seq_max).n_ctx()),
     texts_(static_cast<size_t>(params.n_seq_max)), lm_head_(find_lm_head(model)),
     has_windows_(llama_model_n_swa(model) > 0) {
     check_outputs(params.n_outputs_max);
@@ -96,7 +97,9 @@ void simple_drafter::add_image(int32_t first, int32_t n_pos, const std::vector<i
 
 void simple_drafter::flush(llama_seq_id seq_id) {
     fit_cells(seq_id);
-    write_waiting(text_of(seq_id).n_unwritten(), [&](int32_t n) { write(seq_id, n); });
+    const text & text   = text_of(seq_id);
+    const auto   n_room = std::max(0, n_pos_max_ - text.end());
+    write_waiting(std::min(text.n_unwritten(), n_room), [&](int32_t n) { write(seq_id, n); });
 }
 
 // the first tokens that are not in the cache

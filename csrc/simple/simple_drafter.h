@@ -13,6 +13,7 @@ namespace eagle3 {
 struct simple_params {
     int32_t n_vocab_tgt   = 0; // tokens of the target
     int32_t n_ctx         = 0; // positions of each sequence
+    int32_t n_pos_max     = 0; // of them, those that the model reads; it drafts no others
     int32_t n_seq_max     = 1; // sequences 0..n_seq_max - 1
     int32_t n_outputs_max = 1; // of the context: rows of a batch with logits
 };
@@ -52,9 +53,10 @@ class simple_drafter : public context_drafter {
 
   protected:
     const draft_limits & limits() const override { return limits_; }
-    bool                 can_begin(llama_seq_id seq_id) const override { return n_past(seq_id) < n_ctx(); }
+    bool                 can_begin(llama_seq_id seq_id) const override { return n_past(seq_id) < n_pos_max_; }
     int32_t              pos_begin(llama_seq_id seq_id) const override { return n_past(seq_id); }
     int32_t              n_cells(llama_seq_id seq_id) const override { return text_of(seq_id).end(); }
+    int32_t              n_pos_max() const override { return n_pos_max_; }
     void                 flush(llama_seq_id seq_id) override;
     void                 prepare(llama_seq_id seq_id) override { unseed(seq_id); }
     void                 add_waiting(llama_seq_id seq_id, llama_token id_last) override;
@@ -91,6 +93,7 @@ class simple_drafter : public context_drafter {
     void         fit_cells(llama_seq_id seq_id);
 
     draft_limits         limits_;
+    int32_t              n_pos_max_;
     std::vector<text>    texts_;
     std::vector<int32_t> boundaries_;
     const ggml_tensor *  lm_head_      = nullptr;

@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--"):
                 name = name.replace("_", "-")
             if name not in actions:
-                close = [known for known in actions if known.startswith(name)]
+                close = sorted((known for known in actions if known.startswith(name)), key=len)
                 close = close or difflib.get_close_matches(name, actions, 1)
                 self.error(f"unknown flag {name}" + (f", did you mean {close[0]}?" if close else ""))
             if equals:

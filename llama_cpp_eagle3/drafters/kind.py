@@ -33,6 +33,8 @@ class LoadedTarget:
     """Whether trees can be verified."""
     n_threads: int
     """Of the drafter, on a CPU."""
+    draft_n_ctx: int | None = None
+    """Positions of each sequence that a small model reads; None: all."""
     n_gpu_layers: int = -1
     """Of the drafter; < 0: where the target is."""
     device: Device | None = None
@@ -57,6 +59,8 @@ class DrafterFile(ABC):
     """Tokens that "auto" drafts at most, by default."""
     takes_head_options: ClassVar[bool] = False
     """Whether draft_type and draft_target_layers hold for it."""
+    takes_n_ctx: ClassVar[bool] = False
+    """Whether draft_n_ctx holds for it."""
     needs_file: ClassVar[bool] = True
     """Whether it is an error to name it as a source without a file."""
     is_model: ClassVar[bool] = False

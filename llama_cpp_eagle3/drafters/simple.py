@@ -20,6 +20,7 @@ class SmallModel(DrafterFile):
     spec_types = ("draft-simple",)
     title = "small model"
     is_model = True
+    takes_n_ctx = True
     of_media = (
         "the small model that drafts sees placeholder tokens in place of images and sounds: it has no input from what "
         "they show"
@@ -68,7 +69,9 @@ class SmallModel(DrafterFile):
             raise IncompatibleDraftError(
                 f"the draft '{self.path}' has an encoder: only models that decode alone can draft"
             )
-        n_ctx, is_pooled = target.n_ctx, target.is_pooled
+        n_pos_max = min(target.draft_n_ctx or target.n_ctx, target.n_ctx)
+        is_pooled = target.is_pooled
+        n_ctx = min(target.n_ctx, n_pos_max * target.n_seq) if is_pooled else n_pos_max
         if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
             # each sequence drafts in a copy of its state, which shares the cells of its attention
             n_ctx, is_pooled, n_more = n_ctx if is_pooled else n_ctx * target.n_seq, True, target.n_seq
@@ -90,6 +93,7 @@ class SmallModel(DrafterFile):
             self.path,
             n_vocab_tgt=target.n_vocab,
             n_ctx=target.n_ctx,
+            n_pos_max=n_pos_max,
             n_seq_max=target.n_seq,
             n_outputs_max=params.n_outputs_max,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from arch_keys import keys_of
 from llama_cpp_eagle3 import Eagle3Error, IncompatibleDraftError, ModelFileError
 from llama_cpp_eagle3._core import SimpleDrafter
 from llama_cpp_eagle3.cli import main
+from llama_cpp_eagle3.drafters import simple
+from llama_cpp_eagle3.drafters.context import N_SCRATCH, make_context
 from llama_cpp_eagle3.planning import Costs, DraftCosts, make_planner
 from loading import load, load_plain, prompts, take
 from random_arch import random_tensors, write_arch, write_random_arch
@@ -129,7 +132,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert report["drafted"] > 0
         assert report["baseline"]["drafted"] == 0
     assert main(["speculative-simple", "-m", target, "--spec-type", "draft-simple", *common]) != 0
-    assert "no small model is given" in capsys.readouterr().err
+    assert "--spec-type names draft-simple, but no small model is given as -md" in capsys.readouterr().err
     main(["doctor", "-m", target, "-md", small, "-t", "1"])
     out = capsys.readouterr().out
     assert f"small model '{small}': llama, 3 layers" in out
@@ -151,3 +154,43 @@ def test_what_does_not_pay_is_not_asked(folder: Path, no_clock: None) -> None:
             text = take(llm, prompt, 100)
             assert (llm.last_stats.of("simple").drafted > 0) == drafts
     assert text == take(load_plain(target), prompt, 100)
+
+
+@pytest.mark.parametrize("n_parallel", [1, 2])
+@pytest.mark.parametrize("options", [CHAIN, {"draft": "tree"}], ids=["chain", "tree"])
+def test_a_shorter_context(pair: list[str], options: dict[str, object], n_parallel: int) -> None:
+    """A small model drafts as far as its own context goes, which is what it has memory for; the text goes on."""
+    target, small = pair
+    texts = prompts(n_parallel, seed=9)
+    plain = load_plain(target)
+    expected = [take(plain, prompt, 150) for prompt in texts]
+    drafted = []
+    for n_ctx in (None, 64):
+        with load(target, small, n_ctx=512, n_parallel=n_parallel, draft_n_ctx=n_ctx, **options) as llm:
+            assert [take(llm, prompt, 150) for prompt in texts] == expected
+            drafted.append(llm.last_stats.of("simple").drafted)
+            longest = max(texts, key=len) * 10
+            assert take(llm, longest, 5)  # a prompt that is longer than all that it reads
+            if n_ctx is not None:
+                assert llm.last_stats.of("simple").drafted == 0
+    assert 0 < drafted[1] < drafted[0]
+
+
+def test_a_shorter_context_has_fewer_cells(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, small = write_small_pair(folder)
+    made = []
+
+    def make(model: int, params: Any, *args: Any, **options: Any) -> int:
+        made.append(int(params.n_ctx))
+        return make_context(model, params, *args, **options)
+
+    monkeypatch.setattr(simple, "make_context", make)
+    for options in ({}, {"draft_n_ctx": 256}, {"draft_n_ctx": 256, "n_parallel": 2}, {"draft_n_ctx": 99999}):
+        with load(target, small, n_ctx=8192, **options, **CHAIN):
+            pass
+    assert made == [8192 + N_SCRATCH, 256 + N_SCRATCH, 2 * 256, 8192 + N_SCRATCH]
+    head = str(write_head(folder / "other.gguf", write_target(folder / "of.gguf")))
+    with pytest.raises(ValueError, match="draft_n_ctx is for small models: a head has the target's context"):
+        load(str(folder / "of.gguf"), head, draft_n_ctx=64)
+    with pytest.raises(ValueError, match=r"expected draft_n_ctx in 1\.\."):
+        load(target, small, draft_n_ctx=0)

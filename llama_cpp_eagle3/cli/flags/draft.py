@@ -52,6 +52,14 @@ HEAD = (
         lambda text: "CPU" if text == "none" else text,
     ),
     flag("-td --threads-draft --spec-draft-threads", "N", "CPU threads of the head (default: as -t)", int),
+    flag(
+        "-cd --ctx-size-draft",
+        "N",
+        "tokens of a slot that a small model reads, which limits its memory; it drafts nothing after them (default: "
+        "all)",
+        int,
+        is_ours=True,
+    ),
     refuse("-tbd --threads-batch-draft --spec-draft-threads-batch", "a head has one number: -td", metavar="N"),
     *(
         refuse(names, NO_POOLS, metavar="N")
