@@ -12,10 +12,11 @@ from .._core import local_accelerators, local_devices, read_target
 from ..errors import HubError
 from ..llama import Eagle3Llama
 from ..models import bundled_pair, smollm2
+from .flag_names import errors_in_flags
 from .flags.model import LOAD_MODES, NUMA, ROPE_SCALING, SPLIT_MODES
 from .hub import fetch_files
 from .log import log_to
-from .sources import drafts_by_block, source_options
+from .sources import drafts_by_block, lacks_head, source_options
 
 _N_CTX = 4096
 
@@ -82,6 +83,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     """Load target and head (None: the target alone); more: options of `Eagle3Llama` that have no flag."""
     if args.log_file is not None:
         log_to(args.log_file)
+    if draft is None and (missing := lacks_head(args)):
+        print(missing, file=sys.stderr, flush=True)
     draft_options = {
         "draft_model_path": draft,
         "draft_n_max": args.spec_draft_n_max,
@@ -93,6 +96,7 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
         "draft_n_gpu_layers": args.gpu_layers_draft,
         "draft_device": args.device_draft,
         "draft_n_threads": args.threads_draft,
+        "draft_n_ctx": args.ctx_size_draft,
         "draft_type": args.spec_draft_type,
         "draft_type_k": args.cache_type_k_draft,
         "draft_type_v": args.cache_type_v_draft,
@@ -123,7 +127,8 @@ def load_model(args: argparse.Namespace, draft: str | None, **more: Any) -> Eagl
     }
     try:
         progress = None if bar is None else lambda share: bar.update(share - bar.n)
-        return Eagle3Llama(args.model, progress=progress, **options)
+        with errors_in_flags():
+            return Eagle3Llama(args.model, progress=progress, **options)
     finally:
         if bar is not None:
             bar.close()

@@ -9,7 +9,7 @@ import sys
 from ..serve.options import ServeOptions
 from ..serve.server import Server
 from .model import load_model
-from .sources import drafts_by_block, head_of, source_options
+from .sources import drafts_by_block, head_of, lacks_head, source_options
 
 _N_SLOTS = 4
 _log = logging.getLogger("llama_cpp_eagle3.serve")
@@ -46,6 +46,8 @@ def why_no_draft(args: argparse.Namespace) -> str:
     """Which flag switches drafting off; empty: none."""
     if args.spec_type == ():
         return "--spec-type none"
+    if (missing := lacks_head(args)) and len(args.spec_type) == 1:
+        return missing
     if head_of(args) is None and not drafts_by_block(args) and not source_options(args).get("draft_sources"):
         return "no head was given: -md takes one, or a small model, and --spec-type ngram-simple needs none"
     return ""

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ..drafters import KINDS, NGRAM, kind_of
+from ..drafters.eagle3 import Eagle3Head
 from ..drafters.mtp import MtpBlock, has_block
 from .flags.draft import TEXT_TYPES
 
@@ -38,6 +39,17 @@ def draft_paths(args: argparse.Namespace) -> list[str | None]:
     if head is None:
         return []
     return [head, None] if drafts_by_block(args) and kind_of(head) is not MtpBlock else [head]
+
+
+def lacks_head(args: argparse.Namespace) -> str:
+    """What to say where --spec-type names a head and -md does not; empty: nothing."""
+    types = getattr(args, "spec_type", None) or ()
+    head = next((name for name in types if name in Eagle3Head.spec_types), None)
+    if head is None or args.model_draft is not None:
+        return ""
+    others = [name for name in types if name not in Eagle3Head.spec_types]
+    rest = f"{', '.join(others)} alone may draft" if others else "nothing drafts"
+    return f"--spec-type names {head}, but no head is given (-md): {rest}"
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

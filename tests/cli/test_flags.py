@@ -11,6 +11,7 @@ import pytest
 
 from adapters import write_lora
 from llama_cpp_eagle3 import Eagle3Error
+from llama_cpp_eagle3.cli.flag_names import in_flags
 from llama_cpp_eagle3.cli.flags.flag import Flag
 from llama_cpp_eagle3.cli.model import load_model
 from llama_cpp_eagle3.cli.parser import Parser
@@ -301,3 +302,49 @@ def test_list_devices(capsys: Any) -> None:
         out = capsys.readouterr().out
         assert out.startswith("Available devices:\n  ")
         assert " MiB free)" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("draft_sources names 'simple', but a head is given", "--spec-type names draft-simple, but a head is given"),
+        ("draft_model_path: name 'eagle3' or 'mtp'", "-md: name draft-eagle3 or draft-mtp"),
+        ("n_ctx=512 and n_batch=-1, n_ubatch=5.", "-c 512 and -b -1, -ub 5."),
+        ("use kv_unified=True, not kv_unified=False", "use -kvu, not -no-kvu"),
+        ("use flash_attn=True too", "use -fa on too"),
+        ("devices: none of the devices", "-dev: none of the devices"),
+        ("'/lora/n_ctx/draft_type.gguf' (draft_type)", "'/lora/n_ctx/draft_type.gguf' (--spec-draft-type)"),
+        ("draft_n_ctx and my_n_ctx", "-cd and my_n_ctx"),
+    ],
+)
+def test_errors_in_flags(text: str, expected: str) -> None:
+    assert in_flags(text) == expected
+
+
+def test_errors_of_a_command_name_flags(tiny_target: Any, tiny_head: Any, capsys: Any) -> None:
+    from llama_cpp_eagle3.cli import main
+
+    command = ["speculative-simple", "-p", "a", "-n", "2", "-t", "1", "-m", path_of(tiny_target)]
+    for flags, message in (
+        (["-b", "0"], "-b >= 1 and -ub >= 1, found -c"),
+        (["-md", path_of(tiny_head), "--spec-type", "draft-simple"], "name draft-eagle3, alone or with draft-mtp"),
+        (["-md", path_of(tiny_head), "--tree-tokens", "0"], "found --tree-depth 4, --tree-topk 3, --tree-tokens 0"),
+        (["-md", path_of(tiny_head), "-cd", "64"], "-cd is for small models"),
+        (["-dev", "Nowhere0"], "-dev: there is no device 'Nowhere0'"),
+    ):
+        assert main([*command, *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_head_that_is_named_and_not_given(tiny_target: Any, capsys: Any) -> None:
+    from llama_cpp_eagle3.cli import main
+    from llama_cpp_eagle3.cli.server import why_no_draft
+
+    command = ["speculative-simple", "-p", "a", "-n", "2", "-t", "1", "-m", path_of(tiny_target), "--spec-type"]
+    missing = "--spec-type names draft-eagle3, but no head is given (-md): "
+    assert main([*command, "draft-eagle3"]) == 0
+    assert missing + "nothing drafts" in capsys.readouterr().err
+    assert main([*command, "draft-eagle3,ngram-simple"]) == 0
+    assert missing + "ngram-simple alone may draft" in capsys.readouterr().err
+    args = parse("-m", path_of(tiny_target), "--spec-type", "draft-eagle3")
+    assert why_no_draft(args) == missing + "nothing drafts"
