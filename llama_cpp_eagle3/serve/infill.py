@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
+from ..engine import FimTokens
 from .errors import invalid
 from .tokenizer import Tokenizer
 
@@ -19,11 +18,7 @@ class Infill:
     def __init__(self, tokenizer: Tokenizer, spm_infill: bool):
         """spm_infill: the suffix comes before the prefix."""
         self._tokenizer, self._spm_infill = tokenizer, spm_infill
-        names = ("pre", "suf", "mid", "rep", "sep")
-        pointer = tokenizer.vocab.pointer
-        self._pre, self._suf, self._mid, self._rep, self._sep = (
-            int(getattr(lib, f"llama_vocab_fim_{name}")(pointer)) for name in names
-        )
+        self._fim = FimTokens.of(tokenizer.vocab)
 
     @property
     def is_there(self) -> bool:
@@ -33,18 +28,11 @@ class Infill:
     @property
     def missing(self) -> str:
         """Names of the tokens that it lacks for that."""
-        tokens = {"prefix": self._pre, "suffix": self._suf, "middle": self._mid}
-        return ", ".join(name for name, token in tokens.items() if token < 0)
+        return self._fim.missing
 
     def prompt(self, prefix: list[int], suffix: list[int]) -> list[int]:
         """Tokens of the whole prompt; that which begins a text may stand before the prefix."""
-        bos = self._tokenizer.vocab.bos
-        begin = [bos] if bos >= 0 else []
-        if begin and prefix[:1] == begin:
-            prefix = prefix[1:]
-        parts = [[self._pre, *prefix], [self._suf, *suffix]]
-        first, second = reversed(parts) if self._spm_infill else parts
-        return [*begin, *first, *second, self._mid]
+        return self._fim.prompt(prefix, suffix, spm=self._spm_infill)
 
     def files(self, chunks: list[tuple[str, str]], n_max: int) -> list[int]:
         """The last n_max tokens of other files, (name, text), to stand before a prompt.
@@ -57,16 +45,16 @@ class Infill:
         def tokens_of(text: str) -> list[int]:
             return tokenizer.tokenize(text, parse_special=False)
 
-        parts = [[self._sep, *tokens_of(_FILE)]] if self._sep >= 0 else []
+        parts = [[self._fim.sep, *tokens_of(_FILE)]] if self._fim.sep >= 0 else []
         n_left = n_max - sum(map(len, parts))
         for name, text in reversed(chunks):
             if n_left <= 0:
                 break
-            head = [self._sep, *tokens_of(f"{name}\n")] if self._sep >= 0 else tokens_of(_SEPARATOR)
+            head = [self._fim.sep, *tokens_of(f"{name}\n")] if self._fim.sep >= 0 else tokens_of(_SEPARATOR)
             parts.append([*head, *tokens_of(text)])
             n_left -= len(parts[-1])
-        if self._rep >= 0:
-            parts.append([self._rep, *tokens_of(_PROJECT)])
+        if self._fim.rep >= 0:
+            parts.append([self._fim.rep, *tokens_of(_PROJECT)])
         tokens = [token for part in reversed(parts) for token in part]
         return tokens[max(0, len(tokens) - n_max) :]
 

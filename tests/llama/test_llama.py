@@ -77,7 +77,6 @@ def test_completion(both: Any, max_tokens: int | None) -> None:
         {"logprobs": 3},
         {"logprobs": 2, "echo": True},
         {"stop": ["re"], "max_tokens": 200},
-        {"suffix": " end"},
         {"logit_bias": {65: 100.0}},
         {"temperature": 0.8, "seed": 7},
         {"temperature": 0.8, "seed": 7, "repeat_penalty": 1.2, "mirostat_mode": 2},

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 
-from gguf_raw import U32, RawFile, spoil
+from fim_tokens import MID, NAMES, PRE, REP, SEP, SUF, with_fim_tokens
 from serving import Running
 from tiny import BOS
-
-PRE, SUF, MID, REP, SEP = TOKENS = [f"<|unused_{i}|>" for i in range(5)]
-NAMES = ("pre", "suf", "mid", "rep", "sep")
-
-
-def with_tokens(target: Any, names: tuple[str, ...]) -> Path:
-    """A target whose vocabulary has tokens for filling in."""
-
-    def change(file: RawFile) -> None:
-        tokens, types = file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type")
-        for name, token in zip(NAMES, TOKENS, strict=True):
-            if name in names:
-                i = tokens.index(token.encode())
-                types[i] = gguf.TokenType.CONTROL
-                file.set(f"tokenizer.ggml.fim_{name}_token_id", U32, i)
-
-    return spoil(Path(target.path), change)
 
 
 @pytest.fixture(scope="module")
 def running(tiny_target: Any) -> Iterator[Running]:
-    with Running(with_tokens(tiny_target, NAMES), n_batch=128) as running:
+    with Running(with_fim_tokens(tiny_target, NAMES), n_batch=128) as running:
         yield running
 
 
@@ -115,7 +96,7 @@ def test_bad_bodies(running: Running, wrong: dict[str, Any]) -> None:
 
 
 def test_other_vocabularies(tiny_target: Any) -> None:
-    path = with_tokens(tiny_target, ("pre", "suf", "mid"))
+    path = with_fim_tokens(tiny_target, ("pre", "suf", "mid"))
     with Running(path, n_batch=64, options={"spm_infill": True}) as running:
         answer = running.ask("/infill", body(input_extra=[{"text": "x"}]))
         assert answer["prompt"] == f"\n\n--- snippet ---\n\nx{BOS}{SUF} end{PRE}the self{MID}"

@@ -1,0 +1,199 @@
+"""Prompts that the head for Qwen2.5-Coder learns from: functions to write, edits, explanations, holes in files.
+
+    python benchmarks/code_prompts.py prompts.jsonl --n 6000
+
+The code is of Python's standard library and of this project; one file in eight is kept out of it (`is_kept_out`), and
+the tasks that are measured take theirs from those. Functions to write and questions are head_prompts.py's; none is of
+HumanEval or of questions.jsonl. The file is for ``llama-cpp-eagle3 train -f``; the same seed gives the same file with
+the same sources and the same Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+import sysconfig
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from head_prompts import prompts as function_prompts
+
+PROJECT = Path(__file__).parents[1]
+_LIBRARY = (
+    "json", "email", "http", "urllib", "collections", "concurrent", "importlib", "logging", "asyncio", "unittest",
+)  # fmt: skip
+_N_CHARS = 1700
+"""Of a piece of code: longer ones leave too little room for the answer."""
+_WHOLE = (
+    "Return the whole code in one code block.", "Return the whole code with nothing else changed.",
+    "Give me the complete new code.", "Answer with the full code, nothing else.", "",
+)  # fmt: skip
+_EDITS = (
+    "Add type hints to this code.", "Add a docstring to every function that has none.", "Add comments to this code.",
+    "Rename `{name}` to `{new}` everywhere.", "Rename the variable `{name}` to `{new}`.",
+    "Rename `{name}` to `{new}` everywhere.", "Add a parameter `verbose` that prints what is done.",
+    "Raise a ValueError with a clear message if an argument is wrong.", "Add logging to this code.",
+    "Make this code shorter without changing what it does.", "Split this into smaller functions.",
+    "Return early instead of nesting.", "Replace the string formatting by f-strings.", "Handle None and empty values.",
+    "Make it faster where you can.", "Write it with a dataclass where that helps.",
+    "Translate the docstrings to German.",
+    "Add an example to each docstring.", "Add a function that tests this code, after it.",
+    "Give the variables clearer names.",
+)  # fmt: skip
+_BUGS = (
+    "This code has a bug. Find it and mend it.", "There is an error in this code. Correct it.",
+    "This does not do what it should. Fix the mistake.",
+)  # fmt: skip
+_EXPLAIN = (
+    "Explain what this code does.", "What does this do? Answer in two sentences.", "Explain this code line by line.",
+    "Review this code: what could be better?", "Which errors can this code raise, and when?",
+    "What is the complexity of this code?", "Write unit tests for this code with pytest.",
+    "Write a docstring for this.", "Show with an example how this is used.", "Summarize this code in a list.",
+    "Translate this to JavaScript.", "Translate this to C++.", "Which edge cases does this code not handle?",
+    'Describe this code as JSON with the keys "name", "purpose", "arguments" and "returns".',
+)  # fmt: skip
+_NEW_NAMES = ("source", "entries", "current", "result", "options", "target", "parts", "found", "handle", "state")
+_MUTATIONS = (
+    ("==", "!="), ("<", "<="), (">", ">="), (" + ", " - "), (" and ", " or "), ("not ", ""), ("True", "False"),
+    ("[0]", "[1]"), ("return ", "yield "), ("None", "0"),
+)  # fmt: skip
+_LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp"}
+
+
+def is_kept_out(path: Path) -> bool:
+    """Whether nothing of a file may be trained on."""
+    return zlib.crc32(path.name.encode()) % 8 == 0
+
+
+def sources() -> list[Path]:
+    """The files that code is taken from, the project's three times: they are few."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    found = sorted(library.glob("*.py")) + sorted(p for name in _LIBRARY for p in (library / name).rglob("*.py"))
+    ours = sorted((PROJECT / "llama_cpp_eagle3").rglob("*.py"))
+    ours += sorted(p for suffix in ("*.cpp", "*.h") for p in (PROJECT / "csrc").rglob(suffix))
+    return [path for path in found + 3 * ours if not is_kept_out(path)]
+
+
+def _piece(rng: random.Random, path: Path) -> str | None:
+    """Some functions or classes of a Python file, or blocks of lines of another."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.splitlines()
+    if path.suffix == ".py":
+        try:
+            nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        except SyntaxError:
+            return None
+        ranges = [(n.lineno - 1, n.end_lineno or n.lineno) for n in nodes]
+    else:
+        starts = [i + 1 for i, line in enumerate(lines[:-1]) if not line and lines[i + 1][:1].isalpha()]
+        ranges = [(a, b) for i, a in enumerate(starts) for b in starts[i + 1 : i + 4]]
+    if not ranges:
+        return None
+    first, last = rng.choice(ranges)
+    if rng.random() < 0.35:  # with what comes after it: a file in small
+        last = max(b for a, b in ranges if a <= last + 25)
+    block = lines[first:last]
+    indent = min((len(line) - len(line.lstrip()) for line in block if line.strip()), default=0)
+    piece = "\n".join(line[indent:] for line in block).strip() + "\n"
+    return piece if 120 < len(piece) < _N_CHARS else None
+
+
+def _names(piece: str) -> list[str]:
+    """Names that a piece of code has several times."""
+    words = [word for word in "".join(c if c.isidentifier() else " " for c in piece).split() if len(word) > 2]
+    known = {"self", "def", "return", "for", "class", "None", "not", "and", "else", "elif", "try", "except", "import"}
+    return sorted({word for word in words if words.count(word) > 2 and word not in known and word.islower()})
+
+
+def _edit(rng: random.Random, piece: str) -> tuple[str, str] | None:
+    """An instruction and the code that it is about."""
+    if rng.random() < 0.25:
+        old, new = rng.choice(_MUTATIONS)
+        places = [i for i in range(len(piece)) if piece.startswith(old, i)]
+        if not places:
+            return None
+        i = rng.choice(places)
+        return rng.choice(_BUGS), piece[:i] + new + piece[i + len(old) :]
+    form, names = rng.choice(_EDITS), _names(piece)
+    if "{name}" in form and not names:
+        return None
+    return form.format(name=rng.choice(names or [""]), new=rng.choice(_NEW_NAMES)), piece
+
+
+def _ask(rng: random.Random, instruction: str, piece: str, path: Path) -> dict[str, Any]:
+    code = f"```{_LANGUAGES[path.suffix]}\n{piece}```"
+    if rng.random() < 0.2:
+        code = f"`{path.name}`:\n\n{code}"
+    content = f"{instruction}\n\n{code}" if rng.random() < 0.75 else f"{code}\n\n{instruction}"
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+def _edits(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
+    path = rng.choice(paths)
+    piece = _piece(rng, path)
+    edit = piece and _edit(rng, piece)
+    if not edit:
+        return None
+    return _ask(rng, f"{edit[0]} {rng.choice(_WHOLE)}".strip(), edit[1], path)
+
+
+def _explanation(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
+    path = rng.choice(paths)
+    piece = _piece(rng, path)
+    return _ask(rng, rng.choice(_EXPLAIN), piece, path) if piece else None
+
+
+def _hole(rng: random.Random, paths: list[Path]) -> dict[str, Any] | None:
+    """A file around a cursor, as the models of Qwen2.5-Coder's family know it."""
+    text = rng.choice(paths).read_text(encoding="utf-8", errors="replace")
+    lines = text.splitlines(keepends=True)
+    if len(lines) < 30:
+        return None
+    i = rng.randrange(5, len(lines) - 5)
+    column = rng.randrange(len(lines[i]))
+    before = "".join(lines[max(0, i - rng.randint(5, 30)) : i]) + lines[i][:column]
+    after = lines[i][column:] if rng.random() < 0.5 else "\n"
+    after += "".join(lines[i + rng.randint(1, 5) : i + rng.randint(6, 20)])
+    return {"text": f"<|fim_prefix|>{before[-1200:]}<|fim_suffix|>{after[:800]}<|fim_middle|>"}
+
+
+def prompts(n: int, seed: int) -> Iterator[dict[str, Any]]:
+    """As lines for ``train -f``, no two of them the same."""
+    rng = random.Random(seed)
+    paths, written = sources(), function_prompts(20 * n, seed)
+
+    def function(is_code: bool) -> dict[str, Any]:
+        return next(p for p in written if "messages" in p and ("def " in p["messages"][0]["content"]) == is_code)
+
+    kinds: list[tuple[int, Callable[[], dict[str, Any] | None]]] = [
+        (40, lambda: function(True)), (30, lambda: _edits(rng, paths)), (12, lambda: _explanation(rng, paths)),
+        (6, lambda: _hole(rng, paths)), (12, lambda: function(False)),
+    ]  # fmt: skip
+    seen: set[str] = set()
+    while len(seen) < n:
+        _, make = rng.choices(kinds, [weight for weight, _ in kinds])[0]
+        prompt = make()
+        text = json.dumps(prompt, ensure_ascii=False)
+        if prompt is not None and text not in seen:
+            seen.add(text)
+            yield prompt
+
+
+def main() -> None:
+    """Write them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--n", type=int, default=6000, help="prompts (default: 6000)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    with args.output.open("w", encoding="utf-8") as f:
+        for prompt in prompts(args.n, args.seed):
+            f.write(json.dumps(prompt, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
