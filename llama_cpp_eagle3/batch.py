@@ -210,7 +210,8 @@ class BatchRun:
                     start = perf_counter_ns()
                     outputs = list(self.step())
                     total_ns += perf_counter_ns() - start
-                bar.update(n_left - self._count_left())
+                if n_ended := n_left - self._count_left():
+                    bar.update(n_ended)
                 yield from outputs
         finally:
             bar.close()

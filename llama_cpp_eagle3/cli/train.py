@@ -39,13 +39,15 @@ def add_arguments(parser: Parser) -> None:
         help="prompts: plain text with a question per line; or JSON Lines, JSON, CSV or Parquet with messages, "
         "conversations, question, instruction, prompt, ... (docs/training.md has all shapes)",
     )  # fmt: skip
-    data.add_argument("--tokens", type=int, default=1_000_000, metavar="N", help="of answers (default: 1000000)")
+    data.add_argument("--tokens", type=int, metavar="N", help="of answers (default: as many as --minutes allow)")
     data.add_argument("-n", "--predict", type=int, default=320, metavar="N", help="tokens of an answer (default: 320)")
     data.add_argument("-c", "--ctx-size", type=int, default=768, metavar="N", help="of a text (default: 768)")
     data.add_argument("-np", "--parallel", type=int, default=16, metavar="N", help="answers at once (default: 16)")
     data.add_argument(
-        "--cache", type=Path, metavar="DIR", help="keep the rows on disk: needs space, saves their passes"
-    )
+        "--cache", metavar="DIR",
+        help="keep the rows on disk, which saves their passes; none: not (default: WORK/rows, if it takes less than "
+        "half of what is free)",
+    )  # fmt: skip
     head = parser.add_argument_group("head")
     head.add_argument("--layers", metavar="B,B,B", help="boundaries to read (default: 2, n/2, n - 3)")
     head.add_argument("--eagle31", action="store_true", help="with EAGLE-3.1's norms (llama.cpp's own cannot run it)")
@@ -57,13 +59,17 @@ def add_arguments(parser: Parser) -> None:
     )
     head.add_argument(
         "--draft-vocab",
-        type=int,
         metavar="N",
-        help="tokens to draft, the most frequent of the answers (default: 8192, or those of --init as they are)",
+        help="tokens to draft, the most frequent of the answers; keep: those of --init as they are (default: 8192, or "
+        "as many as --init, others if they cover at least a hundredth more)",
     )
     group = parser.add_argument_group("training")
-    group.add_argument("--minutes", type=float, default=60.0, metavar="N", help="(default: 60)")
-    group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps instead")
+    group.add_argument(
+        "--minutes", type=float, metavar="N",
+        help="of the whole run: prompts, answers, training and evaluation (default: 60, or what --tokens and --steps "
+        "take)",
+    )  # fmt: skip
+    group.add_argument("--steps", type=int, default=0, metavar="N", help="train so many steps")
     group.add_argument("--lr", type=float, metavar="X", help="learning rate (default: 0.6 / width of the target)")
     group.add_argument("--device", metavar="NAME", help="where the head learns (default: cuda or mps if torch has it)")
     group.add_argument(
@@ -71,16 +77,19 @@ def add_arguments(parser: Parser) -> None:
         help="of matrix products (default: bf16 where the device has it)",
     )  # fmt: skip
     group.add_argument(
-        "--optimizer", choices=("adamw", "muon"), default="adamw",
-        help="muon learns more from each text, but its steps cost more: narrow heads, large --batch (default: adamw)",
+        "--optimizer", choices=("adamw", "muon"),
+        help="muon learns more from each text, but its steps cost more (default: muon for heads "
+        "up to 1024 wide on devices with bf16)",
     )  # fmt: skip
-    group.add_argument("--batch", type=int, default=4, metavar="N", help="texts per step (default: 4)")
-    group.add_argument("--ttt-steps", type=int, default=5, metavar="N", help="draft steps in training (default: 5)")
+    group.add_argument("--batch", type=int, metavar="N", help="texts per step (default: 8 with muon, else 4)")
+    group.add_argument("--ttt-steps", type=int, metavar="N", help="draft steps in training (default: 4)")
     group.add_argument(
-        "--anchors", type=int, default=96, metavar="N",
-        help="rows of a text that draft steps after the first start from (default: 96)",
+        "--anchors", type=int, default=48, metavar="N",
+        help="rows of a text that draft steps after the first start from (default: 48)",
     )  # fmt: skip
-    group.add_argument("--eval-every", type=int, default=100, metavar="N", help="steps (default: 100)")
+    group.add_argument(
+        "--eval-every", type=int, metavar="N", help="steps (default: 100, or so that there are eight evaluations)"
+    )
     group.add_argument(
         "--patience", type=int, default=0, metavar="N", help="stop after N evaluations without a better one (0: never)"
     )
@@ -96,7 +105,6 @@ _LOWEST = {
         "ctx_size",
         "parallel",
         "feed_forward",
-        "draft_vocab",
         "batch",
         "ttt_steps",
         "anchors",
@@ -112,6 +120,18 @@ def _layers(text: str | None) -> tuple[int, ...]:
         raise ValueError(f"--layers: expected numbers with commas between, as in 2,16,29, found {text!r}") from None
 
 
+def _draft_vocab(text: str | None) -> int | None:
+    if text in (None, "keep"):
+        return None
+    try:
+        n = int(str(text))
+    except ValueError:
+        n = 0
+    if n < 1:
+        raise ValueError(f"--draft-vocab: expected a number of at least 1, or keep, found {text!r}")
+    return n
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.model is None:
@@ -121,10 +141,11 @@ def run(args: argparse.Namespace) -> int:
             found = getattr(args, name)
             if found is not None and not lowest <= found < math.inf:
                 raise ValueError(f"--{name.replace('_', '-')}: expected a number of at least {lowest}, found {found}")
-    if not args.minutes > 0:
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ValueError(f"--minutes: expected more than 0, found {args.minutes:g}")
     with extra("train"):
-        from ..train.session import Job
+        from ..train.job import Job
+        from ..train.plan import Budget
         from ..train.session import run as train
         from ..train.trainer import Settings, check_device
     if args.init is not None and (args.layers or args.eagle31 or args.feed_forward):
@@ -132,13 +153,13 @@ def run(args: argparse.Namespace) -> int:
             "--init: the head's file has its boundaries, norms and widths; leave --layers, --eagle31 and "
             "--feed-forward out"
         )
+    if args.draft_vocab == "keep" and args.init is None:
+        raise ValueError("--draft-vocab keep: there is no --init whose tokens could be kept")
     if args.device is not None:
         check_device(args.device)
     settings = Settings(
-        minutes=args.minutes, steps=args.steps, lr=args.lr, optimizer=args.optimizer, batch=args.batch,
-        ttt_steps=args.ttt_steps,
-        anchors=args.anchors, eval_every=args.eval_every, device=args.device, dtype=args.dtype, patience=args.patience,
-        seed=args.seed,
+        lr=args.lr, anchors=args.anchors, device=args.device, dtype=args.dtype,
+        patience=args.patience, seed=args.seed,
     )  # fmt: skip
     job = Job(
         Path(args.model),
@@ -147,20 +168,26 @@ def run(args: argparse.Namespace) -> int:
         init=args.init,
         work=args.work,
         resume=args.resume,
-        cache=args.cache,
+        cache=None if args.cache in (None, "none") else Path(args.cache),
+        keeps_rows=args.cache != "none",
         export=args.export,
         export_form=args.export_form,
-        n_tokens=args.tokens,
+        budget=Budget(args.minutes, args.tokens, args.steps),
         max_tokens=args.predict,
         n_ctx=args.ctx_size,
         n_parallel=args.parallel,
         layers=_layers(args.layers),
         n_ff=args.feed_forward,
-        draft_vocab=args.draft_vocab,
+        draft_vocab=_draft_vocab(args.draft_vocab),
+        keeps_vocab=args.draft_vocab == "keep",
         eagle31=args.eagle31,
         outtype=args.outtype,
         n_threads=args.threads,
         n_gpu_layers=args.gpu_layers,
+        optimizer=args.optimizer,
+        batch=args.batch,
+        ttt_steps=args.ttt_steps,
+        eval_every=args.eval_every,
         training=settings,
     )
     train(job)

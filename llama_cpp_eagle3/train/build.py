@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gguf import GGUFReader
 from gguf.quants import dequantize
 from torch import Tensor
 
@@ -47,6 +49,17 @@ def boundaries_of(path: Path, layers: Sequence[int]) -> tuple[int, ...]:
     return chosen
 
 
+def _reader(path: Path) -> GGUFReader:
+    """The target's file; reading a vocabulary of 150,000 tokens takes ten seconds, so that it is kept."""
+    stat = path.stat()
+    return _open(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1)
+def _open(path: Path, mtime_ns: int, size: int) -> GGUFReader:
+    return open_gguf(path)
+
+
 def target_config(
     path: Path, n_ctx: int, layers: Sequence[int], *, n_ff: int | None = None, eagle31: bool = False
 ) -> HeadConfig:
@@ -63,7 +76,7 @@ def target_config(
         ValueError: the target does not offer a boundary.
     """
     info = read_target(str(path))
-    keys = {entry.key: entry.value for entry in key_values(path, open_gguf(path), f"{info.arch}.")}
+    keys = {entry.key: entry.value for entry in key_values(path, _reader(path), f"{info.arch}.")}
 
     def number(key: str, default: float) -> float:
         value = keys.get(f"{info.arch}.{key}", default)
@@ -94,7 +107,7 @@ def target_config(
 
 def target_tensor(path: Path, name: str) -> Tensor | None:
     """A tensor of a GGUF as float32."""
-    for tensor in open_gguf(path).tensors:
+    for tensor in _reader(path).tensors:
         if tensor.name == name:
             return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
     return None

@@ -171,9 +171,13 @@ class SelfPrompts:
             )
         self.seen = {tuple(prompt.tokens) for prompt in known}
 
-    def block(self, first_id: int, n: int) -> list[Prompt]:
-        """At most n prompts: duplicates, and those that did not end or are empty, are dropped."""
-        rng = random.Random(f"{self.seed}-{first_id}")
+    def block(self, first_id: int, n: int, n_in_vain: int = 0) -> list[Prompt]:
+        """At most n prompts: duplicates, and those that did not end or are empty, are dropped.
+
+        n_in_vain: that were written before for the same first_id, and dropped.
+        """
+        first_seed = first_id + n_in_vain
+        rng = random.Random(f"{self.seed}-{first_seed}")
         openings = rng.choices([o for o, _ in OPENINGS], [w for _, w in OPENINGS], k=n)
         if not self.templates.has_template:
             openings = [""] * n
@@ -181,7 +185,8 @@ class SelfPrompts:
         n_room = min(N_PROMPT_MAX if self.templates.has_template else 32, self.n_ctx // 2)
         results = self.llm.generate_batch(
             starts,
-            [{"seed": self.seed + first_id + i} for i in range(n)],
+            [{"seed": self.seed + first_seed + i} for i in range(n)],
+            progress=True,
             max_tokens=n_room, temperature=1.0, top_p=0.95, top_k=100, min_p=0.0,
         )  # fmt: skip
         prompts: list[Prompt] = []

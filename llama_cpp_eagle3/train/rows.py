@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,27 @@ class Extractor:
         self.llm.close()
 
 
+class LazyExtractor:
+    """An extractor that is loaded when the first text needs it: where all rows are on disk, never."""
+
+    def __init__(self, make: Callable[[], Extractor]) -> None:
+        self._make = make
+        self._extractor: Extractor | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, text: Text) -> Sample:
+        """Run the target over a text."""
+        with self._lock:
+            if self._extractor is None:
+                self._extractor = self._make()
+        return self._extractor(text)
+
+    def close(self) -> None:
+        """Free the target, if it was loaded."""
+        if self._extractor is not None:
+            self._extractor.close()
+
+
 def top_probabilities(logits: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
     """The TOP_K most probable tokens of each row of logits and their probabilities, best first."""
     rows = torch.from_numpy(logits)
@@ -133,8 +154,13 @@ class AnswerGenerator:
         )  # fmt: skip
         self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max
 
-    def __call__(self, prompts: Iterable[Prompt], max_tokens: int, seed: int) -> Iterator[Sample]:
-        """Samples, as their texts end. Prompts of which the tap did not see all rows are left out."""
+    def __call__(
+        self, prompts: Iterable[Prompt], max_tokens: int, seed: int, is_over: Callable[[], bool] = lambda: False
+    ) -> Iterator[Sample]:
+        """Samples, as their texts end. Prompts of which the tap did not see all rows are left out.
+
+        When is_over() says that the time has come, all that run end where they are, and no more are begun.
+        """
         engine, tap = self.llm.engine, self.llm.tap
         assert tap is not None
         captures: dict[int, _Capture] = {}
@@ -174,6 +200,11 @@ class AnswerGenerator:
                         if sequence.result.error is not None:
                             raise sequence.result.error
                         yield self._sample(prompt, sequence.tokens, capture)
+                if running and is_over():
+                    for prompt, sequence, capture in running.values():
+                        if capture.n_rows > len(prompt.tokens):
+                            yield self._sample(prompt, sequence.tokens, capture)
+                    return
         finally:
             engine.stepper.on_sample = None
             engine.drop([sequence for _, sequence, _ in running.values() if not sequence.is_done])
@@ -203,7 +234,7 @@ def half(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 class Source:
     """Samples of texts: from the cache folder if there is one and it has them, else from the target."""
 
-    def __init__(self, extractor: Extractor | None, cache: Path | None) -> None:
+    def __init__(self, extractor: Callable[[Text], Sample] | None, cache: Path | None) -> None:
         """No extractor: the cache has all samples."""
         self.extractor, self.cache = extractor, cache
 

@@ -48,7 +48,7 @@ class Settings:
     """How to train; the defaults are for a head of ten million parameters."""
 
     minutes: float = 60.0
-    """The schedule follows the time that was trained, unless `steps` is given."""
+    """The schedule follows the time of training, evaluations included, unless `steps` is given."""
     steps: int = 0
     lr: float | None = None
     """None = 0.6 / width: 1e-3 for a head 600 wide, 1.5e-4 for one of 4096, about the field's 1e-4."""
@@ -61,8 +61,8 @@ class Settings:
     warmup: int = 30
     batch: int = 4
     """Texts per step."""
-    ttt_steps: int = 5
-    anchors: int = 96
+    ttt_steps: int = 4
+    anchors: int = 48
     """Rows of a text that draft steps after the first start from."""
     clip: float = 0.5
     n_max: int = 4
@@ -80,7 +80,8 @@ class TrainingError(Eagle3Error):
     """The training cannot go on; what was learned is kept."""
 
 
-def _default_device(local_rank: int) -> str:
+def default_device(local_rank: int = 0) -> str:
+    """An accelerator that torch has, or the CPU."""
     if torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
@@ -136,7 +137,7 @@ class Trainer:
         self.head, self.source, self.folder, self.settings = head, source, folder, settings
         self.ranks = ranks or Ranks()
         self.lr = 0.6 / head.cfg.n_embd if settings.lr is None else settings.lr
-        device = settings.device or _default_device(self.ranks.local_rank)
+        device = settings.device or default_device(self.ranks.local_rank)
         head.to(device)
         self.uses_bf16 = settings.dtype == "bf16" or (settings.dtype == "auto" and native_bf16(device))
         self._autocast = partial(torch.autocast, device.partition(":")[0], torch.bfloat16, enabled=self.uses_bf16)
@@ -217,7 +218,8 @@ class Trainer:
                     )
                     if self.step % s.eval_every == 0:
                         self._log_evaluation(self.evaluate(), bar)
-                        last = time.monotonic()  # evaluations do not shorten the training
+                        last = time.monotonic()  # no part of a step, which may be taken for a standstill
+                        self.elapsed = self._time_of_first(self.elapsed + last - now)
                     if now - saved > s.save_every:
                         self.save()
                         saved = now
@@ -325,6 +327,11 @@ class Trainer:
             "length": round(acceptance.mean_length, 3) if acceptance.n_drafts else None,
             "accepted": acceptance.conditional,
         }
+        if not acceptance.n_drafts:
+            found["why_no_length"] = (
+                f"of {len(held)} held-out texts none was generated at temperature 0 and has an answer of more than "
+                f"{s.n_max + 1} tokens"
+            )
         self.log.append(found)
         if loss.mean < self.best:
             self.best, self.n_without_gain = loss.mean, 0

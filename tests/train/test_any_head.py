@@ -118,7 +118,7 @@ def _command(target: Target, folder: Path) -> tuple[str, ...]:
 def test_what_makes_it_worse_is_not_kept(target: Target, tmp_path: Path) -> None:
     """The best head may be the one that it began with."""
     init, output = write_head(tmp_path / "init.gguf", target), tmp_path / "out.gguf"
-    worse = ("--steps", "3", "--lr", "1000")
+    worse = ("--steps", "3", "--lr", "1000", "--draft-vocab", "keep")
     assert main([*_command(target, tmp_path), *worse, "--init", init.path, "-o", str(output)]) == 0
     log = json.loads((tmp_path / "out.gguf.work" / "log.json").read_text())
     assert [entry["step"] for entry in log] == [0, 3]
@@ -199,7 +199,7 @@ def test_the_command_goes_on_from_it(
     # the trainer's texts are a random model's, so that the head has to know all of its tokens
     variant = VARIANTS[name] | {"boundaries": (1, 2, 4)}
     init = write_head(tmp_path / "init.gguf", target, **variant)
-    run = (*_command(target, tmp_path), "--steps", "2", "--init", init.path)
+    run = (*_command(target, tmp_path), "--steps", "2", "--draft-vocab", "keep", "--init", init.path)
     assert main([*run, "-o", str(tmp_path / "out.gguf")]) == 0
     before, after = (
         head_from_gguf(Path(path), Path(target.path), 96, 4) for path in (init.path, tmp_path / "out.gguf")
@@ -211,8 +211,8 @@ def test_the_command_goes_on_from_it(
     assert not torch.equal(before.state_dict()["layers.0.attn.o.weight"], learned["layers.0.attn.o.weight"])
     assert torch.equal(before.lm_head.weight, learned["lm_head.weight"]) == (name == "shared_output")
     told = capsys.readouterr().err
-    assert "with the head of --init: " in told
-    assert "mean acceptance length" in told.split("with the new head: ")[1]
+    assert "with the head of --init, chains of 4: " in told
+    assert "mean acceptance length" in told.split("with the new head, chains of 4: ")[1]
 
 
 def test_a_cache_is_of_its_boundaries(target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,8 +71,8 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
     command = ["train", "-m", target.path, "-f", str(prompts), *_FLAGS]
     assert main([*command, "-o", str(one), "--batch", "4"]) == 0
     works = [tmp_path / f"{name}.gguf.work" for name in ("one", "two")]
-    works[1].mkdir()
-    for name in ("settings.json", "prompts.jsonl", "texts.jsonl", "d2t.npy"):
+    shutil.copytree(works[0] / "rows", works[1] / "rows")
+    for name in ("settings.json", "plan.json", "prompts.jsonl", "texts.jsonl", "d2t.npy"):
         shutil.copy(works[0] / name, works[1])
     found = _torchrun("-m", "llama_cpp_eagle3", *command, "-o", two, "--batch", "2", "--resume")
     assert found.returncode == 0, found.stderr

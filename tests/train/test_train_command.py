@@ -19,11 +19,12 @@ from tiny import Target, without_template, write_head, write_target
 
 torch = pytest.importorskip("torch")
 
-from llama_cpp_eagle3.train import data, rows, session, trainer  # noqa: E402
+from llama_cpp_eagle3.train import data, rows, session, texts, trainer  # noqa: E402
 from llama_cpp_eagle3.train.acceptance import Acceptance, simulate_acceptance  # noqa: E402
 from llama_cpp_eagle3.train.build import head_from_gguf  # noqa: E402
 from llama_cpp_eagle3.train.conversations import read_prompts  # noqa: E402
 from llama_cpp_eagle3.train.data import Store  # noqa: E402
+from llama_cpp_eagle3.train.plan import Plan, Speeds  # noqa: E402
 from llama_cpp_eagle3.train.rows import Extractor, Source  # noqa: E402
 
 _SMALL = (
@@ -52,6 +53,22 @@ def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     real = session.plot
     monkeypatch.setattr(session, "plot", lambda log, path: None)
     return real
+
+
+SPEEDS = Speeds(prefill=2000, answers=500, alone=500, training=2000, n_parameters=10**5, memory=10**8)
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often speeds were measured; they are always these (test_plan.py measures)."""
+    calls: list[int] = []
+
+    def measure(*args: object) -> Speeds:
+        calls.append(1)
+        return SPEEDS
+
+    monkeypatch.setattr(texts, "measure_speeds", measure)
+    return calls
 
 
 def _train(target: Target, output: Path, *more: str | Path) -> int:
@@ -179,15 +196,23 @@ def test_a_head_gets_other_tokens(target: Target, tmp_path: Path, capsys: pytest
 
     command = ["train", "-m", target.path, *map(str, run), "--tokens", "300", "-n", "24", "-c", "160", "-t", "1"]
     assert main([*command, "-o", str(tmp_path / "same.gguf"), "--ttt-steps", "2", "--batch", "2"]) == 0
-    assert "--draft-vocab 96 would choose those that are " in capsys.readouterr().err
-    assert head_from_gguf(tmp_path / "same.gguf", Path(target.path), 160, 2).d2t.tolist() == init.d2t.tolist()
+    told = capsys.readouterr().err
+    assert "of held-out answers the best 96 cover +" in told
+    assert "it is replaced by these (--draft-vocab keep: not)" in told
+    d2t = head_from_gguf(tmp_path / "same.gguf", Path(target.path), 160, 2).d2t.tolist()
+    assert d2t != init.d2t.tolist()
+    assert len(d2t) == 96
+    more = ("-o", str(tmp_path / "kept.gguf"), "--ttt-steps", "2", "--batch", "2", "--draft-vocab", "keep")
+    assert main([*command, *more]) == 0
+    assert "draft vocabulary" not in capsys.readouterr().err
+    assert head_from_gguf(tmp_path / "kept.gguf", Path(target.path), 160, 2).d2t.tolist() == init.d2t.tolist()
 
 
 def test_a_target_makes_its_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without -f texts come from the model: it is given the beginning of a user's turn, and what it ends is one."""
     target = write_target(tmp_path / "ends.gguf", n_layer=7, eos_scale=1.0)
     monkeypatch.setattr(data, "_is_clean", lambda text: True)  # this one writes no words
-    monkeypatch.setattr(session, "_N_SELF", 24)
+    monkeypatch.setattr(texts, "_N_SELF", 24)
     output = tmp_path / "head.gguf"
     assert _train(target, output, "--steps", "1") == 0
     store = Store(tmp_path / "head.gguf.work")
@@ -228,9 +253,11 @@ def test_a_standstill_does_not_count(
     """Of a process that was suspended in the middle: with --minutes it still trains as long as was asked for."""
     seconds = (i + 1000 * (i >= 30) for i in itertools.count())
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    output = tmp_path / "head.gguf"
-    assert _train(target, output, "-f", prompts, "--minutes", "0.7", "--eval-every", "100") == 0
-    assert _state(tmp_path / "head.gguf.work")["step"] == 42
+    output, work = tmp_path / "head.gguf", tmp_path / "head.gguf.work"
+    assert _train(target, output, "-f", prompts, "--minutes", "1.2", "--eval-every", "20") == 0
+    plan, step = Plan.load(work), _state(work)["step"]
+    assert plan is not None
+    assert 40 < step + step // 20 - 1 <= 60 * plan.minutes_of_training <= step + step // 20 + 1  # and evaluations
     assert "a step took 1001 s: the process stood still" in capsys.readouterr().err
 
 
@@ -348,7 +375,7 @@ def test_a_base_model_makes_its_own_prompts(tmp_path: Path, target: Target, caps
     output = tmp_path / "head.gguf"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "_is_clean", lambda text: True)
-        patch.setattr(session, "_N_SELF", 24)
+        patch.setattr(texts, "_N_SELF", 24)
         assert main(["train", "-m", path, "-o", str(output), *_SMALL, "--steps", "1"]) == 0
     prompts = Store(tmp_path / "head.gguf.work").prompts
     assert all(prompt.tokens[0] == target.token_bos and len(prompt.tokens) > 8 for prompt in prompts)
@@ -428,7 +455,7 @@ def test_the_size_of_a_cache_is_said_before(
     output, cache = tmp_path / "head.gguf", tmp_path / "cache"
     more = ("-f", prompts, "--steps", "1", "--cache", cache)
     with monkeypatch.context() as patch:
-        patch.setattr(session.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+        patch.setattr(texts.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
         assert _train(target, output, *more) == 2
     assert "would need" in capsys.readouterr().err
     assert not Store(tmp_path / "head.gguf.work").texts
