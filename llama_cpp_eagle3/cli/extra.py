@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import Eagle3Error
+from ..extras import install_command
 
 
 @contextmanager
@@ -18,4 +19,4 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as e:
-        raise Eagle3Error(f"{e.name} is missing: pip install 'llama-cpp-eagle3[{name}]'") from e
+        raise Eagle3Error(f"{e.name} is missing: {install_command(name)}") from e

@@ -4,7 +4,9 @@ try:
     import gguf  # noqa: F401
     import tqdm  # noqa: F401
 except ModuleNotFoundError as e:
-    raise ImportError(f"{e.name} is missing: pip install 'llama-cpp-eagle3[convert]'", name=e.name) from e
+    from ..extras import install_command
+
+    raise ImportError(f"{e.name} is missing: {install_command('convert')}", name=e.name) from e
 
 from .api import Conversion, convert
 from .draft_vocab import count_tokens

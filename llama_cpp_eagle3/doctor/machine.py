@@ -17,6 +17,7 @@ from .._core import cpu_kernel_names, local_accelerators
 from .._version import __version__
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..cpu_kernels import fastest
+from ..extras import install_command
 from ..options import default_threads
 from ..planning import cache_dir
 from .finding import Finding
@@ -59,10 +60,7 @@ def software() -> list[Finding]:
         )
     missing = [name for name, modules in _EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
     if missing:
-        names = ",".join(missing)
-        found.append(
-            Finding("note", f"extras that are not installed: {names}", f"pip install 'llama-cpp-eagle3[{names}]'")
-        )
+        found.append(Finding("note", f"extras that are not installed: {','.join(missing)}", install_command(*missing)))
     return [*found, *compiler(), *kernels(), *cache_folder(cache_dir())]
 
 

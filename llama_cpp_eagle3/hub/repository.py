@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import HubError
+from ..extras import install_command
 
 try:
     import huggingface_hub
@@ -26,7 +27,7 @@ try:
         build_hf_headers,
     )
 except ModuleNotFoundError as e:
-    raise ImportError(f"{e.name} is missing: pip install 'llama-cpp-eagle3[hub]'", name=e.name) from e
+    raise ImportError(f"{e.name} is missing: {install_command('hub')}", name=e.name) from e
 
 _log = logging.getLogger("llama_cpp_eagle3")
 T = TypeVar("T")

@@ -11,6 +11,7 @@ import pytest
 
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.doctor import Finding, check_files, machine, pair, prospects
+from llama_cpp_eagle3.extras import install_command
 from llama_cpp_eagle3.planning import Costs, DraftCosts, save_costs
 from loading import path_of
 from tiny import write_perfect_pair, write_target
@@ -93,7 +94,7 @@ def test_cache_folder(tmp_path: Path) -> None:
 def test_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     find = machine.importlib.util.find_spec
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
-    assert any(f.advice == "pip install 'llama-cpp-eagle3[serve]'" for f in machine.software())
+    assert any(f.advice == install_command("serve") for f in machine.software())
 
 
 def test_files(files: list[str], tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+
+from llama_cpp_eagle3 import extras
+from llama_cpp_eagle3.extras import install_command
 
 MODULES = ("starlette", "uvicorn", "pydantic", "httptools")
 
@@ -27,6 +32,50 @@ def test_serve(command: str, missing: tuple[str, ...], tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, done.stderr
-    assert "pip install 'llama-cpp-eagle3[serve]'" in done.stderr
+    assert f"is missing: {install_command('serve')}\n" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'llama-cpp-eagle3[convert,hub]'"),
+        ({"url": "{folder}", "dir_info": {}}, "pip install '{path}[convert,hub]'"),
+        ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install --editable '{path}[convert,hub]'"),
+        ({"url": "file:///is/gone", "dir_info": {}}, "pip install 'llama-cpp-eagle3[convert,hub]'"),
+        (
+            {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "commit_id": "12"}},
+            "pip install 'llama-cpp-eagle3[convert,hub] @ git+https://host/a.git'",
+        ),
+        (
+            {"url": "file:///a/b.whl", "archive_info": {}},
+            "pip install 'llama-cpp-eagle3[convert,hub] @ file:///a/b.whl'",
+        ),
+    ],
+    ids=["index", "clone", "editable", "gone", "git", "wheel"],
+)
+def test_the_command_installs_from_where_it_was_installed(
+    origin: dict | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    (clone / "pyproject.toml").touch()
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if origin is None else json.dumps(origin).replace("{folder}", clone.as_uri())
+
+    monkeypatch.setattr(extras, "distribution", lambda name: Installed())
+    assert install_command("convert", "hub") == command.replace("{path}", str(clone))
+
+
+def test_the_command_of_a_folder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a clone without an installed copy is."""
+
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras, "distribution", missing)
+    assert install_command("hub") == f"pip install '{Path(extras.__file__).parent.parent}[hub]'"

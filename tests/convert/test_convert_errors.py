@@ -25,6 +25,7 @@ from llama_cpp_eagle3.convert import convert, encoding, inspect, output
 from llama_cpp_eagle3.convert.checkpoint import read_checkpoint
 from llama_cpp_eagle3.convert.head import describe
 from llama_cpp_eagle3.convert.target import read_target_model
+from llama_cpp_eagle3.extras import install_command
 from tiny import write_head, write_target
 
 PLAIN = FAMILIES["angelslim"]
@@ -377,4 +378,4 @@ def test_without_the_extra(monkeypatch, capsys, tmp_path):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("llama_cpp_eagle3.convert")
     assert main(["inspect", str(tmp_path)]) == 2
-    assert "pip install 'llama-cpp-eagle3[convert]'" in capsys.readouterr().err
+    assert f"is missing: {install_command('convert')}\n" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from llama_cpp_eagle3 import Eagle3Llama, HubError, IncompatibleDraftError
 from llama_cpp_eagle3._core import read_head
 from llama_cpp_eagle3.cli import main
 from llama_cpp_eagle3.convert import convert
+from llama_cpp_eagle3.extras import install_command
 from llama_cpp_eagle3.hub.pair import fetch_pair
 from llama_cpp_eagle3.hub.repository import Access
 from loading import OPTIONS, load_plain, path_of, take
@@ -412,10 +413,10 @@ def test_without_the_extra(hub: HubServer, monkeypatch: pytest.MonkeyPatch, caps
     for name in [name for name in sys.modules if name.startswith("llama_cpp_eagle3.hub")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"huggingface_hub is missing: pip install 'llama-cpp-eagle3\[hub\]'"):
+    with pytest.raises(ImportError, match=re.escape(f"huggingface_hub is missing: {install_command('hub')}")):
         Eagle3Llama.from_pretrained("me/Tiny-GGUF", **LOAD)
     assert main(["speculative-simple", "-hf", "me/Tiny-GGUF", *FLAGS]) == 2
-    assert "pip install 'llama-cpp-eagle3[hub]'" in capsys.readouterr().err
+    assert f"is missing: {install_command('hub')}\n" in capsys.readouterr().err
 
 
 def test_files_arrive_whole(hub: HubServer) -> None:
