@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from llama_cpp import Llama
 
 from .. import Eagle3Llama
 from ..drafters import NGRAM
@@ -37,7 +40,8 @@ class Config:
     """Prompts that each side evaluates anew in the first run, which times the first token; others only once."""
     n_threads: int = field(default_factory=machine.n_cores)
     n_gpu_layers: int = 0
-    n_ctx: int = N_CTX
+    n_ctx: int = 0
+    """0 = as much as the longest prompt and its answer need."""
     cpu_kernels: str = "auto"
     """As of `Eagle3Llama`."""
     tools: str | None = None
@@ -154,6 +158,10 @@ class Result:
 Runner = Callable[[int, bool], tuple[Run, list[int] | None]]
 """(number of the prompt, anew?) -> figures, and the tokens if they can be compared."""
 
+_N_DRAFTED = 64
+"""Room for drafts at the end of an answer."""
+_N_CTX_STEP = 256
+
 
 def measure(config: Config, progress: Callable[[str], None] = lambda text: None) -> Result:
     """Run everything.
@@ -162,7 +170,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
     sides take turns, and each run begins with another one. A run's figure is that of all its prompts together.
 
     Raises:
-        ValueError: a side cannot be run like this.
+        ValueError: a side cannot be run like this, or a prompt and its answer do not fit into the context.
         Eagle3Error: the files do not fit, or a program of llama.cpp failed.
     """
     if config.synthetic and any(s.kind == "simple" for s in config.settings):
@@ -175,6 +183,7 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
             "--temp is for texts that our sides and llama-server write: leave out --peer simple, --replay and "
             "--synthetic-acceptance"
         )
+    config = replace(config, n_ctx=context_size(config))
     n_prompts = len(config.replay or config.texts)
     found: dict[Setting, list[list[Run]]] = {s: [[] for _ in range(config.n_runs)] for s in config.settings}
     t_first: dict[Setting, list[float]] = {s: [] for s in config.settings}
@@ -214,6 +223,28 @@ def measure(config: Config, progress: Callable[[str], None] = lambda text: None)
         kernels,
         config.temperature,
     )
+
+
+def context_size(config: Config) -> int:
+    """Tokens of the context: what was asked for, or what the longest prompt and its answer need with their drafts.
+
+    Raises:
+        ValueError: what was asked for is too little.
+    """
+    llm = Llama(config.model, vocab_only=True, verbose=False)
+    try:
+        texts = [prompt for prompt, _ in config.replay] or config.texts
+        longest = max((len(llm.tokenize(text.encode(), special=True)) for text in texts), default=0)
+    finally:
+        llm.close()
+    if config.n_ctx == 0:
+        return max(N_CTX, math.ceil((longest + config.n_predict + _N_DRAFTED) / _N_CTX_STEP) * _N_CTX_STEP)
+    if longest + config.n_predict > config.n_ctx:
+        raise ValueError(
+            f"the longest prompt has {longest} tokens and its answer up to {config.n_predict}, the context "
+            f"{config.n_ctx}: give a larger -c, or leave it out"
+        )
+    return config.n_ctx
 
 
 def _runners(

@@ -21,8 +21,6 @@ from .model import resolve_pair
 from .parser import Parser
 from .sources import source_options
 
-_N_CTX = 512
-
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
@@ -31,8 +29,8 @@ def add_arguments(parser: Parser) -> None:
     pair = changed(
         pick("model", "model_draft", "spec_type", "ctx_size", "threads", "gpu_layers", "cpu_kernels"),
         "ctx_size",
-        default=_N_CTX,
-        help=f"(default: {_N_CTX})",
+        default=0,
+        help="0: what the longest prompt and its answer need, at least 512 (default: 0)",
     )
     predict = next(flag for flag in PROMPT if flag.attribute == "predict")
     pair = changed(pair, "gpu_layers", default=0, help="of the target (default: 0)")

@@ -16,7 +16,7 @@ from llama_cpp_eagle3 import Eagle3Llama, cli
 from llama_cpp_eagle3.bench import machine, random_model, report, runs, settings, synthetic, weights
 from llama_cpp_eagle3.bench.figures import Spread
 from llama_cpp_eagle3.bench.load import Load, load_own
-from llama_cpp_eagle3.bench.measure import Config, Result, Side, measure
+from llama_cpp_eagle3.bench.measure import Config, Result, Side, context_size, measure
 from llama_cpp_eagle3.bench.server import Server
 from llama_cpp_eagle3.bench.settings import Setting
 from llama_cpp_eagle3.errors import Eagle3Error
@@ -109,6 +109,21 @@ def test_settings_of_flags() -> None:
         settings.from_arguments(parser.parse_args(["--tree-depth", "3"]))
     with pytest.raises(ValueError, match="nothing"):
         settings.from_arguments(parser.parse_args(["--no-plain", "--no-auto", "--n-max", ""]))
+
+
+def test_the_context_holds_what_is_measured(tiny_pair: tuple[str, str]) -> None:
+    """Long prompts get a context that holds them and their answers; a small one that was asked for is refused."""
+    texts = ["def f(x):", "def f(x): return x " * 60]
+    with closing(Eagle3Llama(tiny_pair[0], n_ctx=64, verbose=False)) as llm:
+        n_longest = len(llm.tokenize(texts[1].encode(), special=True))
+    n_ctx = context_size(config(tiny_pair, ["plain"], texts=texts, n_ctx=0))
+    assert n_longest + 12 > 512
+    assert n_ctx == -(-(n_longest + 12 + 64) // 256) * 256
+    assert context_size(config(tiny_pair, ["plain"], n_ctx=0)) == 512
+    result = measure(config(tiny_pair, ["plain", "auto", "chain 2"], texts=texts, n_ctx=0))
+    assert [run.tokens for side in result.sides for run in side.runs] == [22] * 6
+    with pytest.raises(ValueError, match=f"the longest prompt has {n_longest} tokens .* 12, the context 128: give a"):
+        measure(config(tiny_pair, ["plain"], texts=texts))
 
 
 def test_sides_take_turns(tiny_pair: tuple[str, str]) -> None:
