@@ -1,6 +1,7 @@
 """Talk to a model in the terminal, as with `llama-cli -cnv`. Accepted drafted tokens are coloured.
 
-A line that ends with \\ goes on with the next one. Ctrl-C stops an answer, Ctrl-D ends. /help shows the commands.
+A model without a chat template goes on with the text that it is given. A line that ends with \\ goes on with the next
+one. Ctrl-C stops an answer, Ctrl-D ends. /help shows the commands.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _HELP = """\
 /stats   figures of the last answer
 /exit    end, as Ctrl-D does
 A line that ends with \\ goes on with the next one."""
+
+_TEXT = "{% for message in messages %}{{ message.content }}{% endfor %}"
+"""Template of a model that has none: the text so far."""
 
 FLAGS = {
     "conversation": CONVERSATION,
@@ -80,8 +84,14 @@ class _Chat:
             with contextlib.suppress(ImportError):  # Windows
                 import readline  # noqa: F401  # it is enough that it is there
         templates = _templates(args, llm)
-        if not templates.is_explicit:
-            print("the model has no chat template: ChatML is used", file=sys.stderr)
+        self._is_chat = templates.is_explicit
+        if not self._is_chat:
+            print(
+                "the model has no chat template: it goes on with the text that you give it, after an empty line with "
+                "its own (-n N limits it, Ctrl-C stops it; --chat-template chatml makes it a chat)",
+                file=sys.stderr,
+            )
+            templates = Templates(llm.model_address, _TEXT)
         sampling = sampling_of(args)
         self._conversation = Conversation(
             llm,
@@ -143,7 +153,7 @@ class _Chat:
             self._write(_HELP + "\n")
         elif text.startswith("/") and text[1:].isalpha() and "\n" not in text:
             self._write(f"there is no command {text}; /help shows them\n")
-        elif text.strip():
+        elif text.strip() or (self._conversation.messages and not self._is_chat):
             self._show(self._conversation.send(text))
 
     def _read(self) -> str:

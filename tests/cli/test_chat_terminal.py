@@ -200,6 +200,29 @@ def test_without_a_terminal(pair: Any) -> None:
     assert len(set(sampled)) == 2
 
 
+def test_a_base_model_goes_on_with_a_text(pair: Any, tmp_path: Path) -> None:
+    """Without a chat template the lines and what the model added are one text; an empty line goes on with it."""
+    from tiny import without_template
+
+    base = without_template(pair[0], tmp_path / "base.gguf")
+    flags = ("-n", "6", "--temp", "0", "--spec-draft-n-max", "2")
+    code, out, err = run((base, pair[1]), *flags, stdin="\nthe self\n\n self\n")
+    assert code == 0
+    assert "no chat template: it goes on with the text that you give it" in err
+    first, second, third = out.removesuffix("\n\n").split("\n\n")
+    with closing(load(base)) as llm:
+        text = ""
+        for line, added in (("the self", first), ("", second), (" self", third)):
+            text += line
+            tokens = llm.generate(llm.tokenize(text.encode(), special=True), temp=0)
+            expected = llm.detokenize([next(tokens) for _ in range(6)]).decode(errors="replace")
+            assert added == expected
+            text += added
+    code, _, err = run((base, pair[1]), *flags, "--chat-template", "chatml", stdin="the self\n")
+    assert code == 0
+    assert "no chat template" not in err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
