@@ -1,7 +1,8 @@
 """Which of our CPU kernels multiply a model's weights, and up to how many rows: by the argument, or as measured.
 
 The sides sum in different orders, so the text depends on which one computes. A kernel is therefore measured once per
-machine, and what was decided is kept for every process, whatever its model and its number of threads.
+machine, and what was decided is kept for every process, whatever its model and its number of threads. If other programs
+disturbed it, nothing is decided: the next process measures again.
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ class KernelChoice:
             is_known = name in self.times or name in self._unmeasured
             if not is_known and sum(k * n * n_experts for k, n, n_experts in shapes) >= _N_VALUES_MIN:
                 wanted.append(name)
-        if missing := {name: N_ROWS_MAX for name in wanted if _load(name) is None}:
+        known = {name: _load(name) for name in wanted}
+        if missing := {name: N_ROWS_MAX for name, times in known.items() if times is None or is_doubtful(times)}:
             if _can_keep():
-                log(f"measuring CPU kernels, once: {', '.join(missing)}")
+                why = "again, since the machine was busy" if all(known[name] for name in missing) else "once"
+                log(f"measuring CPU kernels, {why}: {', '.join(missing)}")
                 sizes = [*_WEIGHTS, _N_ROWS_PROMPT]
                 for name, times in time_cpu_kernels(matrices, missing, n_threads, sizes, self._seconds).items():
                     _keep(name, times)
@@ -106,7 +109,7 @@ class KernelChoice:
             if kept is None:
                 self._unmeasured[name] = f"what is measured cannot be kept in {_folder()}"
             elif is_doubtful(kept):
-                self._unmeasured[name] = "the machine was busy at the first start: calibrate measures it again"
+                self._unmeasured[name] = "the machine was busy: the next start measures it again"
             else:
                 self.times[name] = kept
                 self._limits[name] = decide(kept)
@@ -164,10 +167,11 @@ def _can_keep() -> bool:
 
 
 def _keep(name: str, times: Times) -> None:
-    """Keep what was measured, unless another process was first."""
+    """Keep what was measured, unless another process was first. What is kept in doubt gives way to what is not."""
     key = _key(name)
     path = _path(key)
-    if _load(name) is None:  # none, or a damaged one
+    kept = _load(name)
+    if kept is None or (is_doubtful(kept) and not is_doubtful(times)):  # none, a damaged one or one in doubt
         with suppress(OSError):
             path.unlink()
     text = json.dumps({"format": _FORMAT, "key": key, "times": times}, indent=1)

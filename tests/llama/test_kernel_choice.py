@@ -127,17 +127,38 @@ def test_what_is_faster_is_used_kept_and_said(
     ],
     ids=["one row", "eight rows", "too few"],
 )
-def test_a_busy_machine_at_the_first_start_does_not_decide(
+def test_a_busy_machine_does_not_decide(
     target: str, folder: Path, monkeypatch: pytest.MonkeyPatch, times: dict[int, tuple[float, float]]
 ) -> None:
-    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: times})
-    said = f"matrices by {KERNEL} (not measured: the machine was busy at the first start: calibrate measures it again)"
+    """Ours are used until a later start measures in quiet; then it is decided for good."""
+    found = iter([times, times, dict.fromkeys(SIZES, (4.0, 2.0))])
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: next(found)})
+    said = f"matrices by {KERNEL} (not measured: the machine was busy: the next start measures it again)"
+    for _ in range(2):
+        with closing(load(target)) as llm:
+            assert said in llm.loaded.where
+    for _ in range(2):
+        with closing(load(target)) as llm:
+            assert f"ggml's own instead of {KERNEL} (0.50 times as fast as ggml's)" in llm.loaded.where
+    with pytest.raises(StopIteration):
+        next(found)
+
+
+@needs_kernel
+def test_a_busy_process_leaves_what_another_decided(folder: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Two that measure again at once: what was measured in quiet stays."""
+    doubtful, quiet = dict.fromkeys(SIZES[:4], (1.0, 0.5)), dict.fromkeys(SIZES, (4.0, 2.0))
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: doubtful})
+    load(target).close()
+
+    def time(matrices: list[int], *_: Any) -> dict[str, dict[int, tuple[float, float]]]:
+        monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: {KERNEL: quiet})
+        KernelChoice("auto").limits(matrices, 2, lambda text: None)  # the other one, meanwhile
+        return {KERNEL: doubtful}
+
+    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", time)
     with closing(load(target)) as llm:
-        assert said in llm.loaded.where
-    # calm now: the side stays the same until somebody asks
-    monkeypatch.setattr(cpu_kernels, "time_cpu_kernels", lambda *_: pytest.fail("measured"))
-    with closing(load(target)) as llm:
-        assert said in llm.loaded.where
+        assert f"ggml's own instead of {KERNEL}" in llm.loaded.cpu_kernels_used
 
 
 @needs_kernel
