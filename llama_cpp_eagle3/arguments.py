@@ -94,7 +94,7 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         draft_n_min: drop shorter chains.
         draft_p_min: end a chain before a token that the head thinks less likely than this, 0 to 1.
         draft_tree_depth: levels of a tree (default 4); SGLang calls them steps.
-        draft_tree_topk: candidates behind each of the best nodes of a level (default 3).
+        draft_tree_topk: candidates after each of the best nodes of a level (default 3).
         draft_tree_tokens: nodes of a tree that are verified (default 8).
         draft_n_gpu_layers: 0 = the head runs on the CPU, > 0 = on this machine's first accelerator, -1 = where the
             target's lm_head is, or on this machine's first accelerator if that is on an rpc server.

@@ -394,5 +394,5 @@ class Context:
         assert self.engine is not None
         if n_before + n > self.engine.n_ctx:
             raise ContextFullError(
-                f"{n} tokens do not fit behind {n_before}: the context holds {self.engine.n_ctx}. Use a larger n_ctx."
+                f"{n} tokens do not fit after {n_before}: the context holds {self.engine.n_ctx}. Use a larger n_ctx."
             )

@@ -313,7 +313,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
     ) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens that follow `tokens`, as `Llama.generate` does and with its arguments.
 
-        The consumer may `send` tokens, which are appended behind the last one. The generator can be closed at any
+        The consumer may `send` tokens, which are appended after the last one. The generator can be closed at any
         token; the context then holds all tokens before it, as Llama's does. Stopping criteria get the logits that the
         token was sampled from.
 
@@ -517,7 +517,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
     # evaluating and drawing token by token
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens behind those of the context, in target and draft.
+        """Evaluate tokens after those of the context, in target and draft.
 
         Raises:
             ContextFullError: they do not fit; nothing is evaluated then.
@@ -526,7 +526,7 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
             self._context.eval([int(t) for t in tokens])
 
     def eval_media(self, media: Media) -> None:
-        """Evaluate an image behind the tokens of the context, in target and draft.
+        """Evaluate an image after the tokens of the context, in target and draft.
 
         Raises:
             ContextFullError: it does not fit; nothing is evaluated then.

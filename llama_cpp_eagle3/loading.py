@@ -184,7 +184,7 @@ class Loading:
                 # llama.cpp makes it 0 where the architecture keeps no snapshots
                 params.n_rs_seq = min(draft.depth, self._n_snapshots(n_seq))
             elif draft.is_pooled and (params.swa_full or lib.llama_model_n_swa(model) == 0):
-                # The ids behind n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
+                # The ids after n_parallel are for the leaves of trees. Of a window alone (swa_full=False) llama.cpp
                 # frees no cell that a leaf borrows: the cache would run full, so that there are only chains
                 n_seq = min(n_seq + draft.n_leaves - 1, n_max)
         if n_seq > 1:

@@ -55,7 +55,7 @@ def tokens_of(text: tuple[str, str], tokenize: Callable[[bytes, bool], list[int]
 
 
 class Replay:
-    """Hook for `Stepper.on_sample`: the sequence goes on with `answer` behind its prompt."""
+    """Hook for `Stepper.on_sample`: the sequence goes on with `answer` after its prompt."""
 
     def __init__(self) -> None:
         self.answer: Sequence[int] = ()

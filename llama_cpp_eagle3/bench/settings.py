@@ -118,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, what in (
         ("--tree-depth", "levels of a tree, as SGLang's steps"),
-        ("--tree-topk", "successors looked at behind a node, as SGLang's topk"),
+        ("--tree-topk", "successors looked at after a node, as SGLang's topk"),
         ("--tree-tokens", "drafted tokens that are verified, as SGLang's draft tokens"),
     ):
         group.add_argument(flag, type=numbers, default=[], metavar="N,...", help=f"{what}; several lists are zipped")

@@ -16,7 +16,7 @@ _log = logging.getLogger("llama_cpp_eagle3")
 _SPECIAL = re.compile(r"[.^$|()*+?\[\]{}\\]")
 
 Tokenize = Callable[[str], list[int]]
-"""Tokens of a text, special ones parsed, nothing put before or behind it."""
+"""Tokens of a text, special ones parsed, nothing put before or after it."""
 
 
 @dataclass(frozen=True, slots=True)

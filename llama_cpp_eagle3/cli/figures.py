@@ -29,7 +29,7 @@ class Figures:
 
     @property
     def decode_seconds(self) -> float:
-        """Time for everything behind the prompt."""
+        """Time for everything after the prompt."""
         return self.stats.total_seconds - self.stats.prefill_seconds
 
     @property

@@ -9,7 +9,7 @@ _ROOTS = ("llama_cpp_eagle3", "llama_cpp_eagle3.serve")
 
 
 def log_to(path: Path) -> None:
-    """Write the log to a file too, behind what it has.
+    """Write the log to a file too, after what it has.
 
     Raises:
         OSError: it cannot be written.

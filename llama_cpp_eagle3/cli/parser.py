@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-\d|-\.\d")
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes whole flags only, each with the value behind it whatever that looks like.
+    """Takes whole flags only, each with the value after it whatever that looks like.
 
     argparse alone takes `-cnv` for `-c nv`, and refuses a value that begins with a dash. So flags are looked up before
     argparse sees them, and get their value with `=`. LLAMA_ARG_* variables are put in front of them, as flags.
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
             elif actions[name].nargs is None:
                 following = next(left, None)
                 if following is None:
-                    self.error(f"{name}: expected a value behind it")
+                    self.error(f"{name}: expected a value after it")
                 found.append(f"{name}={following}")
             else:
                 found.append(name)
@@ -171,7 +171,7 @@ def _add(group: Any, flag: Flag) -> argparse.Action | None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A flag's names with its value once, behind the last of them."""
+    """A flag's names with its value once, after the last of them."""
 
     def __init__(self, prog: str, is_short: bool = False, **kwargs: Any):
         super().__init__(prog, **{"max_help_position": 30 if is_short else 34, **kwargs})

@@ -14,7 +14,7 @@ from .kind import DrafterFile, LoadedTarget
 
 
 class MtpBlock(DrafterFile):
-    """One more layer behind a target's others. `path` is the target's, or that of the block's own file."""
+    """One more layer after a target's others. `path` is the target's, or that of the block's own file."""
 
     source = "mtp"
     spec_types = ("draft-mtp",)

@@ -93,7 +93,7 @@ class Detokenizer:
         self.stop = [s.encode() for s in stop if s]
         self.n_indent = n_indent
         self._strings = _automaton(tuple(self.stop)) if self.stop else None
-        self._state, self._n_read = 0, 0  # of the stop strings, behind so many bytes
+        self._state, self._n_read = 0, 0  # of the stop strings, after so many bytes
         self._bytes = bytearray()
         self._n_line, self._n_searched = -1, 0  # where a line begins whose blanks are to be counted, or may end
         self._n_out = 0  # bytes that were handed out

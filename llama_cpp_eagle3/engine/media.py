@@ -88,7 +88,7 @@ class Media:
         return np.tile(np.arange(len(self.tokens), dtype=np.intc) + pos_0, (4, 1))
 
     def piece(self, target: Target, seq_id: int, n_past: int, n: int, logits: str) -> BatchPart:
-        """A part of a pass: the n rows that stand behind the first n_past tokens of a sequence."""
+        """A part of a pass: the n rows that stand after the first n_past tokens of a sequence."""
         self.encode()
         assert self._rows is not None
         offset = n_past - self.first

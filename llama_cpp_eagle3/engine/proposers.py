@@ -34,7 +34,7 @@ class Proposer(ABC):
 
         Args:
             sequences: each has one pending token, and a draft that has seen all tokens before it.
-            n_rooms: tokens that fit behind that token, for each.
+            n_rooms: tokens that fit after that token, for each.
             n_rows_extra: rows of the batch besides the last tokens and the drafts.
         """
 

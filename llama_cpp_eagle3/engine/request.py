@@ -53,12 +53,12 @@ class DraftSettings:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What to do when the context is full: cut tokens out of the middle, and evaluate those behind them again."""
+    """What to do when the context is full: cut tokens out of the middle, and evaluate those after them again."""
 
     n_keep: int
     """Tokens at the beginning that stay."""
     n_discard: int = 0
-    """Tokens behind them that go; 0 = half of what is left."""
+    """Tokens after them that go; 0 = half of what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Request:
 
 
 class RequestOptions(TypedDict, total=False):
-    """The fields of `Request` behind the first two, for type checkers."""
+    """The fields of `Request` after the first two, for type checkers."""
 
     max_tokens: int | None
     stop: SequenceOf[str]

@@ -47,7 +47,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probabilities behind one token: of the target's logits as they are, or of what the samplers left of them."""
+    """Log-probabilities after one token: of the target's logits as they are, or of what the samplers left of them."""
 
     token: int
     logprob: float
@@ -71,7 +71,7 @@ class Result:
 
 
 class Sequence:
-    """A prompt and the tokens generated behind it, of which target and draft have evaluated the first `n_past`.
+    """A prompt and the tokens generated after it, of which target and draft have evaluated the first `n_past`.
 
     The rest, `tokens[n_past:]`, is pending: what is left of the prompt, or the token that was sampled last. Made by
     `Engine.add`.
@@ -111,7 +111,7 @@ class Sequence:
         # what the next steps evaluate
         self.tokens = list(request.tokens)
         self.n_prompt = len(self.tokens)
-        """Tokens of the prompt; those behind it were generated."""
+        """Tokens of the prompt; those after it were generated."""
         self.media = list(request.media)
         """Images in its prompt, in order. One that was evaluated is needed again only if memory goes back before it."""
         self.n_cut = 0
@@ -166,7 +166,7 @@ class Sequence:
         return self.tokens[self.n_past : n_end]
 
     def next_media(self) -> Media | None:
-        """The image at `n_past`, or the first one behind."""
+        """The image at `n_past`, or the first one after."""
         return next((m for m in self.media if m.end > self.n_past), None)
 
     @property
@@ -193,7 +193,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """A sequence's share of a step: the tokens from `n_past` on that it evaluates, and the draft behind the last."""
+    """A sequence's share of a step: the tokens from `n_past` on that it evaluates, and the draft after the last."""
 
     sequence: Sequence
     n_past: int
@@ -209,7 +209,7 @@ class ScheduledSequence:
     path: list[int] = field(default_factory=list)
     """Accepted rows, counted from the sequence's first one: of `tokens`, then of accepted drafted tokens."""
     sampled: list[int] = field(default_factory=list)
-    """Sampled tokens: the accepted drafted ones, and the one behind them."""
+    """Sampled tokens: the accepted drafted ones, and the one after them."""
     has_logits: bool = True
     """Whether the last row has logits; not if more of the prompt follows."""
     row: int = -1

@@ -75,7 +75,7 @@ class Stepper:
             self.scheduler.retire()
 
     def propose(self, step: Step) -> None:
-        """Draft behind the last token of the sequences that decode."""
+        """Draft after the last token of the sequences that decode."""
         start = perf_counter_ns()
         if self.proposers.propose(step, self.scheduler.n_drafts_max):
             step.draft_ns = perf_counter_ns() - start

@@ -35,7 +35,7 @@ class Owner(Protocol):
         """Address of the llama_model."""
 
     def eval_media(self, media: Media) -> None:
-        """Decode an image behind these tokens."""
+        """Decode an image after these tokens."""
 
 
 _owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()

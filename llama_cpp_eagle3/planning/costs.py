@@ -28,7 +28,7 @@ class DraftCosts:
     begin: dict[int, float]
     """Of a draft's first graph over n waiting rows."""
     step: dict[int, float]
-    """Of a later graph over n nodes; of a parallel drafter (P-EAGLE) of the first graph with n rows to draft behind the
+    """Of a later graph over n nodes; of a parallel drafter (P-EAGLE) of the first graph with n rows to draft after the
     target's."""
 
     def draft_us(self, n_waiting: int, n: int, is_parallel: bool) -> float:

@@ -79,7 +79,7 @@ def costs_of(
     if costs is None:
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
         what = "measuring what passes cost on this machine" if known is None else "measuring further what passes cost"
-        log(f"{what}: about {seconds:g} s, at most {limit:g} s behind the first pass")
+        log(f"{what}: about {seconds:g} s, at most {limit:g} s after the first pass")
         costs = measure_types(engine, head, seconds, log, limit, known)
         if costs.doubt:
             log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
@@ -143,7 +143,7 @@ def measure_types(
 ) -> Costs:
     """Measure a loaded pair, also with its head in Q4_0 if no type was asked for; the better one stays loaded.
 
-    limit_seconds: to end after, behind the first pass; what is then missing makes the costs not whole. known: a part.
+    limit_seconds: to spend at most after the first pass; what is then missing makes the costs not whole. known: a part.
 
     Raises:
         Eagle3Error: the context is not empty.

@@ -19,7 +19,7 @@ N_ROWS = (1, 4, 8, 16, 2, 3, 5, 6, 12, 32, 24)
 _N_NEEDED = 2  # of these, whatever they take: without a second value nothing could ever seem to pay
 _N_WAITING = (1, 2, 4, 8, 16)
 _N_NODES = (1, 2, 4, 8)
-_N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows behind the one of the target: a kernel's steps are of both
+_N_AHEAD = (3, 1, 7, 15, 5, 2, 11)  # rows after the one of the target: a kernel's steps are of both
 _N_TIMES = 5
 _N_CHAINS, _N_CHAINS_MIN = 5, 2
 _DRAFT_SHARE = 0.25
@@ -147,7 +147,7 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         catch_up(1)
         if not len(drafter.nodes):
             raise Eagle3Error(
-                "what drafts (draft_model_path, or a block in the target's file) has no token to offer behind another: "
+                "what drafts (draft_model_path, or a block in the target's file) has no token to offer after another: "
                 "its probabilities are not numbers. Its file is damaged, or this device cannot compute it"
             )
         n_nodes = min(n_top, len(drafter.nodes))
@@ -205,7 +205,7 @@ def _measure_parallel(engine: Engine, whole: Drafter, drafter: Drafter, seconds:
     finally:
         engine.clear()
     t_cold = max(0.0, 1e6 * (min(steps) - alone))
-    ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be behind it
+    ahead = ahead or {1: begin[1]}  # of a block of one token nothing can be after it
     return DraftCosts({n: t + t_cold for n, t in begin.items()}, {n: t + t_cold for n, t in ahead.items()})
 
 

@@ -189,7 +189,7 @@ class Conversation:
     def add(self, text: str, is_partial: bool) -> list[dict[str, Any]]:
         """Add text to the answer; returns OpenAI's deltas.
 
-        A text that does not have the format of the chat template is sent as it is, behind what was sent before: a model
+        A text that does not have the format of the chat template is sent as it is, after what was sent before: a model
         can write anything, and may be cut off anywhere.
         """
         self.text += text

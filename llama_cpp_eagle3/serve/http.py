@@ -86,7 +86,7 @@ class EventStream(Response):
     """A generation as a stream of server-sent events; it is cancelled when the client leaves."""
 
     def __init__(self, format: ResponseFormat, batches: Batches, first: Batch):
-        """format: of the answer. batches: of the generation, behind the first one."""
+        """format: of the answer. batches: of the generation, after the first one."""
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
         self._format, self._batches, self._first = format, batches, first

@@ -40,7 +40,7 @@ class RequestMetrics:
         return self.t_last - self.t_first if self.t_first else 0.0
 
     def timings(self) -> dict[str, Any]:
-        """Under llama-server's names. The first token comes with the prompt: rates are over those behind it."""
+        """Under llama-server's names. The first token comes with the prompt: rates are over those after it."""
         n_prefilled = self.n_prompt - self.n_cached if self.t_first else self.n_prefilled
         prompt_ms = 1e3 * self.prompt_seconds
         predicted_ms = max(1e-3, 1e3 * self.predicted_seconds) if self.t_first else 0.0

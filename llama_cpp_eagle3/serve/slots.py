@@ -95,7 +95,7 @@ async def act(request: Request) -> Response:
     action = request.query_params.get("action", "")
     if action == "erase":
         async with server.bodies.read(request.stream()):
-            pass  # none is needed, but only behind it can the client be seen to leave
+            pass  # none is needed, but only after it can the client be seen to leave
         work = _erase(server, id_slot)
     elif action in ("save", "restore"):
         path = await compute(request, _path)

@@ -27,7 +27,7 @@ class Tokenizer:
         self._llm = llm
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Tokens of a text; add_special: with those that the model wants before and behind it.
+        """Tokens of a text; add_special: with those that the model wants before and after it.
 
         Raises:
             ApiError: it is none that can be tokenized, or it cannot fit into the context.

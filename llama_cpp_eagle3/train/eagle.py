@@ -112,7 +112,7 @@ class Head(nn.Module):
             if self.cfg.is_parallel:
                 self.mask_hidden.mul_(scale / self.row_scale)
             self.row_scale.copy_(scale)
-        # if all branches add nothing, the norms behind cancel the size of states
+        # if all branches add nothing, the norms after cancel the size of states
         if not any(layer.attn.o.weight.any() or layer.ffn.down.weight.any() for layer in self.layers):
             self.fc.weight.div_(_power_of_2(self.fuse(rows).pow(2).mean(-1).sqrt().median()))
 
@@ -159,7 +159,7 @@ class Head(nn.Module):
         x, residual = self.layers[0].first_inputs(self.tok_embd[texts.tokens[index + 1]], self.fuse(texts.rows[index]))
         x, residual = x[None], residual[None]
         cos, sin = self.cos[position], self.sin[position]
-        # all rows' states are the next layer's keys; behind the last layer those before `firsts` are not needed
+        # all rows' states are the next layer's keys; after the last layer those before `firsts` are not needed
         asked = each(texts.firsts, n_rows, [0, *accumulate(n_rows)][:-1])
         pasts: list[Past] = []
         for number, layer in enumerate(self.layers):

@@ -118,7 +118,7 @@ class HeadConfig:
     fc_norm: bool = False
     """EAGLE-3.1: each boundary's rows are normed before they are fused."""
     norm_output: bool = False
-    """EAGLE-3.1: the next step reads the state that the lm_head reads, behind the last norm."""
+    """EAGLE-3.1: the next step reads the state that the lm_head reads, after the last norm."""
     norm_before_residual: bool = False
     """The residual begins at the normed state."""
     qk_norm: bool = False

@@ -109,7 +109,7 @@ class Past:
     """Keys and values of one layer: of the texts' rows in step 0, and of each anchor's own later steps."""
 
     def __init__(self, layer: HeadLayer, x: Tensor, cos: Tensor, sin: Tensor, n_rows: Sequence[int]) -> None:
-        """x: the attention's input at all rows in step 0, of texts one behind the other; n_rows: of each text."""
+        """x: the attention's input at all rows in step 0, of texts one after the other; n_rows: of each text."""
         self.layer, self.scale = layer, layer.cfg.attn_scale
         self.window = layer.cfg.sliding_window
         k0, v0 = (layer.attn.repeat(kv).split(list(n_rows), dim=2) for kv in layer.attn.keys_and_values(x, cos, sin))

@@ -83,7 +83,7 @@ class Loss:
 
 
 def sample_anchors(sample: Sample, n_steps: int, n_anchors: int, rng: np.random.Generator) -> Tensor:
-    """Rows of the answer that later steps start from, at random; each has n_steps rows behind it."""
+    """Rows of the answer that later steps start from, at random; each has n_steps rows after it."""
     first, last = sample.n_first, len(sample.tokens) - n_steps - 1
     n = max(0, last - first)
     return torch.from_numpy(np.sort(first + rng.choice(n, size=min(n, n_anchors), replace=False)))

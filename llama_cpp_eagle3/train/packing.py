@@ -1,4 +1,4 @@
-"""Texts one behind the other, so that a head's matrices multiply the rows of all of them at once."""
+"""Texts one after the other, so that a head's matrices multiply the rows of all of them at once."""
 
 # mypy: disable-error-code="no-any-return"
 # (torch is not installed where mypy runs, so that everything of it is Any)

@@ -218,10 +218,10 @@ def test_context_nearly_full(llm: Eagle3Llama, plain: llama_cpp.Llama, n_left: i
 def test_context_too_small(llm: Eagle3Llama) -> None:
     take(llm, [1, 2, 3], 5)
     n_tokens = llm.n_tokens
-    with pytest.raises(ContextFullError, match="600 tokens do not fit behind 0: the context holds 512"):
+    with pytest.raises(ContextFullError, match="600 tokens do not fit after 0: the context holds 512"):
         take(llm, [1] * 600, 1)
     assert llm.n_tokens == n_tokens  # nothing was lost
-    with pytest.raises(ContextFullError, match="510 tokens do not fit behind"):
+    with pytest.raises(ContextFullError, match="510 tokens do not fit after"):
         llm.eval([1] * 510)
     check(llm)
     assert issubclass(ContextFullError, RuntimeError)  # what llama_cpp raises

@@ -181,7 +181,7 @@ def test_measuring_ends_at_its_limit(
             llm.calibrate()
             # something is found out in any case: the draft's costs take two passes, a target's row one
             assert slept - before + perf_counter() - start - 2 * row_seconds < max(20.0, 2 * row_seconds)
-            assert "about 2 s, at most 20 s behind the first pass" in caplog.text
+            assert "about 2 s, at most 20 s after the first pass" in caplog.text
             costs = load_costs(llm.loaded.costs_key())
             assert (llm.planner is None) == (costs is None)
             assert ("measuring further" in caplog.text) == (n_runs > 1)

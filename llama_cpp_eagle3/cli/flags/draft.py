@@ -150,7 +150,7 @@ SPECULATIVE = (
         fine="--spec-draft-backend-sampling",
     ),
     flag("--tree-depth", "N", "draft trees of that many levels", int, is_ours=True),
-    flag("--tree-topk", "N", "with that many successors behind each node", int, is_ours=True),
+    flag("--tree-topk", "N", "with that many successors after each node", int, is_ours=True),
     flag("--tree-tokens", "N", "and verify that many nodes", int, is_ours=True),
     *(
         refuse(f"--spec-ngram-{name}", NO_OTHER_DRAFTS, metavar="N")
