@@ -37,6 +37,7 @@ from .batch import (
 )
 from .chat import ChatTemplates
 from .chat.completion import Chat, ChatCompletion, chat_arguments
+from .chat.forced_tool import WithForcedTool, forced_tool, with_forced_tool
 from .context import Context, Generation
 from .engine import FimTokens, Media, Request, SamplerChain, Sampling, check_seed
 from .errors import ContextFullError
@@ -498,6 +499,10 @@ class Eagle3Llama(LlamaAttributes, Llama):  # type: ignore[misc]
         if self.chat_format != "auto" or self.chat_handler is not None:
             given = signature(Llama.create_chat_completion).bind_partial(self, messages, *args, **options).arguments
             del given["self"]
+            tool = forced_tool(given)
+            if tool is not None:
+                model: Any = WithForcedTool(self, tool)
+                return Llama.create_chat_completion(model, **with_forced_tool(given, tool))  # type: ignore[no-any-return]
             return super().create_chat_completion(**_with_grammar(given))  # type: ignore[no-any-return]
         arguments = chat_arguments((messages, *args), options)
         chat = Chat(arguments, self._projector, self._given["media_http"])

@@ -192,6 +192,69 @@ def test_python_with_llama_cpps_own_formats(llm: Eagle3Llama, monkeypatch: pytes
         assert json.loads(answer["choices"][0]["message"]["content"]).isdigit()
 
 
+STRICT = {
+    "type": "function",
+    "function": {
+        "name": "dial",
+        "parameters": {
+            "type": "object",
+            "properties": {"n": {"type": "string", "pattern": r"^\d{3}$"}, "odd": {"$ref": "#/nowhere"}},
+            "required": ["n"],
+        },
+    },
+}
+PLAIN = {"type": "function", "function": {"name": "wait"}}
+DIAL = {"type": "function", "function": {"name": "dial"}}
+
+
+@pytest.mark.parametrize("chat_format", ["chatml", "llama-2", "chatml-function-calling"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tools": [PLAIN, STRICT], "tool_choice": DIAL},
+        {"tools": [STRICT], "tool_choice": "required"},
+        {"functions": [STRICT["function"]], "function_call": {"name": "dial"}},
+    ],
+    ids=["named", "required", "older"],
+)
+def test_forced_tools_with_llama_cpps_own_formats(
+    llm: Eagle3Llama,
+    monkeypatch: pytest.MonkeyPatch,
+    chat_format: str,
+    given: dict[str, Any],
+) -> None:
+    """Their own converter makes any text of the pattern, and any object of the reference."""
+    monkeypatch.setattr(llm, "chat_format", chat_format)
+    options: dict[str, Any] = {**given, "max_tokens": 60, "temperature": 1.0, "seed": 5}
+    answer: Any = llm.create_chat_completion([USER], **options)
+    message = answer["choices"][0]["message"]
+    (call,) = message.get("tool_calls") or [{"function": message["function_call"]}]
+    assert call["function"]["name"] == "dial"
+    assert re.fullmatch(r"[0-9]{3}", json.loads(call["function"]["arguments"])["n"])
+    if chat_format == "chatml":
+        text = ""
+        for chunk in llm.create_chat_completion([USER], stream=True, **options):
+            for call in chunk["choices"][0]["delta"].get("tool_calls") or ():
+                text += call["function"]["arguments"]
+        assert re.fullmatch(r"[0-9]{3}", json.loads(text)["n"])
+
+
+def test_forced_tools_that_are_refused(llm: Eagle3Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "chat_format", "chatml")
+    for tools, choice, message in (
+        ([STRICT, PLAIN], "required", "'required' with 2 tools"),
+        ([], "required", "'required' with 0 tools"),
+        ([STRICT], {"type": "function", "function": {"name": "no"}}, "expected one of the tools' names, found 'no'"),
+        ([STRICT], 5, "found 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            llm.create_chat_completion([USER], tools=tools, tool_choice=choice, max_tokens=5)
+    answer: Any = llm.create_chat_completion(
+        [USER], tools=[PLAIN], tool_choice={"type": "function", "function": {"name": "wait"}}, max_tokens=20
+    )
+    assert json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == {}
+
+
 def test_reasoning_comes_first(load: Load, llm: Eagle3Llama) -> None:
     """A prompt that ends with <think>: the constraint is the content's, llama-server's `grammar` the whole text's."""
     chat = load("Qwen3.5-4B.jinja")

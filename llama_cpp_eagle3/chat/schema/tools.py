@@ -64,6 +64,15 @@ def _complete(
     return SchemaGrammar(grammar + rules.text(), tuple(loosened))
 
 
+def arguments_grammar(tool: Mapping[str, Any]) -> SchemaGrammar:
+    """The grammar of one tool's arguments alone: an object."""
+    rules = Rules()
+    converter = Converter(parameters_of(tool) or {"type": "object"}, rules, name_of(tool))
+    root = rules.name("root")
+    rules.set(root, converter.rule("arguments", ""))
+    return SchemaGrammar(rules.text(), tuple(converter.loosened))
+
+
 def parameters_of(tool: Mapping[str, Any]) -> Any:
     """The schema of a tool's arguments."""
     function = tool.get("function")
