@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp.llama_cpp as lib
 
-from ._core import FeatureTap, Target, local_accelerators
+from ._core import FeatureTap, Planner, Target, local_accelerators
 from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
@@ -59,6 +59,7 @@ class LoadedModel:
         self._ctx, self._context_params = llama.ctx.ctx, llama.ctx.params
         self._tensor_split = llama.options["tensor_split"]
         self._has_explained = False
+        self._guessed: Planner | None = None  # a planner of costs that are not all measured
         with file_errors(llama.path):
             target = loading.make_target(self._ctx, self._model, log)
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
@@ -238,7 +239,7 @@ class LoadedModel:
     def have_planner(
         self, seconds: float = 2.0, *, must: bool = False, log: Callable[[str], None] | None = None
     ) -> int:
-        """Make the engine's planner if it needs one: from stored costs, or by measuring now.
+        """Make the engine's planner if it needs one: from stored costs, or by measuring now, or further.
 
         Returns:
             The nanoseconds that this took.
@@ -246,12 +247,13 @@ class LoadedModel:
         Raises:
             Eagle3Error: `must` is given, and the context is not empty.
         """
-        engine, start = self.engine, perf_counter_ns()
-        drafts = self.head is not None or engine.proposers.ngram is not None
-        if engine.proposers.planner is not None or not drafts:
+        proposers, start = self.engine.proposers, perf_counter_ns()
+        has_planner = proposers.planner is not None and proposers.planner is not self._guessed
+        if has_planner or (self.head is None and proposers.ngram is None):
             return 0
         with without_details():
-            have_planner(engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+            is_measured = have_planner(self.engine, self.head, self.costs_key, log or self._log, seconds, must=must)
+        self._guessed = None if is_measured else proposers.planner
         return perf_counter_ns() - start
 
     def prepare_drafts(self, settings: DraftSettings) -> int:
@@ -269,7 +271,8 @@ class LoadedModel:
 
     def close(self) -> None:
         """Free engine and head, while the target's model and context still exist."""
-        keep_corrections(self.engine, self.head, self.costs_key)
+        if self._guessed is None:
+            keep_corrections(self.engine, self.head, self.costs_key)
         # the head borrows the model's tables, the context calls the tap: this order
         self.engine.close()
         if self.head is not None:

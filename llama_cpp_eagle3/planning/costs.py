@@ -16,6 +16,8 @@ from .._core import CostCurve, local_accelerators
 
 # Two rows of a quantized target may take a little longer than two passes, four a little less than one
 _SLOW, _FAST = 1.5, 0.5
+# What is not measured yet is guessed low, since only what is drafted is corrected by real passes
+_GUESSED_N, _GUESSED_PASS, _GUESSED_GRAPH = 4, 1.5, 0.1
 
 GGML_TYPE_NARROW = llama_cpp.GGML_TYPE_Q4_0
 """The head is tried in this type too: the CPU has its fastest kernels for it, on other devices it reads the least."""
@@ -77,6 +79,14 @@ class Costs:
         target = {n: t for n, t in self.target.items() if n not in implausible(self.target)}
         good = [d if not implausible(d.begin) and not implausible(d.step) else DraftCosts({}, {}) for d in self.drafts]
         return Costs(target, tuple(good), self.draft_type, is_whole=False)
+
+    def guessed(self) -> Costs:
+        """The same with guesses for what is missing, to plan with until it is measured; `target` has one row's time."""
+        one = self.target[1]
+        target = self.target if len(self.target) > 1 else {1: one, _GUESSED_N: _GUESSED_PASS * one}
+        graph = {1: _GUESSED_GRAPH * one}
+        drafts = tuple(d if d.begin and d.step else DraftCosts(graph, graph) for d in self.drafts)
+        return Costs(target, drafts, self.draft_type, is_whole=False)
 
     @property
     def curves(self) -> list[dict[int, float]]:

@@ -27,7 +27,8 @@ _TOPK = 4
 _CORRECTED = 0.7  # of what was believed: smaller corrections are not worth keeping
 _N_TOLD = 4
 _LIMIT_SECONDS = 20.0
-"""Seconds for measuring that was not asked for, after the first pass, which reads the weights."""
+"""Seconds for measuring that was not asked for, with what it waits for: weights that are read, shaders that a driver
+compiles. After the first pass, which a text needs as well, there are a few more in any case."""
 
 
 def have_planner(
@@ -37,24 +38,26 @@ def have_planner(
     log: Callable[[str], None],
     seconds: float = 2.0,
     must: bool = False,
-) -> None:
-    """Give an engine its planner, if it has none, from costs that are known or can be measured now.
+) -> bool:
+    """Give an engine its planner, from costs that are known or can be measured now.
 
-    key: what costs depend on. seconds: to spend on measuring. Where something runs nothing can be measured: then costs
-    that are known must do, and without them the engine gets its planner later.
+    key: what costs depend on. seconds: to spend on measuring; where that is not enough, what is missing is guessed, and
+    the next call goes on. Where something runs nothing can be measured: then costs that are known must do, and without
+    them the engine keeps the planner that it has, or gets one later.
+
+    Returns:
+        Whether the planner is of measured costs alone.
 
     Raises:
         Eagle3Error: with `must`, if nothing is known and nothing can be measured.
     """
-    if engine.proposers.planner is not None:
-        return
     costs = costs_of(engine, head, key(), seconds, log) if must or is_idle(engine) else load_costs(key())
-    if costs is None or not costs.is_whole or (head is not None and costs.draft_type != head.type):
-        return
+    if costs is None or (head is not None and costs.draft_type != head.type):
+        return False
     n_leaves = engine.target.n_leaves_max
     engine.proposers.planner = make_planner(
         engine,
-        costs,
+        costs if costs.is_whole else costs.guessed(),
         n_max=_N_NODES,
         n_nodes_max=min(_N_NODES, engine.n_batch - 1),
         top_k=_TOPK if n_leaves > 1 else 1,
@@ -62,6 +65,7 @@ def have_planner(
         n_seq_max=engine.target.n_seq,
         uniform=not engine.target.is_pooled or engine.target.rollback_kind != "trim",
     )
+    return costs.is_whole
 
 
 def costs_of(
@@ -79,7 +83,7 @@ def costs_of(
     if costs is None:
         known, limit = load_part(key), max(_LIMIT_SECONDS, seconds)
         what = "measuring what passes cost on this machine" if known is None else "measuring further what passes cost"
-        log(f"{what}: about {seconds:g} s, at most {limit:g} s after the first pass")
+        log(f"{what}: about {seconds:g} s, up to {limit:g} s if weights are read or shaders compiled meanwhile")
         costs = measure_types(engine, head, seconds, log, limit, known)
         if costs.doubt:
             log(f"the machine was busy meanwhile ({costs.doubt}): such values are measured again the next time")
@@ -87,7 +91,10 @@ def costs_of(
             costs = costs.bounded()
         else:
             if not costs.is_whole:
-                log("passes take so long here that it is not finished: it goes on the next time")
+                log(
+                    "it is not finished: what is missing is guessed until the context is empty again, or another "
+                    "process begins; then it goes on"
+                )
             save_costs(key, costs)
     elif head is not None and costs.draft_type != head.type and is_idle(engine):
         head.convert(costs.draft_type, engine.set_drafter)
@@ -143,7 +150,7 @@ def measure_types(
 ) -> Costs:
     """Measure a loaded pair, also with its head in Q4_0 if no type was asked for; the better one stays loaded.
 
-    limit_seconds: to spend at most after the first pass; what is then missing makes the costs not whole. known: a part.
+    limit_seconds: to end after; what is then missing makes the costs not whole. known: a part.
 
     Raises:
         Eagle3Error: the context is not empty.

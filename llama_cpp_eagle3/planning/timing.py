@@ -24,20 +24,20 @@ _N_TIMES = 5
 _N_CHAINS, _N_CHAINS_MIN = 5, 2
 _DRAFT_SHARE = 0.25
 _N_AGAIN = 5
+_COMPILED = 3.0  # times what a first run was expected to take: meanwhile the driver compiled shaders
 _CALM = 0.87  # of what one row took: if it takes less afterwards, something else ran at first
 
 
 class Limit:
-    """When measuring must be over, from the first pass on, which reads the weights from disk."""
+    """When measuring must be over, with all that it waits for: weights to be read, shaders to be compiled."""
 
     def __init__(self, seconds: float = math.inf):
-        self._seconds, self._end = seconds, math.inf
+        self._end = perf_counter() + seconds
         self._n_done = 0
 
-    def start(self) -> None:
-        """Start the clock, after the first pass."""
-        if self._end == math.inf:
-            self._end = perf_counter() + self._seconds
+    def leave(self, seconds: float) -> None:
+        """Leave at least so much time from now on: the first pass, which any text needs, may have taken all of it."""
+        self._end = max(self._end, perf_counter() + seconds)
 
     def allows(self, seconds: float) -> bool:
         """Whether a run that takes so long may start: if it ends in time, or nothing was measured yet."""
@@ -62,6 +62,9 @@ def measure(
 ) -> Costs:
     """Measure a loaded pair within `seconds`, apart from the first pass, which reads the weights from disk.
 
+    Where a driver compiles shaders when they are first used, that takes more time, up to the limit: such runs do not
+    count, and what is missing makes the costs not whole.
+
     Of every number of rows the fastest of a few passes counts: whatever else the machine does only adds to it. The
     context is empty before and after. draft_type: what the head is loaded as. limit: for what must be measured, too,
     whatever it takes. known: what was measured before.
@@ -81,13 +84,17 @@ def measure(
     known = known or Costs({})
     n_drafters = 0 if engine.drafter is None else len(engine.drafter.parts)
     try:
-        t_row = verify(1)
-        limit.start()
+        verify(1)
+        limit.leave(seconds)
+        target = known.target
+        if 1 not in target:
+            target = _fastest(verify, [1], 1, perf_counter(), limit)
+        t_row = 1e-6 * target[1]
         end = perf_counter() + seconds
         drafts = [*known.drafts, *[DraftCosts({}, {})] * (n_drafters - len(known.drafts))]
         for i, draft in enumerate(drafts):
-            drafts[i] = draft if draft.step else measure_draft(engine, i, _DRAFT_SHARE * seconds / n_drafters, limit)
-        target = known.target
+            if not draft.step and limit.allows(2 * t_row):
+                drafts[i] = measure_draft(engine, i, _DRAFT_SHARE * seconds / n_drafters, limit)
         if limit.allows(t_row):
             target = _again_if_calmer(verify, _fastest(verify, sizes, _N_NEEDED, end, limit, target), limit)
         is_whole = all(n in target for n in sizes[:_N_NEEDED]) and all(draft.step for draft in drafts)
@@ -251,15 +258,20 @@ def _fastest(
         for k, n in enumerate(sizes):
             needed = i == 0 and k < n_needed and n not in times
             below = max((m for m in times if m <= n), default=0)
-            expected = times[below] * n / below if below else 0.0
+            expected, is_first = times[below] * n / below if below else 0.0, False
             for again in (False, True):  # the second time in a row llama.cpp has its graph already
-                if again and i == 0 and expected > short:
+                if again and i == 0 and expected > short and not is_first:
                     break
-                if (needed or perf_counter() + expected < end) and limit.allows(expected):
-                    times[n] = min(run(n), times.get(n, math.inf))
-                    if needed:
-                        limit.done()
-                    expected, needed = times[n], False
+                if not ((needed or perf_counter() + expected < end) and limit.allows(expected)):
+                    break
+                t = run(n)
+                is_first = not again and 0.0 < _COMPILED * expected < t  # a driver compiled shaders: run it again
+                if is_first:
+                    continue
+                times[n] = min(t, times.get(n, math.inf))
+                if needed:
+                    limit.done()
+                expected, needed = times[n], False
     for _ in range(_N_AGAIN):  # something else ran meanwhile: wait until it lets us through
         for n in implausible(times):
             for m in (n, 1):
