@@ -663,7 +663,7 @@ class Drafter:
     def propose(self, id_last: int, n_max: int, p_min: float = 0.0, seq_id: int = 0) -> list[int]:
         """Return up to n_max target tokens that may follow id_last, the token at position n_past.
 
-        Ends before a token less likely than p_min among the ten best.
+        Ends before a token less likely than p_min among the ten best, and after n_expand + 1 tokens.
         """
     def propose_batch(
         self, seq_ids: Sequence[int], ids_last: Sequence[int], n_max: Sequence[int], p_min: float = 0.0
@@ -736,6 +736,9 @@ class Drafter:
     @property
     def n_unroll(self) -> int:
         """Steps of a chain that one graph may take."""
+    @property
+    def n_expand(self) -> int:
+        """Nodes of a sequence that a draft may expand; a chain has one token more at most."""
     @property
     def is_parallel(self) -> bool:
         """P-EAGLE: one graph drafts all tokens, and expand() costs nothing."""

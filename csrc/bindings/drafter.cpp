@@ -1,4 +1,4 @@
-#include "draft/tree.h"
+#include "draft/propose.h"
 #include "module.h"
 #include "nogil.h"
 #include "py_draft.h"
@@ -95,13 +95,13 @@ void process_rows(py_drafter & self, const rows_t & rows, const tokens_t & token
 
 tokens_t propose(py_drafter & self, llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
     const busy_flag::scope scope(self.busy);
-    return self.impl().propose(id_last, n_max, p_min, seq_id);
+    return propose_chains(self.impl(), { seq_id }, { id_last }, { n_max }, p_min).front();
 }
 
 std::vector<tokens_t> propose_batch(py_drafter & self, const seq_ids_t & seq_ids, const tokens_t & ids_last,
                                     const std::vector<int32_t> & n_max, float p_min) {
     const busy_flag::scope scope(self.busy);
-    return self.impl().propose_batch(seq_ids, ids_last, n_max, p_min);
+    return propose_chains(self.impl(), seq_ids, ids_last, n_max, p_min);
 }
 
 py::object propose_tree(py_drafter & self, llama_token id_last, int32_t depth, int32_t top_k, int32_t n_tokens,
@@ -196,7 +196,7 @@ void register_drafter(py::module_ & m) {
         .def("propose", &propose, py::arg("id_last"), py::arg("n_max"), py::arg("p_min") = 0.0f, py::arg("seq_id") = 0,
              without_gil,
              "Up to n_max target tokens that may follow id_last, the token at position n_past. Ends before a token "
-             "less likely than p_min.")
+             "less likely than p_min, and after n_expand + 1 tokens.")
         .def("propose_batch", &propose_batch, py::arg("seq_ids"), py::arg("ids_last"), py::arg("n_max"),
              py::arg("p_min") = 0.0f, without_gil,
              "The same for different sequences in any order, with one graph per step for all of them. n_max: one per "
@@ -314,6 +314,9 @@ void register_drafter(py::module_ & m) {
         .def_property_readonly(
             "n_unroll", [](const py_drafter & self) { return self.impl().n_unroll(); },
             "steps of a chain that one graph may take")
+        .def_property_readonly(
+            "n_expand", [](const py_drafter & self) { return self.impl().n_expand(); },
+            "nodes of a sequence that a draft may expand; a chain has one token more at most")
         .def_property_readonly(
             "is_parallel", [](const py_drafter & self) { return self.impl().is_parallel(); },
             "P-EAGLE: one graph drafts all tokens, and expand() costs nothing")

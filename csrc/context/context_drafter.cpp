@@ -132,21 +132,14 @@ void context_drafter::append_nodes(llama_seq_id seq_id, int32_t parent, const dr
                                    int32_t top_k) {
     const float * logits = ctx.logits(i_batch);
     const int32_t kept   = keep_row(ctx, i_batch);
-    const int32_t depth  = parent < 0 ? 1 : nodes_[parent].depth + 1;
     const auto &  known  = foresight_[seq_id];
     auto          found  = best_of_row(logits, n_logits(), known.n_top(top_k));
-
-    std::vector<llama_token> path;
-    for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
-        path.insert(path.begin(), nodes_[i].token);
-    }
     known.order(
-        path, [this](int32_t id) { return std::binary_search(left_out_.begin(), left_out_.end(), id) ? -1 : id; },
-        found, top_k);
-    for (const draft_candidate & c : found) {
-        nodes_.push_back({ parent, c.id, c.p, depth, seq_id });
-        places_.push_back({ kept, -1 });
-    }
+        nodes_.path(parent),
+        [this](int32_t id) { return std::binary_search(left_out_.begin(), left_out_.end(), id) ? -1 : id; }, found,
+        top_k);
+    nodes_.append(seq_id, parent, found);
+    places_.resize(static_cast<size_t>(nodes_.n()), { kept, -1 });
     logits_last_.assign(logits, logits + n_logits());
 }
 
@@ -185,19 +178,11 @@ void context_drafter::catch_up(int32_t top_k) {
 void context_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                             int32_t top_k, int32_t n_steps) {
     time_scope t(stats.t_propose_us);
-    if (top_k < 1 || n_steps != 1) {
-        throw std::invalid_argument(
-            format("expected top_k >= 1 and n_steps = 1 (n_unroll), found %d and %d", top_k, n_steps));
-    }
+    draft_nodes::check_begin(top_k, n_steps, n_unroll());
     enter(seq_ids, ids_last);
     if (!participants_.empty()) {
         catch_up(top_k);
     }
-}
-
-void context_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
-    time_scope t(stats.t_propose_us);
-    expand_nodes(nodes, top_k);
 }
 
 llama_seq_id context_drafter::find_id(int32_t i) {
@@ -208,7 +193,7 @@ llama_seq_id context_drafter::find_id(int32_t i) {
     const llama_seq_id path    = node.parent < 0 ? node.seq_id : places_[node.parent].id;
     const bool         is_copy = has_states() && node.parent < 0;
     bool               is_led  = false; // another child of its parent goes on with that id
-    for (size_t k = 0; k < nodes_.size() && !is_led; ++k) {
+    for (int32_t k = 0; k < nodes_.n() && !is_led; ++k) {
         is_led = nodes_[k].parent == node.parent && nodes_[k].seq_id == node.seq_id && places_[k].id >= 0 &&
                  (is_copy || places_[k].id == path);
     }
@@ -240,19 +225,11 @@ context_drafter::computed_nodes context_drafter::compute_nodes(std::vector<int32
     return compute_round() ? done : computed_nodes();
 }
 
-void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k) {
-    if (top_k < 1) {
-        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
-    }
-    const auto           n_nodes = static_cast<int32_t>(nodes_.size());
+void context_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
+    time_scope t(stats.t_propose_us);
+    nodes_.mark_expanded(nodes, top_k);
     std::vector<int32_t> order;
     for (const int32_t i : nodes) {
-        if (i < 0 || i >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this draft has %d nodes", i, n_nodes));
-        }
-        if (places_[i].id >= 0 || std::find(order.begin(), order.end(), i) != order.end()) {
-            throw std::invalid_argument(format("node %d was expanded already", i));
-        }
         if (nodes_[i].depth < n_pos_max() - pos_of(nodes_[i].seq_id)) {
             order.push_back(i);
         }
@@ -272,52 +249,6 @@ void context_drafter::expand_nodes(const std::vector<int32_t> & nodes, int32_t t
             append_nodes(nodes_[done.nodes[k]].seq_id, done.nodes[k], *done.ctx, done.i_batch[k], top_k);
         }
     }
-}
-
-std::vector<std::vector<llama_token>> context_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                     const std::vector<llama_token> &  ids_last,
-                                                                     const std::vector<int32_t> & n_max, float p_min) {
-    time_scope t(stats.t_propose_us);
-    if (n_max.size() != seq_ids.size()) {
-        throw std::invalid_argument(
-            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
-    }
-    enter(seq_ids, ids_last);
-    std::vector<std::vector<llama_token>> result(seq_ids.size());
-    const auto                            call_of = [&](llama_seq_id seq_id) {
-        return static_cast<size_t>(std::find(seq_ids.begin(), seq_ids.end(), seq_id) - seq_ids.begin());
-    };
-    participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
-                                       [&](const participant & part) { return n_max[call_of(part.seq_id)] <= 0; }),
-                        participants_.end());
-    if (participants_.empty()) {
-        return result;
-    }
-    const int32_t top_k = p_min > 0.0f ? n_top_llama : 1;
-    catch_up(top_k);
-    for (size_t first = 0; first < nodes_.size();) {
-        std::vector<int32_t> next;
-        const size_t         end = nodes_.size();
-        for (size_t i = first; i < end;) {
-            // the nodes of one sequence in this level, the best one first
-            size_t n   = 0;
-            float  sum = 0.0f;
-            while (i + n < end && nodes_[i + n].seq_id == nodes_[i].seq_id) {
-                sum += nodes_[i + n++].p;
-            }
-            const size_t call = call_of(nodes_[i].seq_id);
-            if (!(nodes_[i].p / sum < p_min)) {
-                result[call].push_back(nodes_[i].token);
-                if (static_cast<int32_t>(result[call].size()) < n_max[call]) {
-                    next.push_back(static_cast<int32_t>(i));
-                }
-            }
-            i += n;
-        }
-        first = end;
-        expand_nodes(next, top_k);
-    }
-    return result;
 }
 
 } // namespace eagle3

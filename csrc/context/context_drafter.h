@@ -1,6 +1,7 @@
 #pragma once
 
 #include "context/draft_context.h"
+#include "draft/draft_nodes.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
 #include "draft/limits.h"
@@ -55,11 +56,7 @@ class context_drafter : public drafter {
                int32_t n_steps) override;
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
 
-    const std::vector<draft_node> & nodes() const override { return nodes_; }
-
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min) override;
+    const std::vector<draft_node> & nodes() const override { return nodes_.all(); }
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
@@ -165,8 +162,6 @@ class context_drafter : public drafter {
     int32_t pos_of(llama_seq_id seq_id) const; // of the row that the first level comes out of
 
   private:
-    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-
     // a sequence in a draft
     struct participant {
         llama_seq_id seq_id  = 0;
@@ -182,7 +177,6 @@ class context_drafter : public drafter {
     bool compute_round();
     void enter(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last);
     void catch_up(int32_t top_k);
-    void expand_nodes(const std::vector<int32_t> & nodes, int32_t top_k);
     void append_nodes(llama_seq_id seq_id, int32_t parent, const draft_context & ctx, int32_t i_batch, int32_t top_k);
     int32_t pos_of(const draft_node & node) const;
 
@@ -202,7 +196,7 @@ class context_drafter : public drafter {
 
     // of a draft
     std::vector<participant>  participants_;
-    std::vector<draft_node>   nodes_;
+    draft_nodes               nodes_;
     std::vector<node_place>   places_; // of the nodes
     std::vector<llama_seq_id> ids_used_;
 

@@ -252,7 +252,7 @@ void dflash_drafter::enter(const std::vector<llama_seq_id> & seq_ids, const std:
     for (size_t i = 0; i < seq_ids.size(); ++i) {
         const draft_sequence & seq = sequences_[seq_ids[i]];
         if (seq.n_past() > seq.pos_start()) {
-            participants_.push_back({ seq_ids[i], i, ids_last[i], &foresight_[seq_ids[i]], {} });
+            participants_.push_back({ seq_ids[i], ids_last[i], &foresight_[seq_ids[i]], {} });
         }
     }
 }
@@ -264,7 +264,6 @@ void dflash_drafter::leave() {
     }
     participants_.clear();
     nodes_.clear();
-    is_expanded_.clear();
 }
 
 // one block for each participant, all of the same length: as many in a pass as it has room for
@@ -295,16 +294,7 @@ void dflash_drafter::draft(int32_t top_k, int32_t n_steps) {
 }
 
 void dflash_drafter::append_nodes(const participant & part, int32_t parent, int32_t top_k) {
-    const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-
-    std::vector<llama_token> path;
-    for (int32_t i = parent; i >= 0; i = nodes_[i].parent) {
-        path.insert(path.begin(), nodes_[i].token);
-    }
-    for (const draft_candidate & c : behind(part, path, top_k)) {
-        nodes_.push_back({ parent, c.id, c.p, depth, part.seq_id });
-        is_expanded_.push_back(false);
-    }
+    nodes_.append(part.seq_id, parent, behind(part, nodes_.path(parent), top_k));
 }
 
 const dflash_drafter::participant & dflash_drafter::participant_of(llama_seq_id seq_id) const {
@@ -315,10 +305,7 @@ const dflash_drafter::participant & dflash_drafter::participant_of(llama_seq_id 
 void dflash_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                            int32_t top_k, int32_t n_steps) {
     time_scope t(stats.t_propose_us);
-    if (top_k < 1 || n_steps < 1 || n_steps > n_unroll()) {
-        throw std::invalid_argument(
-            format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll(), top_k, n_steps));
-    }
+    draft_nodes::check_begin(top_k, n_steps, n_unroll());
     enter(seq_ids, ids_last);
     if (participants_.empty()) {
         return;
@@ -331,71 +318,14 @@ void dflash_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std:
 
 void dflash_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     time_scope t(stats.t_propose_us);
-    if (top_k < 1) {
-        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
-    }
-    const auto n_nodes = static_cast<int32_t>(nodes_.size());
-    for (size_t k = 0; k < nodes.size(); ++k) {
-        if (nodes[k] < 0 || nodes[k] >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this draft has %d nodes", nodes[k], n_nodes));
-        }
-        const auto end = nodes.begin() + static_cast<std::ptrdiff_t>(k);
-        if (is_expanded_[nodes[k]] || std::find(nodes.begin(), end, nodes[k]) != end) {
-            throw std::invalid_argument(format("node %d was expanded already", nodes[k]));
-        }
-    }
+    nodes_.mark_expanded(nodes, top_k);
     for (const int32_t i : nodes) {
         const draft_node    node = nodes_[i];
         const participant & part = participant_of(node.seq_id);
-        is_expanded_[i]          = true;
         if (node.depth < static_cast<int32_t>(part.levels.size()) && node.depth <= n_ctx() - n_past(node.seq_id)) {
             append_nodes(part, i, top_k);
         }
     }
-}
-
-std::vector<std::vector<llama_token>> dflash_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                    const std::vector<llama_token> &  ids_last,
-                                                                    const std::vector<int32_t> & n_max, float p_min) {
-    time_scope t(stats.t_propose_us);
-    if (n_max.size() != seq_ids.size()) {
-        throw std::invalid_argument(
-            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
-    }
-    enter(seq_ids, ids_last);
-    std::vector<std::vector<llama_token>> result(seq_ids.size());
-    const auto                            n_left = [&](const participant & part) {
-        return std::min({ n_max[part.i_call], n_unroll(), n_ctx() - n_past(part.seq_id) + 1 });
-    };
-    participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
-                                       [&](const auto & part) { return n_left(part) <= 0; }),
-                        participants_.end());
-    if (participants_.empty()) {
-        return result;
-    }
-    int32_t n_steps = 0;
-    for (const participant & part : participants_) {
-        n_steps = std::max(n_steps, n_left(part));
-    }
-    const int32_t top_k      = p_min > 0.0f ? n_top_llama : 1;
-    // llama.cpp compares the drafter's own probability, if it gives one, else the share among the ten best
-    const bool    is_certain = hparams_.has_confidence || hparams_.kind == block_kind::dflash2;
-    draft(top_k, n_steps);
-    for (const participant & part : participants_) {
-        std::vector<llama_token> & path = result[part.i_call];
-        for (int32_t i = 0; i < n_left(part); ++i) {
-            const auto found = behind(part, path, top_k);
-            float      sum   = 0.0f;
-            for (const draft_candidate & c : found) {
-                sum += c.p;
-            }
-            if (found.empty() || found.front().p / (is_certain ? 1.0f : sum) < p_min) {
-                break;
-            }
-            path.push_back(found.front().id);
-        }
-    }
-    return result;
 }
 
 } // namespace eagle3

@@ -2,6 +2,7 @@
 
 #include "context/draft_context.h"
 #include "dflash/dflash_file.h"
+#include "draft/draft_nodes.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
 #include "draft/sequences.h"
@@ -80,6 +81,7 @@ class dflash_drafter : public drafter {
     void leave_out(const std::vector<llama_token> & tokens) override { left_out_ = tokens; }
 
     bool    is_parallel() const override { return true; }
+    bool    has_confidence() const override { return hparams_.has_confidence || hparams_.kind == block_kind::dflash2; }
     int32_t n_unroll() const override { return hparams_.n_draft_max(); }
     int32_t n_expand() const override { return n_expand_max; }
 
@@ -87,11 +89,7 @@ class dflash_drafter : public drafter {
                int32_t n_steps) override;
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
 
-    const std::vector<draft_node> & nodes() const override { return nodes_; }
-
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min) override;
+    const std::vector<draft_node> & nodes() const override { return nodes_.all(); }
 
     int64_t t_graph_us() const override { return t_graph_us_; }
 
@@ -101,8 +99,6 @@ class dflash_drafter : public drafter {
     static constexpr int32_t n_expand_max = 32; // nodes of a sequence in a draft; they cost nothing here
 
   private:
-    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-
     // what a row of a block predicts for the token that it drafts
     struct drafted_row {
         std::vector<draft_candidate> found;   // the best first
@@ -113,7 +109,6 @@ class dflash_drafter : public drafter {
     // a sequence in a draft
     struct participant {
         llama_seq_id seq_id  = 0;
-        size_t       i_call  = 0; // where it stands in the arguments
         llama_token  id_last = 0;
 
         const foresight *        known = nullptr;
@@ -152,8 +147,7 @@ class dflash_drafter : public drafter {
 
     // of a draft
     std::vector<participant> participants_;
-    std::vector<draft_node>  nodes_;
-    std::vector<bool>        is_expanded_;
+    draft_nodes              nodes_;
 
     draft_batch        batch_;
     int32_t            n_block_rows_ = 0; // of the last pass over blocks, while its logits are there

@@ -24,7 +24,6 @@ void draft_builder::enter(const std::vector<llama_seq_id> & seq_ids, const std::
         if (seq.n_rows() > 0) {
             participant part;
             part.seq_id  = seq_ids[i];
-            part.i_call  = i;
             part.id_last = ids_last[i];
             part.pos     = seq.n_past() - 1;
             participants_.push_back(part);
@@ -47,7 +46,7 @@ void draft_builder::compute() {
 // Of a parallel head with the rows of all steps behind them.
 void draft_builder::catch_up(int32_t n_top, int32_t n_steps) {
     for (const participant & part : participants_) {
-        memory_.request(part.seq_id, part.pos + 1 + part.n_left);
+        memory_.request(part.seq_id, part.pos + 1);
     }
     memory_.provide();
     for (const participant & part : participants_) {
@@ -91,24 +90,6 @@ void draft_builder::catch_up(int32_t n_top, int32_t n_steps) {
     }
 }
 
-// the next tokens of all chains; their recurrent rows are moved as catch_up leaves them
-void draft_builder::step(int32_t n_top, int32_t n_steps) {
-    const int32_t n        = static_cast<int32_t>(participants_.size());
-    bool          in_place = n_steps == 1;
-    for (int32_t j = 0; j < n; ++j) {
-        in_place &= participants_[j].state_row == j;
-    }
-    pass_.clear(in_place ? graph_kind::step : graph_kind::expand, n_top, n_steps);
-    for (int32_t j = 0; j < n; ++j) {
-        const participant & part = participants_[j];
-        draft_pass::row &   row  = add_row(part.seq_id, part.token, part.pos + part.n_used);
-        row.state_in             = part.state_row;
-        row.state_out            = j;
-    }
-    pass_.state_last = n * (n_steps - 1);
-    compute();
-}
-
 // of a participant
 bool draft_builder::knows_something() const {
     return std::any_of(participants_.begin(), participants_.end(),
@@ -128,114 +109,17 @@ std::vector<draft_candidate> draft_builder::candidates(const participant & part,
     return found;
 }
 
-// the tokens up to a node
-std::vector<llama_token> draft_builder::path_to(int32_t node) const {
-    std::vector<llama_token> path;
-    for (; node >= 0; node = nodes_[node].parent) {
-        path.push_back(nodes_[node].token);
-    }
-    std::reverse(path.begin(), path.end());
-    return path;
-}
-
-// a token that the last graph drafted, or -1 if its probability is below p_min
-llama_token draft_builder::drafted(const participant & part, int32_t i_out, int32_t i_step,
-                                   const std::vector<llama_token> & path, float p_min) {
-    if (foresight_[part.seq_id].knows_something()) {
-        const auto found = candidates(part, i_out, i_step, path, 1);
-        return found.empty() || found.front().p < p_min ? -1 : weights_.to_target(found.front().id);
-    }
-    const int32_t id = runner_.best(i_out, i_step);
-    if (id >= 0 && p_min > 0.0f) {
-        float      sum   = 0.0f;
-        const auto found = candidates(part, i_out, i_step, path, n_top_llama);
-        for (const draft_candidate & c : found) {
-            sum += c.p;
-        }
-        if (!(sum > 0.0f) || found.front().p / sum < p_min) {
-            return -1;
-        }
-    }
-    return id < 0 ? -1 : weights_.to_target(id);
-}
-
-std::vector<std::vector<llama_token>> draft_builder::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                   const std::vector<llama_token> &  ids_last,
-                                                                   const std::vector<int32_t> & n_max, float p_min) {
-    if (n_max.size() != seq_ids.size()) {
-        throw std::invalid_argument(
-            format("expected one n_max per sequence, found %zu for %zu", n_max.size(), seq_ids.size()));
-    }
-    enter(seq_ids, ids_last);
-
-    std::vector<std::vector<llama_token>> result(seq_ids.size());
-
-    const auto end_chains = [this] {
-        participants_.erase(std::remove_if(participants_.begin(), participants_.end(),
-                                           [](const participant & part) { return part.n_left <= 0; }),
-                            participants_.end());
-        return participants_.empty();
-    };
-    for (participant & part : participants_) {
-        part.n_left = std::min(n_max[part.i_call], memory_.n_ctx() - part.pos);
-    }
-    if (end_chains()) {
-        return result;
-    }
-
-    const int32_t n_top    = this->n_top(p_min > 0.0f ? n_top_llama : 0);
-    const auto    n_unroll = [this] {
-        int32_t n_left = 0;
-        for (const participant & part : participants_) {
-            n_left = std::max(n_left, part.n_left);
-        }
-        // a graph that follows its best token knows of nothing else; that of a parallel head does not choose
-        return std::min(n_left, knows_something() && !is_parallel() ? 1 : n_unroll_);
-    };
-    int32_t n_steps = n_unroll();
-    catch_up(n_top, n_steps);
-    while (true) {
-        const int32_t n = static_cast<int32_t>(participants_.size());
-        for (int32_t j = 0; j < n; ++j) {
-            participant & part = participants_[j];
-            for (int32_t i = 0; i < n_steps && part.n_left > 0; ++i) {
-                part.token = drafted(part, j, i, result[part.i_call], p_min);
-                if (part.token < 0) {
-                    part.n_left = 0;
-                    break;
-                }
-                result[part.i_call].push_back(part.token);
-                part.n_left--;
-                part.n_used++;
-            }
-            part.state_row = n * (n_steps - 1) + j;
-        }
-        if (end_chains() || is_parallel()) {
-            return result;
-        }
-        n_steps = n_unroll();
-        step(n_top, n_steps);
-    }
-}
-
 // candidates become nodes behind `parent`; returns the first of them, -1 if there is none
 int32_t draft_builder::append_nodes(const participant & part, int32_t parent,
                                     const std::vector<draft_candidate> & found, int32_t state) {
-    const int32_t first = static_cast<int32_t>(nodes_.size());
-    const int32_t depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
-    for (const draft_candidate & c : found) {
-        nodes_.push_back({ parent, weights_.to_target(c.id), c.p, depth, part.seq_id });
-        node_rows_.push_back({ state, -1 });
-    }
-    return first < static_cast<int32_t>(nodes_.size()) ? first : -1;
+    const int32_t first = nodes_.append(part.seq_id, parent, found);
+    node_rows_.resize(static_cast<size_t>(nodes_.n()), { state, -1 });
+    return first;
 }
 
 void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::vector<llama_token> & ids_last,
                           int32_t top_k, int32_t n_steps) {
-    if (top_k < 1 || n_steps < 1 || n_steps > n_unroll_) {
-        throw std::invalid_argument(
-            format("expected top_k >= 1 and n_steps in 1..%d (n_unroll), found %d and %d", n_unroll_, top_k, n_steps));
-    }
+    draft_nodes::check_begin(top_k, n_steps, n_unroll_);
     enter(seq_ids, ids_last);
     if (participants_.empty()) {
         return;
@@ -262,7 +146,7 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
             if (node >= 0) {
                 node_rows_[node].slot = part.pos + ++part.n_used;
             }
-            node               = append_nodes(part, node, candidates(part, j, i, path_to(node), top_k), i * n + j);
+            node               = append_nodes(part, node, candidates(part, j, i, nodes_.path(node), top_k), i * n + j);
             const int32_t best = runner_.best(j, i); // which the graph follows
             if (node < 0 || best < 0 || weights_.to_target(best) < 0) {
                 break;
@@ -272,7 +156,7 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
     std::vector<int32_t> best;
     for (int32_t i = 0; i < n_follow; ++i) {
         best.clear();
-        for (int32_t node = 0; node < static_cast<int32_t>(nodes_.size()); ++node) {
+        for (int32_t node = 0; node < nodes_.n(); ++node) {
             const int32_t parent   = nodes_[node].parent;
             const bool    is_first = parent < 0 ? node == 0 || nodes_[node - 1].seq_id != nodes_[node].seq_id
                                                 : nodes_[node - 1].parent != parent;
@@ -285,18 +169,9 @@ void draft_builder::begin(const std::vector<llama_seq_id> & seq_ids, const std::
 }
 
 void draft_builder::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
-    if (top_k < 1) {
-        throw std::invalid_argument(format("expected top_k >= 1, found %d", top_k));
-    }
-    const int32_t n_nodes = static_cast<int32_t>(nodes_.size());
+    nodes_.mark_expanded(nodes, top_k);
     order_.clear();
     for (const int32_t i : nodes) {
-        if (i < 0 || i >= n_nodes) {
-            throw std::invalid_argument(format("node %d: this draft has %d nodes", i, n_nodes));
-        }
-        if (node_rows_[i].slot >= 0 || std::find(order_.begin(), order_.end(), i) != order_.end()) {
-            throw std::invalid_argument(format("node %d was expanded already", i));
-        }
         if (nodes_[i].depth < memory_.n_ctx() - participant_of(nodes_[i].seq_id).pos) {
             order_.push_back(i);
         }
@@ -346,7 +221,7 @@ void draft_builder::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
         participant & part = participant_of(nodes_[order_[k]].seq_id);
         part.n_used++;
         node_rows_[order_[k]].slot = pass_.rows[k].slot;
-        append_nodes(part, order_[k], candidates(part, static_cast<int32_t>(k), 0, path_to(order_[k]), top_k),
+        append_nodes(part, order_[k], candidates(part, static_cast<int32_t>(k), 0, nodes_.path(order_[k]), top_k),
                      n_state_++);
     }
 }
@@ -368,10 +243,9 @@ void draft_builder::expand_ahead(int32_t top_k) {
     for (const int32_t i : order_) {
         const draft_node    node = nodes_[i];
         const participant & part = participant_of(node.seq_id);
-        node_rows_[i].slot       = part.pos + node.depth;
         if (node.depth < n_ahead_) {
             std::vector<draft_candidate> found =
-                ahead(static_cast<int32_t>(&part - participants_.data()), path_to(i), top_k);
+                ahead(static_cast<int32_t>(&part - participants_.data()), nodes_.path(i), top_k);
             found.resize(std::min(found.size(), static_cast<size_t>(top_k)));
             append_nodes(part, i, found, 0);
         }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "draft/draft_memory.h"
+#include "draft/draft_nodes.h"
 #include "draft/drafter.h"
 #include "draft/foresight.h"
 #include "draft/row_writer.h"
@@ -11,8 +12,7 @@
 
 namespace eagle3 {
 
-// Builds one draft after the other, each for some sequences at once: chains, or nodes level by level. The verbs
-// are those of drafter.
+// Builds one draft after the other, each for some sequences at once, level by level. The verbs are those of drafter.
 //
 // A draft begins with one graph for all waiting rows, of which only the last one of each sequence goes all the way, and
 // drafts from there with the head's own recurrent rows. Drafted tokens use slots at n_past and above.
@@ -38,28 +38,17 @@ class draft_builder {
                int32_t n_steps);
     void expand(const std::vector<int32_t> & nodes, int32_t top_k);
 
-    const std::vector<draft_node> & nodes() const { return nodes_; }
-
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min);
+    const std::vector<draft_node> & nodes() const { return nodes_.all(); }
 
     void end();
 
   private:
-    static constexpr int32_t n_top_llama = 10; // llama.cpp's drafter samples from the ten best logits
-
     // a sequence in a draft
     struct participant {
-        llama_seq_id seq_id    = 0;
-        int32_t      i_call    = 0; // where it stands in the arguments
-        llama_token  id_last   = 0;
-        int32_t      pos       = 0; // of its last target row
-        int32_t      n_used    = 0; // slots behind that
-        // of a chain
-        int32_t      n_left    = 0; // tokens still to be drafted
-        llama_token  token     = 0; // the last one
-        int32_t      state_row = 0; // its recurrent row
+        llama_seq_id seq_id  = 0;
+        llama_token  id_last = 0;
+        int32_t      pos     = 0; // of its last target row
+        int32_t      n_used  = 0; // slots behind that
     };
 
     // of a node in the head's tensors
@@ -74,14 +63,10 @@ class draft_builder {
     draft_pass::row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos);
     void              compute();
     void              catch_up(int32_t n_top, int32_t n_steps);
-    void              step(int32_t n_top, int32_t n_steps);
     bool              knows_something() const;
     int32_t           n_top(int32_t n) const;
-    llama_token drafted(const participant & part, int32_t i_out, int32_t i_step, const std::vector<llama_token> & path,
-                        float p_min);
     std::vector<draft_candidate> candidates(const participant & part, int32_t i_out, int32_t i_step,
                                             const std::vector<llama_token> & path, int32_t n_top);
-    std::vector<llama_token>     path_to(int32_t node) const;
     int32_t append_nodes(const participant & part, int32_t parent, const std::vector<draft_candidate> & found,
                          int32_t state);
     void    expand_ahead(int32_t top_k);
@@ -98,7 +83,7 @@ class draft_builder {
     std::vector<foresight> foresight_; // by sequence
 
     std::vector<participant> participants_; // as they lie in the cache
-    std::vector<draft_node>  nodes_;
+    draft_nodes              nodes_;
     std::vector<node_rows>   node_rows_;
     int32_t                  n_state_ = 0; // rows of the state in use
 

@@ -8,6 +8,12 @@
 
 namespace eagle3 {
 
+// A token that a drafter finds, of its own vocabulary, or of the target's once foresight has ordered it.
+struct draft_candidate {
+    int32_t id = 0;
+    float   p  = 0.0f;
+};
+
 // a drafted token that may follow others
 struct draft_node {
     int32_t      parent = -1;   // index of the node before it, -1 = it follows id_last

@@ -10,14 +10,13 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace eagle3 {
 
 struct drafter_stats {
     int64_t t_process_us = 0; // process()
-    int64_t t_propose_us = 0; // propose_batch(), begin() and expand()
+    int64_t t_propose_us = 0; // begin() and expand()
     int64_t n_propose    = 0; // drafts, each for all sequences that take part
     int64_t n_steps      = 0; // times that the drafter's weights were read to draft
 };
@@ -31,8 +30,8 @@ struct drafter_stats {
 //   begin      catch up with these rows, draft the top_k best tokens behind id_last, the token at position n_past()
 //   expand     draft the next level behind some of the nodes; any number of times
 //   nodes      the draft so far, with probabilities
-// or propose_batch() instead of the last three, which drafts chains. What the target accepts comes with the next
-// process(). Rejected nodes never were part of the sequence, so that nothing has to be taken back.
+// Chains and trees are made of these by draft/propose.h, and by the planner. What the target accepts comes with the
+// next process(). Rejected nodes never were part of the sequence, so that nothing has to be taken back.
 //
 // Drafters that make a block of tokens in one graph are parallel: begin() computes n_steps levels and appends the first
 // one, expand() appends the others and computes nothing.
@@ -123,16 +122,8 @@ class drafter {
     // expand() ends the draft.
     virtual const std::vector<draft_node> & nodes() const = 0;
 
-    // Chains of up to n_max tokens for each sequence, with one graph per step for all of them. A chain stops before a
-    // token whose probability among the ten best is below p_min, as llama.cpp's do. Empty without a row or room.
-    virtual std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                const std::vector<llama_token> &  ids_last,
-                                                                const std::vector<int32_t> & n_max, float p_min) = 0;
-
-    // the same for one sequence
-    std::vector<llama_token> propose(llama_token id_last, int32_t n_max, float p_min, llama_seq_id seq_id) {
-        return std::move(propose_batch({ seq_id }, { id_last }, { n_max }, p_min).front());
-    }
+    // A node's p is how likely the target accepts it, and not a share among the drafter's own tokens
+    virtual bool has_confidence() const { return false; }
 
     virtual int64_t t_graph_us() const = 0; // of stats' times: computing graphs
 

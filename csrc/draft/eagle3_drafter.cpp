@@ -72,11 +72,11 @@ eagle3_drafter::eagle3_drafter(const std::string & path, const llama_model * mod
         runner_.check(shape);
         return;
     }
+    shape.kind = graph_kind::expand;
+    runner_.check(shape);
+    shape.kind    = graph_kind::catch_up;
     shape.n_steps = std::min(n_unroll(), 2);
-    for (const graph_kind kind : { graph_kind::catch_up, graph_kind::step, graph_kind::expand }) {
-        shape.kind = kind;
-        runner_.check(shape);
-    }
+    runner_.check(shape);
 }
 
 void eagle3_drafter::process(const float * rows, const llama_token * tokens, int32_t n_tokens, int32_t n_past,
@@ -132,13 +132,6 @@ void eagle3_drafter::begin(const std::vector<llama_seq_id> & seq_ids, const std:
 void eagle3_drafter::expand(const std::vector<int32_t> & nodes, int32_t top_k) {
     time_scope t(stats.t_propose_us);
     builder_.expand(nodes, top_k);
-}
-
-std::vector<std::vector<llama_token>> eagle3_drafter::propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                                    const std::vector<llama_token> &  ids_last,
-                                                                    const std::vector<int32_t> & n_max, float p_min) {
-    time_scope t(stats.t_propose_us);
-    return builder_.propose_batch(seq_ids, ids_last, n_max, p_min);
 }
 
 } // namespace eagle3

@@ -88,10 +88,6 @@ class eagle3_drafter : public drafter {
     void expand(const std::vector<int32_t> & nodes, int32_t top_k) override;
     const std::vector<draft_node> & nodes() const override { return builder_.nodes(); }
 
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min) override;
-
     int64_t t_graph_us() const override { return runner_.t_graph_us; }
 
     size_t n_bytes_cache() const { return memory_.cache().n_bytes(); } // of the K/V cache, which grows and shrinks

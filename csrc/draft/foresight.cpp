@@ -32,14 +32,12 @@ size_t n_left(const gumbel_noise & noise, const std::vector<std::pair<double, si
     return n;
 }
 
-using to_target_fn = std::function<llama_token(int32_t)>;
-
 // attempt: draws that the rules refuse before
-void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attempt, const to_target_fn & to_target,
+void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attempt,
                     std::vector<draft_candidate> & candidates) {
     std::vector<std::pair<double, size_t>> by_logit;
     for (size_t i = 0; i < candidates.size(); ++i) {
-        const auto bias = noise.biases.find(to_target(candidates[i].id));
+        const auto bias = noise.biases.find(candidates[i].id);
         by_logit.emplace_back(std::log(static_cast<double>(candidates[i].p)) +
                                   (bias == noise.biases.end() ? 0.0 : static_cast<double>(bias->second)),
                               i);
@@ -51,9 +49,9 @@ void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attem
         double       sum = 0.0, best = -INFINITY;
         for (size_t i = 0; i < by_logit.size(); ++i) {
             auto & [score, index] = by_logit[i];
-            score = score / noise.temperature + noise(to_target(candidates[index].id), n_ahead, attempt) -
-                    (i < n ? 0.0 : cut_penalty);
-            best  = std::max(best, score);
+            score =
+                score / noise.temperature + noise(candidates[index].id, n_ahead, attempt) - (i < n ? 0.0 : cut_penalty);
+            best = std::max(best, score);
         }
         for (const auto & [score, index] : by_logit) {
             sum += std::exp(score - best);
@@ -67,10 +65,10 @@ void order_by_noise(const gumbel_noise & noise, uint32_t n_ahead, uint32_t attem
 }
 
 std::vector<bool> allowed(grammar_lookahead & rules, const std::vector<llama_token> & path,
-                          const to_target_fn & to_target, const std::vector<draft_candidate> & candidates) {
+                          const std::vector<draft_candidate> & candidates) {
     std::vector<llama_token> tokens;
     for (const draft_candidate & c : candidates) {
-        tokens.push_back(to_target(c.id));
+        tokens.push_back(c.id);
     }
     return rules.allowed(path, tokens);
 }
@@ -94,24 +92,27 @@ void keep(const std::vector<bool> & allowed, std::vector<draft_candidate> & cand
 
 } // namespace
 
-void foresight::order(const std::vector<llama_token> & path, const to_target_fn & to_target,
+void foresight::order(const std::vector<llama_token> & path, const std::function<llama_token(int32_t)> & to_target,
                       std::vector<draft_candidate> & candidates, int32_t n_top) const {
-    candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
-                                    [&](const draft_candidate & c) { return to_target(c.id) < 0; }),
-                     candidates.end());
+    for (draft_candidate & c : candidates) {
+        c.id = to_target(c.id);
+    }
+    candidates.erase(
+        std::remove_if(candidates.begin(), candidates.end(), [](const draft_candidate & c) { return c.id < 0; }),
+        candidates.end());
     const auto n_ahead = static_cast<uint32_t>(path.size());
     uint32_t   attempt = 0;
     if (rules && noise && rules->redraws()) {
         std::vector<draft_candidate> drawn = candidates;
-        order_by_noise(*noise, n_ahead, 0, to_target, drawn);
+        order_by_noise(*noise, n_ahead, 0, drawn);
         drawn.resize(std::min<size_t>(drawn.size(), 1));
-        attempt = drawn.empty() || allowed(*rules, path, to_target, drawn).front() ? 0 : 1;
+        attempt = drawn.empty() || allowed(*rules, path, drawn).front() ? 0 : 1;
     }
     if (rules) {
-        keep(allowed(*rules, path, to_target, candidates), candidates);
+        keep(allowed(*rules, path, candidates), candidates);
     }
     if (noise) {
-        order_by_noise(*noise, n_ahead, attempt, to_target, candidates);
+        order_by_noise(*noise, n_ahead, attempt, candidates);
     }
     candidates.resize(std::min(candidates.size(), static_cast<size_t>(n_top)));
 }

@@ -47,8 +47,6 @@ class builder {
                 graph.state_in = input(GGML_TYPE_I32, shape.n_rows);
                 g              = ggml_get_rows(ctx, g, graph.state_in);
             }
-        } else if (shape.kind == graph_kind::step) {
-            g = state_rows(0, shape.n_rows);
         } else {
             graph.state_in = input(GGML_TYPE_I32, shape.n_rows);
             g              = ggml_get_rows(ctx, state, graph.state_in);
@@ -77,7 +75,7 @@ class builder {
             return;
         }
         if (shape.kind == graph_kind::expand) {
-            graph.state_out = inputs(GGML_TYPE_I64, shape.n_out, shape.n_steps);
+            graph.state_out = input(GGML_TYPE_I64, shape.n_out);
         }
         g = outputs(z, 0);
         if (shape.n_steps == 1 || is_ahead) {
@@ -207,7 +205,7 @@ class builder {
         ggml_tensor * g     = hparams.norm_output ? n : z;
         ggml_tensor * saved = nullptr;
         if (shape.kind == graph_kind::expand) {
-            saved = ggml_set_rows(ctx, state, g, nth(graph.state_out, shape.n_out, i_step));
+            saved = ggml_set_rows(ctx, state, g, graph.state_out);
         } else {
             saved = ggml_cpy(ctx, g, state_rows(static_cast<int64_t>(i_step) * shape.n_out, shape.n_out));
         }

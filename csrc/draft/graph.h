@@ -21,8 +21,7 @@ inline bool is_view(const ggml_tensor * node) {
 enum class graph_kind {
     kv_only,  // target rows -> K/V of their slots, nothing else (prompts)
     catch_up, // target rows -> K/V, and the last row of each sequence through the whole block -> first drafted tokens
-    step,     // the first rows of the state, in place -> K/V and the next drafted tokens
-    expand,   // any rows of the state -> the same
+    expand,   // rows of the state -> K/V and the next drafted tokens
 };
 
 // rows of one sequence in a graph, which are neighbours there
@@ -39,7 +38,7 @@ struct draft_stream {
 
 // everything that a graph depends on; graphs of equal shapes are the same
 struct draft_shape {
-    graph_kind kind   = graph_kind::step;
+    graph_kind kind   = graph_kind::expand;
     int32_t    n_rows = 0;
     int32_t    n_out  = 0;
     int32_t    n_top  = 0; // candidates with probabilities per row; 0 = the best one without
@@ -82,7 +81,7 @@ struct draft_graph {
     ggml_tensor * pos_out  = nullptr; // [n_out] I32, if those are less than n_rows
     ggml_tensor * mask_out = nullptr; // the same of the n_out
     ggml_tensor * state_in = nullptr; // [n_rows] I32, expand; with several steps of a parallel head which of feat
-    ggml_tensor * state_out = nullptr; // [n_out, n_steps] I64, expand; n_out padded as below
+    ggml_tensor * state_out = nullptr; // [n_out] I64, expand
 
     // of the steps after the first: [n, n_steps - 1], n padded to a multiple of n_aligned bytes
     ggml_tensor * step_pos  = nullptr; // n_out I32

@@ -64,11 +64,7 @@ class joint_drafter : public drafter {
 
     const std::vector<draft_node> & nodes() const override { return first().nodes(); }
 
-    std::vector<std::vector<llama_token>> propose_batch(const std::vector<llama_seq_id> & seq_ids,
-                                                        const std::vector<llama_token> &  ids_last,
-                                                        const std::vector<int32_t> & n_max, float p_min) override {
-        return first().propose_batch(seq_ids, ids_last, n_max, p_min);
-    }
+    bool has_confidence() const override { return first().has_confidence(); }
 
     int64_t       t_graph_us() const override;
     drafter_stats all_stats() const override;

@@ -192,11 +192,8 @@ void draft_runner::set_inputs(const draft_graph & graph, const draft_pass & pass
     }
     if (graph.state_out) {
         state_out_.clear();
-        for (int32_t step = 0; step < graph.shape.n_steps; ++step) {
-            for (const int32_t i : out_rows_) {
-                state_out_.push_back(pass.rows[i].state_out + static_cast<int64_t>(step) * n_out);
-            }
-            state_out_.resize((step + 1) * graph.state_out->ne[0]);
+        for (const int32_t i : out_rows_) {
+            state_out_.push_back(pass.rows[i].state_out);
         }
         set_all(graph.state_out, state_out_);
     }

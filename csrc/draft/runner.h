@@ -1,5 +1,6 @@
 #pragma once
 
+#include "draft/draft_tree.h"
 #include "draft/graph.h"
 #include "draft/rope_positions.h"
 #include "ggml-alloc.h"
@@ -22,10 +23,10 @@ struct draft_pass {
         int32_t      end       = 0;
         bool         is_out    = true; // goes all the way; the last rows of their sequence do
         int32_t      state_in  = 0; // expand: where its hidden row is; several steps of a parallel head: its features
-        int64_t      state_out = 0; // expand: where its output goes; that of step i goes n_out * i rows further
+        int64_t      state_out = 0; // expand: where its output goes
     };
 
-    graph_kind kind    = graph_kind::step;
+    graph_kind kind    = graph_kind::expand;
     int32_t    n_top   = 0; // see draft_shape
     int32_t    n_steps = 1;
 
@@ -46,12 +47,6 @@ struct draft_pass {
     row & add_row(llama_seq_id seq_id, llama_token token, int32_t pos, int32_t first);
 
     void clear(graph_kind kind, int32_t n_top = 0, int32_t n_steps = 1);
-};
-
-// a drafted token of the draft vocabulary
-struct draft_candidate {
-    int32_t id = 0;
-    float   p  = 0.0f;
 };
 
 struct galloc_deleter {

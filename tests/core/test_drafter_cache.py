@@ -113,13 +113,14 @@ def test_rows_that_wait_make_room_too(tiny_head, model):
 
 
 @pytest.mark.parametrize("n_unroll", [1, 16, 128])
-def test_chains_longer_than_the_room_behind_a_sequence(n_unroll, tiny_head, model):
+def test_chains_end_with_the_room_behind_a_sequence(n_unroll, tiny_head, model):
     drafter = make_drafter(tiny_head, model, 700, n_seq_max=2, n_unroll=n_unroll)
     sides = [SideBySide(drafter, ReferenceHead(tiny_head), i, i) for i in range(2)]
     sides[0].process(20)
     sides[1].process(450)
     ids = [side.reference.propose(7, 300).ids for side in sides]
-    assert drafter.propose_batch([1, 0], [7, 7], [300, 300]) == [ids[1][:251], ids[0]]
+    n_max = drafter.n_expand + 1
+    assert drafter.propose_batch([1, 0], [7, 7], [300, 300]) == [ids[1][:n_max], ids[0][:n_max]]
     sides[0].propose(8, 3)
     assert sides[0].worst.agrees(1e-4)
 
