@@ -8,6 +8,7 @@ from typing import Any
 
 from .constraints import constraint_of
 from .fit import apply_fitting
+from .schema import SchemaError
 from .schema.gbnf import Rules, through
 from .templates import ChatParams, ChatTemplates
 
@@ -85,21 +86,24 @@ def apply_request(
         kwargs.pop("reasoning_effort", None)
     elif effort:
         kwargs["reasoning_effort"] = effort
-    params = apply_fitting(
-        templates.apply,
-        templates.habits,
-        messages,
-        tools=tools,
-        tool_choice=tool_choice,
-        parallel_tool_calls=_get(body, "parallel_tool_calls", bool, None),
-        json_schema=None if constraint is None else constraint.json_schema,
-        grammar="" if constraint is None else constraint.grammar,
-        enable_thinking=enable_thinking,
-        reasoning_format=_get(body, "reasoning_format", str, reasoning_format),
-        chat_template_kwargs=kwargs,
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continuation,
-    )
+    try:
+        params = apply_fitting(
+            templates.apply,
+            templates.habits,
+            messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=_get(body, "parallel_tool_calls", bool, None),
+            json_schema=None if constraint is None else constraint.json_schema,
+            grammar="" if constraint is None else constraint.grammar,
+            enable_thinking=enable_thinking,
+            reasoning_format=_get(body, "reasoning_format", str, reasoning_format),
+            chat_template_kwargs=kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continuation,
+        )
+    except SchemaError as e:
+        raise ValueError(f"'{constraint.name}': {e}" if constraint is not None else str(e)) from None
     if constraint is not None and constraint.grammar and constraint.name != "grammar" and params.begins_in_reasoning:
         return _after_reasoning(params)
     return params
@@ -158,8 +162,10 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, Any]:
     """The tools and llama.cpp's word for which of them to call."""
     tools = _get(body, "tools", list, None) or None
     choice = body.get("tool_choice")
+    if choice is None or isinstance(choice, str):
+        return tools, choice or "auto"
     if not isinstance(choice, dict):
-        return tools, "auto" if choice is None else choice
+        raise ValueError(f"tool_choice: expected auto, none, required or a tool, found {type(choice).__name__}")
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     named = [tool for tool in tools or () if isinstance(tool, dict) and _tool_name(tool) == name]

@@ -73,8 +73,8 @@ class Infill:
         chunks = _chunks(body.get("input_extra"))
         tokenizer = self._tokenizer
         middle = tokenizer.tokenize(prompt)
-        prefix = tokenizer.mixed(body["input_prefix"], False, False)
-        suffix = tokenizer.mixed(body["input_suffix"], False, False)
+        prefix = tokenizer.mixed(body["input_prefix"], False, False, "input_prefix")
+        suffix = tokenizer.mixed(body["input_suffix"], False, False, "input_suffix")
         n_suffix = max(0, n_batch // 4 - (2 + len(middle)))
         n_extra = max(0, n_ctx - n_batch - 2 * max(0, n_predict))
         return [

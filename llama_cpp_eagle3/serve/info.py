@@ -197,7 +197,7 @@ def _detokenized(server: Server, body: Any) -> Response:
     tokens = body.get("tokens", [])
     if not isinstance(tokens, list):
         raise invalid("Field 'tokens': expected a list of tokens")
-    text = server.tokenizer.detokenize([server.tokenizer.check(token) for token in tokens])
+    text = server.tokenizer.detokenize([server.tokenizer.check(token, "tokens") for token in tokens])
     return Json({"content": text, "prompt": text})
 
 

@@ -122,8 +122,10 @@ def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -
         ApiError: what is wrong with which field.
     """
     given = _given(body)
+    asked = {}
     for name, aliases in ALIASES.items():
-        value = next((given[alias] for alias in (name, *aliases) if alias in given), None)
+        asked[name] = next((alias for alias in (name, *aliases) if alias in given), name)
+        value = given.get(asked[name])
         for alias in (name, *aliases):
             given.pop(alias, None)
         if value is not None:
@@ -131,11 +133,13 @@ def parse(kind: type[M], body: Any, defaults: Mapping[str, Any] | None = None) -
     dotted = {name.removeprefix("speculative."): given[name] for name in given if name.startswith("speculative.")}
     if dotted and isinstance(given.get("speculative", {}), dict):
         given["speculative"] = dotted | given.get("speculative", {})
-    return parse_object(kind, {**(defaults or {}), **given})
+    return parse_object(kind, {**(defaults or {}), **given}, asked)
 
 
-def parse_object(kind: type[M], body: Any) -> M:
+def parse_object(kind: type[M], body: Any, asked: Mapping[str, str] | None = None) -> M:
     """Parse a request's body. Fields that are null count as missing.
+
+    asked: names of fields by which the request has them, where it has others.
 
     Raises:
         ApiError: what is wrong with which field.
@@ -144,7 +148,8 @@ def parse_object(kind: type[M], body: Any) -> M:
         return kind.model_validate(_given(body))
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
+        field, *inner = map(str, first["loc"] or ("",))
+        name = ".".join(((asked or {}).get(field, field), *inner))
         raise invalid(f"Field '{name}': {first['msg']}") from None
     except RecursionError:
         raise invalid("the body is nested too deeply") from None

@@ -63,8 +63,10 @@ class Tokenizer:
             "utf-8", errors="replace"
         )
 
-    def mixed(self, value: Any, add_special: bool, parse_special: bool) -> list[int]:
+    def mixed(self, value: Any, add_special: bool, parse_special: bool, field: str = "content") -> list[int]:
         """Tokens of a text, or of a list of texts and tokens.
+
+        field: of the request, for errors.
 
         Raises:
             ApiError: it is neither, or it cannot fit into the context.
@@ -72,7 +74,7 @@ class Tokenizer:
         if isinstance(value, str):
             return self.tokenize(value, add_special, parse_special)
         if not isinstance(value, list):
-            raise invalid(f"expected a string or a list of strings and tokens, found {type(value).__name__}")
+            raise invalid(f"{field}: expected a string or a list of strings and tokens, found {type(value).__name__}")
         tokens: list[int] = []
         for i, item in enumerate(value):
             if isinstance(item, str):
@@ -80,13 +82,13 @@ class Tokenizer:
                     raise too_long(len(tokens), self._llm.engine.n_ctx)
                 tokens += self.tokenize(item, add_special and i == 0, parse_special)
             else:
-                tokens.append(self.check(item))
+                tokens.append(self.check(item, field))
         return tokens
 
-    def check(self, token: Any) -> int:
-        """A token, if it is one."""
+    def check(self, token: Any, field: str) -> int:
+        """A token, if it is one; field: of the request, for errors."""
         if type(token) is not int or not 0 <= token < self.vocab.n_tokens:
-            raise invalid(f"expected tokens in 0..{self.vocab.n_tokens - 1}, found {str(token)[:40]}")
+            raise invalid(f"{field}: expected tokens in 0..{self.vocab.n_tokens - 1}, found {str(token)[:40]}")
         return token
 
     def prompts(self, value: Any) -> list[list[int]]:
@@ -111,4 +113,4 @@ class Tokenizer:
                 '"prompt" elements must be a string, a list of tokens, a JSON object containing a prompt string, or a '
                 "list of mixed strings & tokens."
             )
-        return self.mixed(value, add_special=True, parse_special=True)
+        return self.mixed(value, add_special=True, parse_special=True, field="prompt")

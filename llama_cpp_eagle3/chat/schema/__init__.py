@@ -5,6 +5,6 @@ combinations; `parts`, `numbers` and `pattern_grammar` write that in the GBNF of
 of llama.cpp's chat code.
 """
 
-from .converter import Loosened, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
+from .converter import Loosened, SchemaError, SchemaGrammar, json_schema_to_grammar, log_loosened, schema_grammar
 
-__all__ = ["Loosened", "SchemaGrammar", "json_schema_to_grammar", "log_loosened", "schema_grammar"]
+__all__ = ["Loosened", "SchemaError", "SchemaGrammar", "json_schema_to_grammar", "log_loosened", "schema_grammar"]

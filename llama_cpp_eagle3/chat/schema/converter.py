@@ -30,6 +30,10 @@ _log = logging.getLogger(__name__)
 _logged: set[Loosened] = set()
 
 
+class SchemaError(ValueError):
+    """A schema that no grammar is made of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loosened:
     """Something of a schema that its grammar does not keep."""
@@ -120,7 +124,7 @@ class Converter:
         if is_arguments and self.rules.is_any(name):
             name = self.rules.json("object")
         if self.loosened and not self.tool and not pointer and self.rules.is_any(name):
-            raise ValueError(f"nothing is left of the JSON schema: {'; '.join(x.reason for x in self.loosened)}")
+            raise SchemaError(f"nothing is left of the JSON schema: {'; '.join(x.reason for x in self.loosened)}")
         while self._todo:
             rule, kind, core, path = self._todo.popleft()
             self.rules.set(rule, (object_body if kind == "object" else array_body)(self, core, rule, path))
