@@ -3,14 +3,16 @@
     python benchmarks/tasks.py --tasks edits coding --sides plain auto auto-ngram llama-server:ngram-mod --runs 2
 
 What is asked lies in tasks/, in the model's own chat template: coding questions, edits of a file, holes in a file at
-40 places (/infill, as llama.vim sends it), questions about a document, quotes, JSON by schema, an agent's conversation
-with tools. Sides take turns: each round starts a side's server, asks everything, and ends it, so that no answer is
-found in a cache of an earlier round. Times are the client's.
+40 places (/infill, as llama.vim sends it; and typed, where each character cancels the last request), questions about a
+document, quotes, JSON by schema, an agent's conversation with tools. All sides are open at once and take turns, request
+by request, since a machine's speed changes meanwhile; the rounds differ in a word at the beginning of the prompt, so
+that nothing is found in a cache of an earlier one. Times are the client's. With --add a call goes on from the figures
+that earlier calls have published under the same name.
 
-Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `chain-3` (fixed
-chains of -md), `llama-server` and `llama-server:TYPES[@N]` (its --spec-type with +, and its --spec-draft-n-max), and
-`llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in this process, plain and with its prompt lookup). The default is
-Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
+Sides are `plain`, `auto` (all that can draft), `auto-ngram` and `auto-draft` (one drafter alone), `auto-spm` (n-grams,
+and /infill with the suffix first), `chain-3` (fixed chains of -md), `llama-server` and `llama-server:TYPES[@N]` (its
+--spec-type with +, and its --spec-draft-n-max), and `llama_cpp` and `llama_cpp:lookup` (llama-cpp-python in this
+process, plain and with its prompt lookup). The default is Qwen2.5-Coder-1.5B-Instruct with the 0.5B as -md.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ class Asked:
 
     path: str
     body: Json
+    is_cancelled: bool = False
+    """The client goes away after the first token, and its times are not counted."""
 
 
 @dataclass
@@ -82,6 +86,25 @@ class Answer:
     def tokens_a_step(self) -> float:
         """Tokens that a pass of the target gave."""
         return self.tokens / max(1, self.tokens - self.accepted)
+
+
+@dataclass
+class Turn:
+    """What a side did before the next one had its turn."""
+
+    i_round: int
+    i_group: int
+    seconds: float
+    answer: Answer
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The same for all sides that were asked the same."""
+        return self.i_round, self.i_group
+
+
+Found = dict[str, dict[str, list[Turn]]]
+"""By task and side."""
 
 
 def _lines(name: str) -> list[Json]:
@@ -143,10 +166,22 @@ def _fim() -> list[Asked]:
     return found
 
 
+def _typing() -> list[Asked]:
+    """The same, typed: each of three characters cancels the request of the one before."""
+    found = []
+    for asked in _fim():
+        typed = asked.body["prompt"]
+        for n in (2, 1, 0):
+            body = {**asked.body, "prompt": typed[: len(typed) - n]}
+            found.append(Asked(asked.path, body, is_cancelled=n > 0))
+    return found
+
+
 TASKS: dict[str, Callable[[], list[Asked]]] = {
     "coding": _coding,
     "edits": lambda: _about_files("edits.jsonl", 384),
     "fim": _fim,
+    "typing": _typing,
     "documents": lambda: _about_files("documents.jsonl", 128),
     "quotes": lambda: _about_files("quotes.jsonl", 256),
     "json": lambda: _about_files("json.jsonl", 256),
@@ -196,6 +231,8 @@ class ServerSide:
                 if said := _said(event):
                     first = first or time.perf_counter()
                     text.append(said)
+                    if asked.is_cancelled:
+                        return Answer(n=0), said
                 timings = event.get("timings") or timings
         end = time.perf_counter()
         n_cached = timings.get("cache_n", 0)
@@ -246,15 +283,23 @@ class PythonSide:
             if said := choice.get("text") or (choice.get("delta") or {}).get("content"):
                 first = first or time.perf_counter()
                 text.append(said)
+                if asked.is_cancelled:
+                    return Answer(n=0), said
         end = time.perf_counter()
         return Answer(tokens=len(text), t_first=(first or end) - start, t_whole=end - start), "".join(text)
 
     def _stream(self, path: str, body: Json) -> Iterator[Json]:
         if path == "/infill":
+            # its own suffix= takes token 0 for those of fill-in-the-middle
+            vocab = llama_cpp.llama_model_get_vocab(self._llm.model)
+            pre, suf, mid = (getattr(llama_cpp, f"llama_vocab_fim_{name}")(vocab) for name in ("pre", "suf", "mid"))
             extra = "".join(f"{file['filename']}\n{file['text']}\n" for file in body["input_extra"])
+            before, after = (
+                self._llm.tokenize(text.encode(), add_bos=False)
+                for text in (extra + body["input_prefix"] + body["prompt"], body["input_suffix"])
+            )
             more = {"max_tokens": body["n_predict"], "temperature": body["temperature"], "seed": body["seed"]}
-            prompt = extra + body["input_prefix"] + body["prompt"]
-            return self._llm.create_completion(prompt, suffix=body["input_suffix"], stream=True, **more)
+            return self._llm.create_completion([pre, *before, suf, *after, mid], stream=True, **more)
         if "response_format" in body:
             schema = body["response_format"]["json_schema"]["schema"]
             body["response_format"] = {"type": "json_object", "schema": schema}
@@ -292,6 +337,7 @@ def command_of(side: str, model: str, draft: str, args: Any) -> list[str]:
         "plain": ["--spec-type", "none"],
         "auto": ["-md", draft],
         "auto-ngram": ["--spec-type", "ngram-simple"],
+        "auto-spm": ["--spec-type", "ngram-simple", "--spm-infill"],
         "auto-draft": ["-md", draft, "--spec-type", spec_type],
         side if chain else "": [
             "-md",
@@ -320,7 +366,7 @@ def open_side(side: str, model: str, draft: str, args: Any) -> Iterator[ServerSi
         yield found
 
 
-def run_task(
+def run_group(
     side: ServerSide | PythonSide, requests: Sequence[Asked], n_clients: int
 ) -> tuple[Answer, float, list[str]]:
     """The sum of all answers, the seconds that all took, and the texts. Several clients share the requests."""
@@ -334,31 +380,43 @@ def run_task(
     return sum(answers, Answer(n=0)), time.perf_counter() - start, list(texts)
 
 
-def measure(args: Any, model: str, draft: str) -> tuple[dict[str, dict[str, list[Answer]]], dict[str, Any]]:
-    """Figures by task and side, an entry for each round; and the seconds of each round and the texts of the first."""
-    more = {"temperature": args.temp, "seed": 7}
-    tasks = {task: [Asked(a.path, {**a.body, **more}) for a in TASKS[task]()[: args.first]] for task in args.tasks}
-    for requests in tasks.values():
-        for asked in requests:
-            key = "n_predict" if "n_predict" in asked.body else "max_tokens"
-            asked.body[key] = min(asked.body[key], args.n_predict)
-    found: dict[str, dict[str, list[Answer]]] = {task: {side: [] for side in args.sides} for task in tasks}
-    seconds: dict[str, dict[str, list[float]]] = {task: {side: [] for side in args.sides} for task in tasks}
-    texts: dict[str, dict[str, list[str]]] = {task: {} for task in tasks}
-    for i in range(args.runs):
-        # the other way round each time, so that a machine that becomes slower favours no side
-        for side in args.sides if i % 2 == 0 else reversed(args.sides):
-            with open_side(side, model, draft, args) as opened:
-                for task, requests in tasks.items():
-                    common.progress(f"run {i + 1} of {args.runs}: {side}, {task}")
-                    answer, t_all, said = run_task(opened, requests, args.clients)
-                    found[task][side].append(answer)
-                    seconds[task][side].append(t_all)
-                    known = texts[task].setdefault(side, said)
-                    if known != said:
-                        common.progress("")
-                        print(f"{task}: {side} wrote another text in round {i + 1} than in its first")
-    return found, {"seconds": seconds, "texts": texts}
+def requests_of(task: str, i_round: int, args: Any) -> list[list[Asked]]:
+    """What is asked in a round, in groups after which the next side has its turn."""
+    found = []
+    for asked in TASKS[task]()[: args.first]:
+        body = {**asked.body, "temperature": args.temp, "seed": 7}
+        key = "n_predict" if "n_predict" in body else "max_tokens"
+        body[key] = min(body[key], args.n_predict)
+        if "messages" in body:
+            body["messages"] = [{"role": "system", "content": f"Round {i_round}. Be helpful."}, *body["messages"]]
+        else:
+            body["input_extra"] = [{"filename": f"round{i_round}.txt", "text": "\n"}, *body["input_extra"]]
+        found.append(replace(asked, body=body))
+    if task == "agent" or args.clients > 1:
+        return [found]
+    n_together = 3 if task == "typing" else 1
+    return [found[i : i + n_together] for i in range(0, len(found), n_together)]
+
+
+def measure(args: Any, model: str, draft: str, found: Found, i_first: int) -> None:
+    """Add rounds to the figures.
+
+    Raises:
+        SystemExit: a drafter changed the text.
+    """
+    with ExitStack() as stack:
+        opened = {side: stack.enter_context(open_side(side, model, draft, args)) for side in args.sides}
+        for i in range(i_first, i_first + args.runs):
+            for task in args.tasks:
+                for k, requests in enumerate(requests_of(task, i, args)):
+                    texts = {}
+                    n = (i + k) % len(args.sides)
+                    for side in [*args.sides[n:], *args.sides[:n]]:
+                        common.progress(f"{task}, round {i + 1 - i_first} of {args.runs}: {side}")
+                        answer, t_all, texts[side] = run_group(opened[side], requests, args.clients)
+                        found[task][side].append(Turn(i, k, t_all, answer))
+                    if wrong := different(texts):
+                        sys.exit(f"{task}, request {k + 1}: a drafter changed the text: {wrong}")
 
 
 def is_ours(side: str) -> bool:
@@ -368,30 +426,50 @@ def is_ours(side: str) -> bool:
 
 def different(texts: dict[str, list[str]]) -> list[str]:
     """Our sides whose texts are not those of the first of them."""
-    ours = [side for side in texts if is_ours(side)]
+    ours = [side for side in texts if is_ours(side) and side != "auto-spm"]  # whose prompts are others
     return [side for side in ours if texts[side] != texts[ours[0]]]
 
 
-def report(task: str, sides: dict[str, list[Answer]], seconds: dict[str, list[float]]) -> str:
+def report(task: str, sides: dict[str, list[Turn]]) -> str:
     """A task's table."""
-    first = statistics.median(next(iter(seconds.values())))
+    first = {turn.key: turn.seconds for turn in next(iter(sides.values()))}
     rows = []
-    for side, answers in sides.items():
-        whole, n = Spread.of(a.t_whole / a.n for a in answers), answers[0].n
+    for side, turns in sides.items():
+        rounds = [sum((t.answer for t in turns if t.i_round == i), Answer(n=0)) for i in {t.i_round for t in turns}]
+        n = rounds[0].n
         is_known = not side.startswith("llama_cpp")  # whose streams tell neither
         rows.append([
             side,
-            Spread.of(a.rate for a in answers).text(1),
-            Spread.of(a.t_first / a.n for a in answers).text(2),
-            whole.text(2),
-            f"{first / statistics.median(seconds[side]):.2f}",
-            f"{statistics.median(a.tokens_a_step for a in answers):.2f}" if is_known else "",
-            percent(answers[0].n_cached / answers[0].n_prompt, 0) if is_known else "",
-            f"{answers[0].tokens / n:.0f}",
+            Spread.of(a.rate for a in rounds).text(1),
+            Spread.of(a.t_first / n for a in rounds).text(2),
+            Spread.of(a.t_whole / n for a in rounds).text(2),
+            Spread.of(first[turn.key] / turn.seconds for turn in turns).text(2),
+            f"{statistics.median(a.tokens_a_step for a in rounds):.2f}" if is_known else "",
+            percent(rounds[0].n_cached / rounds[0].n_prompt, 0) if is_known else "",
+            f"{statistics.median(a.tokens / n for a in rounds):.0f}",
         ])  # fmt: skip
-    head = [f"{task}, {n} answers", "tokens/s after the first", "first token, s", "whole answer, s"]
-    head += ["speed, whole answers", "tokens a step", "prompt reused", "tokens"]
+    head = [f"{task}, {n} answers, {len(rounds)} rounds", "tokens/s after the first", "first token, s"]
+    head += ["whole answer, s", "speed, whole answers", "tokens a step", "prompt reused", "tokens"]
     return table(head, rows)
+
+
+def earlier(name: str, tasks: Sequence[str], sides: Sequence[str]) -> Found:
+    """The figures that earlier calls have published.
+
+    Raises:
+        SystemExit: they are of other tasks or sides.
+    """
+    path = common.HERE / "results" / f"{name}.json"
+    if not path.exists():
+        return {task: {side: [] for side in sides} for task in tasks}
+    figures = json.loads(path.read_text(encoding="utf-8"))["turns"]
+    if list(figures) != list(tasks) or any(list(of_task) != list(sides) for of_task in figures.values()):
+        sys.exit(f"--add: '{path}' has other tasks or sides")
+
+    def turns(found: list[Json]) -> list[Turn]:
+        return [Turn(**{**turn, "answer": Answer(**turn["answer"])}) for turn in found]
+
+    return {task: {side: turns(found) for side, found in of_task.items()} for task, of_task in figures.items()}
 
 
 def main() -> None:
@@ -402,6 +480,7 @@ def main() -> None:
     p.add_argument("--first", type=int, help="of each task only the first ones")
     p.add_argument("--temp", type=float, default=0.0)
     p.add_argument("--clients", type=int, default=1, help="at once; they share the requests of a task")
+    p.add_argument("--add", action="store_true", help="rounds to those that are published")
     p.add_argument("--name", help="of the results that --publish writes")
     p.set_defaults(ctx_size=4096, n_predict=384)
     args = p.parse_args()
@@ -410,23 +489,20 @@ def main() -> None:
         p.error("llama_cpp answers one client")
     pair = args.model or "qwen2.5-coder-1.5b", args.model_draft or "qwen2.5-coder-0.5b"
     model, draft = (str(models.fetched(f, common.progress)) if f in models.names() else f for f in pair)
-    found, more = measure(args, model, draft)
-    text = "\n\n".join(report(task, sides, more["seconds"][task]) for task, sides in found.items())
-    others = {task: wrong for task in found if (wrong := different(more["texts"][task]))}
-    same = "the text of our sides was the same" if not others else f"**texts differ from the first side's: {others}**"
+    name = args.name or f"tasks-{'-'.join(args.tasks)}"
+    new = {task: {side: [] for side in args.sides} for task in args.tasks}
+    found: Found = earlier(name, args.tasks, args.sides) if args.add else new
+    rounds = [turn.i_round for sides in found.values() for turns in sides.values() for turn in turns]
+    measure(args, model, draft, found, max(rounds, default=-1) + 1)
+    text = "\n\n".join(report(task, sides) for task, sides in found.items())
     text += (
         f"\n\n{args.clients} client{'s' * (args.clients > 1)}, temperature {args.temp:g}, at most {args.n_predict} "
-        f"tokens an answer; medians of {args.runs} rounds in turns (lowest - highest). Speed is that of all answers "
-        f"together, the first side's being 1; {same}."
+        "tokens an answer; medians of the rounds (lowest - highest). Speed is that of whole answers beside the first "
+        "side's in the same turn. The text of our sides was the same."
     )
-    data = {task: {side: [asdict(a) for a in answers] for side, answers in s.items()} for task, s in found.items()}
-    name = args.name or f"tasks-{'-'.join(args.tasks)}"
-    section = common.Section(
-        "tasks", f"Tasks: {', '.join(args.tasks)}", text, {**data, "seconds": more["seconds"]}, name
-    )
+    data = {task: {side: [asdict(turn) for turn in turns] for side, turns in s.items()} for task, s in found.items()}
+    section = common.Section("tasks", f"Tasks: {', '.join(args.tasks)}", text, {"turns": data}, name)
     common.finish(args, section, [model, draft])
-    if others:
-        sys.exit(f"a drafter changed the text: {others}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""The tasks of benchmarks/tasks.py: what their files ask, and what the table says of answers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for what the benchmarks share
+tasks = importlib.import_module("tasks")
+ARGS = argparse.Namespace(first=None, temp=0.0, n_predict=384, clients=1)
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_requests(task: str) -> None:
+    groups = tasks.requests_of(task, 3, ARGS)
+    assert len(groups) == {"agent": 1, "fim": 40, "typing": 40}.get(task, len(groups))
+    for asked in (asked for group in groups for asked in group):
+        json.dumps(asked.body)
+        if task in ("fim", "typing"):
+            assert "\n" not in asked.body["prompt"]
+            assert asked.body["prompt"].strip()
+            assert asked.body["input_suffix"].startswith("\n")
+            assert asked.body["input_extra"][0]["filename"] == "round3.txt"
+        else:
+            assert asked.body["messages"][0] == {"role": "system", "content": "Round 3. Be helpful."}
+            assert asked.body["messages"][-1]["role"] in ("user", "tool")
+
+
+def test_an_agents_turns_have_all_before_them() -> None:
+    (turns,) = tasks.requests_of("agent", 0, ARGS)
+    assert len(turns) >= 8
+    for before, after in pairwise(turns):
+        n = len(before.body["messages"])
+        assert after.body["messages"][:n] == before.body["messages"]
+        assert after.body["messages"][n]["role"] == "assistant"
+
+
+def test_each_character_cancels_the_one_before() -> None:
+    for first, second, last in tasks.requests_of("typing", 0, ARGS):
+        assert first.is_cancelled
+        assert second.is_cancelled
+        assert not last.is_cancelled
+        assert last.body["prompt"][:-1] == second.body["prompt"]
+        assert second.body["prompt"][:-1] == first.body["prompt"]
+        assert first.body["input_suffix"] == last.body["input_suffix"]
+
+
+def test_table() -> None:
+    def turn(i: int, seconds: float, tokens: int, accepted: int) -> object:
+        answer = tasks.Answer(1, tokens, accepted, 100, 40, t_first=1.0, t_whole=seconds)
+        return tasks.Turn(i, 0, seconds, answer)
+
+    sides = {
+        "plain": [turn(0, 5.0, 21, 0), turn(1, 3.0, 21, 0)],
+        "auto": [turn(0, 2.5, 21, 14), turn(1, 2.0, 21, 14)],
+    }
+    lines = [line.split(" | ") for line in tasks.report("edits", sides).splitlines()]
+    assert lines[0][0] == "| edits, 1 answers, 2 rounds"
+    assert lines[2][1] == "7.5 (5.0 - 10.0)"  # 20 tokens in 4 and in 2 s after the first
+    assert lines[3][3] == "2.25 (2.00 - 2.50)"
+    assert lines[3][4] == "1.75 (1.50 - 2.00)"  # of the same turns
+    assert lines[3][5:7] == ["3.00", "40 %"]
+
+
+def test_sides() -> None:
+    args = argparse.Namespace(ctx_size=4096, clients=2, threads=2, tools=None)
+    with pytest.raises(ValueError, match=r"expected one of plain, auto, .*, found 'eagle'"):
+        tasks.command_of("eagle", "m.gguf", "d.gguf", args)
+    command = tasks.command_of("chain-3", "m.gguf", "d.gguf", args)
+    assert command[-2:] == ["--spec-draft-n-max", "3"]
+    assert command[command.index("-c") + 1] == "8192"
+    assert tasks.different({"plain": ["a"], "auto": ["b"], "llama-server": ["c"]}) == ["auto"]
