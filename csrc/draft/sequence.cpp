@@ -1,8 +1,21 @@
 #include "draft/sequence.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace eagle3 {
+
+// by exponents, which a compiler does for several floats at once
+static bool is_finite(const float * row, int32_t n) {
+    constexpr uint32_t exponent = 0x7f800000;
+    uint32_t           is_bad   = 0;
+    for (int32_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, row + i, sizeof(bits));
+        is_bad |= static_cast<uint32_t>((bits & exponent) == exponent);
+    }
+    return is_bad == 0;
+}
 
 void draft_sequence::append(const float * row, llama_token token) {
     if (seeded_ && *seeded_ == token) {
@@ -15,7 +28,11 @@ void draft_sequence::append(const float * row, llama_token token) {
         tokens_.erase(tokens_.begin(), tokens_.begin() + n_done_);
         n_done_ = 0;
     }
-    rows_.insert(rows_.end(), row, row + n_row_floats_);
+    if (is_finite(row, n_row_floats_)) {
+        rows_.insert(rows_.end(), row, row + n_row_floats_);
+    } else {
+        rows_.resize(rows_.size() + n_row_floats_);
+    }
     tokens_.push_back(token);
 }
 

@@ -41,7 +41,8 @@ class draft_sequence {
     // positions whose slots are in the cache end here
     int32_t n_slots() const { return pos_first_ + (seeded_ ? 1 : 0); }
 
-    // row and token at position n_past()
+    // Row and token at position n_past(). A row that is not finite becomes zeros: some devices multiply masked slots by
+    // zero, so that NaN in one of them would reach every later draft, also after it was truncated.
     void append(const float * row, llama_token token);
 
     // the first n rows were written to the cache

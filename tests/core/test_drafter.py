@@ -341,6 +341,32 @@ def test_rows_that_are_not_numbers_do_no_lasting_harm(side, tiny_head, n_bad):
     assert side.worst.agrees(TOLERANCE)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n_bad", [1, 2, 40])
+def test_no_slot_holds_what_is_no_number(tiny_target, tiny_head, model_address, rng, bad, n_bad):
+    """Some devices multiply masked slots by zero: after rows that are not finite drafts must be as without them."""
+    rows, more = rows_of(tiny_head, 20, rng), rows_of(tiny_head, 5, rng)
+    wrong = rows_of(tiny_head, n_bad, rng)
+    wrong[:, 7] = bad
+    states, drafts, logits = [], [], []
+    for between in (None, np.zeros_like(wrong), wrong):
+        drafter = make_drafter(tiny_head, model_address(tiny_target.path))
+        drafter.process_rows(rows, list(range(1, 21)), 0)
+        if between is not None:
+            drafter.process_rows(between, [1] * n_bad, 20)
+            drafter.propose(3, N_STEPS)
+            states.append(drafter.state_get())
+            assert drafter.truncate(20) == 19  # the last row's token may be another one now
+            drafter.process_rows(rows[19:], [20], 19)
+        drafter.process_rows(more, [5, 6, 7, 8, 9], 20)
+        drafts.append(drafter.propose(3, N_STEPS))
+        logits.append(drafter.draft_logits)
+    assert states[0] == states[1]  # as of rows of zeros: nothing else was written
+    assert drafts[0] == drafts[1] == drafts[2]
+    assert rel_error(logits[1], logits[0]) < TOLERANCE
+    assert rel_error(logits[2], logits[0]) < TOLERANCE
+
+
 def test_arguments_of_the_constructor(tiny_target, tiny_head, model_address):
     model = model_address(tiny_target.path)
     for kwargs in ({"n_threads": 0}, {"n_batch": 0}, {"type_k": -1}, {"type_v": 12345}, {"type_k": 12}):

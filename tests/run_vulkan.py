@@ -1,0 +1,184 @@
+"""Run the tests that a device can have on Mesa's Vulkan driver in software (llvmpipe), which any CPU can have.
+
+    python tests/run_vulkan.py [--part] [--if-built] [pytest arguments]
+
+Installs by apt what is missing, compiles llama-cpp-python with Vulkan into build/vulkan (once; about 12 minutes of one
+core), and runs `pytest -m gpu` with it in place of the installed one: our module is the same. --part runs a few files
+within eight minutes. --if-built does nothing where the build is not there. Where Debian's packages cannot be had it says
+so and ends with 0.
+
+The driver is slow, and compiles shaders when they are first used: it keeps them in build/vulkan/shaders. F16 is off,
+since tests compare with float64 to 1e-4.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "vulkan"
+SITE = BUILD / "site"
+HEADERS = BUILD / "headers"
+VERSION = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
+
+PACKAGES = ("glslc", "spirv-headers", "libvulkan-dev", "mesa-vulkan-drivers")
+_CORE_H = "vulkan/vulkan_core.h"
+_HEADER_MIN = (3, 275)  # VK_EXT_layer_settings in the C++ headers, as ggml uses it
+_NEWER = "trixie"  # Debian's release whose headers are taken where the installed ones are too old
+PART = ("tests/core/test_drafter.py", "tests/core/test_drafter_tree.py", "tests/core/test_target.py")
+PART_SECONDS = 480
+SKIPPED = {
+    "tests/core/test_drafter.py::test_long_contexts_cross_the_padding": "Mesa 22.3's own thread crashes on long contexts "
+    "(libvulkan_lvp.so)",
+}
+"""Tests that are left out on this driver, and why."""
+
+
+class CannotBeHad(Exception):
+    """What is needed is not here, and there is no way to get it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare, test, and return pytest's status; 0 where nothing can be prepared."""
+    is_part, needs_build = "--part" in arguments, "--if-built" in arguments
+    arguments = [a for a in arguments if a not in ("--part", "--if-built")]
+    if needs_build and not (SITE / "llama_cpp").is_dir():
+        print("no build with Vulkan in build/vulkan: `make vulkan` makes one. Its tests are left out")
+        return 0
+    try:
+        prepare()
+    except CannotBeHad as e:
+        print(f"The tests on Vulkan are left out: {e}")
+        return 0
+    return run_tests(arguments, is_part)
+
+
+def prepare() -> None:
+    """Packages, headers, and llama-cpp-python with Vulkan.
+
+    Raises:
+        CannotBeHad: a package cannot.
+    """
+    missing = missing_packages()
+    if missing:
+        install(missing)
+    if (SITE / "llama_cpp").is_dir() and (BUILD / "version").read_text() == VERSION:
+        return
+    include = newer_headers() if header_version(Path("/usr/include")) < _HEADER_MIN else None
+    print(f"Compiling llama-cpp-python {VERSION} with Vulkan: about 12 minutes of one core", flush=True)
+    flags = "-DGGML_VULKAN=on -DGGML_RPC=on" + (f" -DVulkan_INCLUDE_DIR={include}" if include else "")
+    shutil.rmtree(SITE, ignore_errors=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", "--no-binary"]
+        + ["llama-cpp-python", "--target", str(SITE), f"llama-cpp-python=={VERSION}"],
+        env=os.environ | {"CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} {flags}"},
+        check=True,
+    )
+    (BUILD / "version").write_text(VERSION)
+
+
+def missing_packages() -> list[str]:
+    """Those of what is needed that is not installed.
+
+    Raises:
+        CannotBeHad: this system has no dpkg to ask, and not all that is needed.
+    """
+    if shutil.which("dpkg-query") is None:
+        if shutil.which("glslc") and header_version(Path("/usr/include")) >= _HEADER_MIN:
+            return []
+        raise CannotBeHad("glslc and Vulkan's headers are not here, and this system has no apt to install them")
+    query = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n", *PACKAGES]
+    found = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    installed = {line.split()[0] for line in found.splitlines() if line.endswith(" installed")}
+    return [name for name in PACKAGES if name not in installed]
+
+
+def install(packages: list[str]) -> None:
+    """Install packages by apt."""
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    commands = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages])
+    for command in commands:
+        try:
+            ended = subprocess.run([*sudo, *command], env=environment, capture_output=True, text=True, check=False)
+        except OSError as e:
+            raise CannotBeHad(f"{' '.join(packages)} cannot be installed: {e}") from e
+        if ended.returncode and command[1] == "install":
+            raise CannotBeHad(f"{' '.join(packages)} cannot be installed: {ended.stderr.strip().splitlines()[-1:]}")
+
+
+def header_version(folder: Path) -> tuple[int, int]:
+    """Minor version and revision of Vulkan's headers in a folder; zeros if there are none."""
+    try:
+        text = (folder / _CORE_H).read_text(encoding="utf-8")
+    except OSError:
+        return 0, 0
+    revision = re.search(r"define VK_HEADER_VERSION (\d+)", text)
+    minor = re.search(r"VK_HEADER_VERSION_COMPLETE VK_MAKE_API_VERSION\(0, 1, (\d+),", text)
+    return (int(minor[1]), int(revision[1])) if minor and revision else (0, 0)
+
+
+def newer_headers() -> Path:
+    """Those of a later Debian release, unpacked beside, as they are text alone.
+
+    Raises:
+        CannotBeHad: the release cannot be reached.
+    """
+    include = HEADERS / "usr" / "include"
+    if header_version(include) >= _HEADER_MIN:
+        return include
+    apt = BUILD / "apt"
+    for folder in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (apt / "sources.list").write_text(f"deb [signed-by={keyring}] http://deb.debian.org/debian {_NEWER} main\n")
+    options = [f"Dir::Etc::SourceList={apt}/sources.list", "Dir::Etc::SourceParts=-"]
+    options += [f"Dir::State::Lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=root"]
+    flags = [word for option in options for word in ("-o", option)]
+    for command in (["update", "-qq"], ["download", "libvulkan-dev"]):
+        ended = subprocess.run(["apt-get", *flags, *command], cwd=apt, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise CannotBeHad(
+                f"Vulkan's headers are older than 1.{'.'.join(map(str, _HEADER_MIN))}, and those of Debian {_NEWER} "
+                f"cannot be had: {ended.stderr.strip().splitlines()[-1:]}"
+            )
+    (package,) = apt.glob("libvulkan-dev_*.deb")
+    subprocess.run(["dpkg-deb", "-x", str(package), str(HEADERS)], check=True)
+    return include
+
+
+def run_tests(arguments: list[str], is_part: bool) -> int:
+    """Run what is marked `gpu` on the first device, which is the driver in software where there is no other."""
+    environment = os.environ | {
+        "PYTHONPATH": str(SITE),
+        "GGML_VK_VISIBLE_DEVICES": "0",  # devices of type CPU are left out otherwise
+        "GGML_VK_DISABLE_F16": "1",
+        "GGML_VK_DISABLE_ASYNC": "1",  # Mesa 22.3 uses a destroyed buffer in trees
+        "MESA_SHADER_CACHE_DIR": str(BUILD / "shaders"),
+    }
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", *arguments]
+    for test, why in SKIPPED.items():
+        print(f"left out: {test}: {why}", flush=True)
+        command += ["--deselect", test]
+    if not is_part:
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    end = monotonic() + PART_SECONDS
+    for file in PART:  # one after the other, so that what the time is too short for has a name
+        try:
+            subprocess.run([*command, "-x", file], cwd=ROOT, env=environment, timeout=end - monotonic(), check=True)
+        except subprocess.CalledProcessError as e:
+            return e.returncode
+        except subprocess.TimeoutExpired:
+            print(f"{file} was not done in the {PART_SECONDS} seconds of the part, nor what comes after it")
+            break
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
