@@ -4,8 +4,8 @@
 
 Installs by apt what is missing, compiles llama-cpp-python with Vulkan into build/vulkan (once; about 12 minutes of one
 core), and runs `pytest -m gpu` with it in place of the installed one: our module is the same. --part runs a few files
-within eight minutes. --if-built does nothing where the build is not there. Where Debian's packages cannot be had it says
-so and ends with 0.
+within eight minutes. --if-built does nothing where the build is not there. Where Debian's packages cannot be had it
+says so and ends with 0.
 
 The driver is slow, and compiles shaders when they are first used: it keeps them in build/vulkan/shaders. F16 is off,
 since tests compare with float64 to 1e-4.
@@ -34,7 +34,7 @@ _NEWER = "trixie"  # Debian's release whose headers are taken where the installe
 PART = ("tests/core/test_drafter.py", "tests/core/test_drafter_tree.py", "tests/core/test_target.py")
 PART_SECONDS = 480
 SKIPPED = {
-    "tests/core/test_drafter.py::test_long_contexts_cross_the_padding": "Mesa 22.3's own thread crashes on long contexts "
+    "tests/core/test_drafter.py::test_long_contexts_cross_the_padding": "Mesa 22.3 crashes in a thread of its own "
     "(libvulkan_lvp.so)",
 }
 """Tests that are left out on this driver, and why."""
@@ -75,8 +75,10 @@ def prepare() -> None:
     flags = "-DGGML_VULKAN=on -DGGML_RPC=on" + (f" -DVulkan_INCLUDE_DIR={include}" if include else "")
     shutil.rmtree(SITE, ignore_errors=True)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", "--no-binary"]
-        + ["llama-cpp-python", "--target", str(SITE), f"llama-cpp-python=={VERSION}"],
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir"),
+            *("--no-binary", "llama-cpp-python", "--target", str(SITE), f"llama-cpp-python=={VERSION}"),
+        ],
         env=os.environ | {"CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} {flags}"},
         check=True,
     )

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+import placement
 from drafting import N_STEPS, SideBySide, compare, make_drafter, rel_error
 from llama_cpp_eagle3 import _core
 from llama_cpp_eagle3.errors import BusyError, ContextFullError, Eagle3Error, IncompatibleDraftError
@@ -33,7 +34,8 @@ def test_describes_its_head(side, tiny_head, place):
     assert drafter.boundaries == list(variant.boundaries)
     assert drafter.n_embd == variant.n_embd
     assert drafter.n_past() == 0
-    assert drafter.device.startswith("CPU" if place == "here" else "RPC")
+    device = placement.draft_device()
+    assert drafter.device == ("CPU" if device is None else device.name)
     head = drafter.head
     assert (head.path, head.arch, head.dialect) == (tiny_head.path, "eagle3", "upstream")
     assert head.n_layer == 1
