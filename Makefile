@@ -71,7 +71,7 @@ clean:
 
 # Editable, so that Python files are used where they are; what they are called is noted at installation. Without build
 # isolation, so that a change of the C++ code compiles only what it touches.
-$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs: pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
+$(STAMPS)/cli $(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/ray: pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(CSRC) $(STAMPS)/files $(STAMPS)/base
 	$(PIP) install --quiet --no-build-isolation --editable ".[$(@F)]"
 	@touch $@
 
