@@ -15,4 +15,7 @@ op_traits * attention_product(const ggml_tensor * op); // null: left to ggml
 // probabilities
 op_traits * attention_soft_max(const ggml_tensor * op); // null: left to ggml
 
+// flash attention: all of it in one operation
+op_traits * attention_flash(const ggml_tensor * op); // null: left to ggml
+
 } // namespace eagle3::kernels

@@ -63,6 +63,9 @@ class registry : public extra_buffer_type {
         if (op->op == GGML_OP_SOFT_MAX) {
             return comes_from(*table, op->src[0]) ? attention_soft_max(op) : nullptr;
         }
+        if (op->op == GGML_OP_FLASH_ATTN_EXT) {
+            return comes_from(*table, op->src[0]) ? attention_flash(op) : nullptr;
+        }
         if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
             return nullptr;
         }

@@ -38,23 +38,32 @@ def test_chains(targets: dict[str, Path], ftype: str) -> None:
     assert bit_equal.differing_passes(targets[ftype]) == []
 
 
+@pytest.mark.parametrize("cache_type", [1, 8, 2], ids=["F16", "Q8_0", "Q4_0"])
+def test_flash_attention(targets: dict[str, Path], cache_type: int) -> None:
+    assert bit_equal.differing_passes(targets["Q4_0"], flash_attn=True, cache_type=cache_type) == []
+
+
 def test_ggml_alone_differs(targets: dict[str, Path]) -> None:
     """What is compared can differ."""
-    assert 16 in bit_equal.differing_passes(targets["F16"], cpu_kernels=False)
+    for flash_attn in (False, True):
+        assert 16 in bit_equal.differing_passes(targets["F16"], cpu_kernels=False, flash_attn=flash_attn)
 
 
+@pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("row", ["qwen3moe", "deepseek2", "gpt-oss", "qwen35"])
-def test_architectures(tmp_path: Path, row: str) -> None:
+def test_architectures(tmp_path: Path, row: str, flash_attn: bool) -> None:
     """Routers in F32, latent attention, sinks, sliding windows, recurrent states."""
     path = tmp_path / "target.gguf"
     quantize_target(write_random_arch(tmp_path, row), path, "F16", 2)
-    assert bit_equal.differing_passes(path) == []
+    assert bit_equal.differing_passes(path, flash_attn=flash_attn) == []
 
 
+@pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("kv_unified", [True, False])
-def test_sequences(targets: dict[str, Path], kv_unified: bool) -> None:
+def test_sequences(targets: dict[str, Path], kv_unified: bool, flash_attn: bool) -> None:
     """Other sequences in the same pass, and in the cells between."""
-    with closing(bit_equal.Context(targets["F16"], n_ctx=512, n_seq_max=4, kv_unified=kv_unified)) as context:
+    options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": 4, "kv_unified": kv_unified, "flash_attn": flash_attn}
+    with closing(bit_equal.Context(targets["F16"], **options)) as context:
         texts = np.random.default_rng(1).integers(300, 3000, (4, 12)).tolist()
         alone = []
         for seq_id, text in enumerate(texts):
@@ -66,9 +75,10 @@ def test_sequences(targets: dict[str, Path], kv_unified: bool) -> None:
             assert all(same(logits[seq_id], alone[seq_id][i]) for seq_id in range(4))
 
 
-def test_cells_of_rejected_drafts(targets: dict[str, Path]) -> None:
+@pytest.mark.parametrize("flash_attn", [False, True])
+def test_cells_of_rejected_drafts(targets: dict[str, Path], flash_attn: bool) -> None:
     """A path of a tree lies in cells with gaps, which later tokens fill: in another order than that of positions."""
-    with closing(bit_equal.Context(targets["F16"], n_seq_max=2)) as context:
+    with closing(bit_equal.Context(targets["F16"], n_seq_max=2, flash_attn=flash_attn)) as context:
         tokens = np.random.default_rng(2).integers(300, 3000, 24).tolist()
         alone = [context.decode((t, i, [0]))[0] for i, t in enumerate(tokens)]
         context.clear()

@@ -106,10 +106,11 @@ class Context:
         n_seq_max: int = 1,
         kv_unified: bool = True,
         flash_attn: bool = False,
+        cache_type: int = 1,
         n_threads: int = 1,
         record: bool = False,
     ):
-        """record: keep all nodes of each pass in `nodes`."""
+        """cache_type: of K and V, F16 by default. record: keep all nodes of each pass in `nodes`."""
         llama_cpp.llama_backend_init()
         options = llama_cpp.llama_model_default_params()
         options.n_gpu_layers = 0
@@ -124,6 +125,7 @@ class Context:
         params.n_seq_max, params.kv_unified = n_seq_max, kv_unified
         params.n_threads = params.n_threads_batch = n_threads
         params.flash_attn_type = int(flash_attn)
+        params.type_k = params.type_v = cache_type
         self.nodes: list[Node] = []
         if record:
             self._callback = self._watcher()

@@ -226,6 +226,54 @@ def attend(
     return queries, found
 
 
+def flash_attend(
+    weights: Weights,
+    x: np.ndarray,
+    cache: Sequence[tuple[int, np.ndarray]],
+    mask: np.ndarray | None,
+    n_threads: int,
+    options: Sequence[float],
+    sinks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """FLASH_ATTN_EXT, as llama.cpp's graphs have it: queries and what they read of the values.
+
+    x: (rows, n_embd). cache: types and values of K and of V, (heads of keys, cells, n_dims). mask: (rows, cells), F16.
+    options: scale, the largest bias (ALiBi), soft cap. sinks: (heads). Results as of `attend`.
+    """
+    (type_k, k), (type_v, v) = cache
+    n_heads = weights.shape[1] // k.shape[2]
+    context = Context()
+    inputs = context.new(F32, x.shape[::-1])
+    # the heads of a cell lie one after another
+    keys, values = (context.new(t, (c.shape[2], c.shape[0], c.shape[1])) for t, c in cache)
+    order = [ctypes.c_int(i) for i in (0, 2, 1, 3)]
+    flat = _call(_base, "ggml_mul_mat", context.address, _P(weights.address), _P(inputs))
+    sizes = [ctypes.c_int64(n) for n in (k.shape[2], n_heads, len(x))]
+    by_head = _call(_base, "ggml_reshape_3d", context.address, _P(flat), *sizes)
+    q, k_view, v_view = (_call(_base, "ggml_permute", context.address, _P(t), *order) for t in (by_head, keys, values))
+    seen = context.new(gguf.GGMLQuantizationType.F16, mask.shape[::-1]) if mask is not None else None
+    floats = [ctypes.c_float(value) for value in options]
+    args = [_P(t) for t in (q, k_view, v_view, seen)]
+    result = _call(_base, "ggml_flash_attn_ext", context.address, *args, *floats)
+    if sinks is not None:
+        own = context.new(F32, sinks.shape)
+        _call(_base, "ggml_flash_attn_ext_add_sinks", _P(result), _P(own), result=None)
+    compute = _Graph(context, result, n_threads)
+    set_data(inputs, np.ascontiguousarray(x).tobytes())
+    for address, type, rows in ((keys, type_k, k), (values, type_v, v)):
+        by_cell = np.ascontiguousarray(rows.transpose(1, 0, 2)).reshape(-1, rows.shape[2])
+        set_data(address, quantize(by_cell, type))
+    if seen is not None and mask is not None:
+        set_data(seen, np.ascontiguousarray(mask, np.float16).tobytes())
+    if sinks is not None:
+        set_data(own, np.ascontiguousarray(sinks, np.float32).tobytes())
+    compute()
+    queries = values_of(flat)[0, 0].reshape(len(x), n_heads, k.shape[2]).transpose(1, 0, 2)
+    found = values_of(result)[0].transpose(1, 0, 2)
+    context.close()
+    return queries, found
+
+
 def kernels_for(weights: Weights, n_rows_max: Mapping[str, int]) -> Any:
     """Have our kernels compute products with them."""
     return _core.CpuKernels([weights.address], n_rows_max)

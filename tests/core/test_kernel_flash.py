@@ -1,0 +1,221 @@
+"""FLASH_ATTN_EXT by our kernel: against float64, and bit for bit whatever else is in the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import _core
+from tests.support.ggml_products import Weights, flash_attend, kernels_for, quantize
+
+KERNEL = "f16/avx2"
+N_EMBD = 64
+Type = gguf.GGMLQuantizationType
+TYPES = (Type.F16, Type.F32, Type.BF16, Type.Q8_0, Type.Q4_0)
+pytestmark = pytest.mark.skipif(KERNEL not in _core.cpu_kernel_names(), reason="no kernel for this processor")
+
+
+@dataclass
+class Case:
+    """Rows, and a cache that they read."""
+
+    weights: Weights
+    x: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    mask: np.ndarray | None
+    sinks: np.ndarray | None = None
+    max_bias: float = 0.0
+    cap: float = 0.0
+    types: tuple[int, int] = (Type.F16, Type.F16)
+
+    @property
+    def scale(self) -> float:
+        return float(self.k.shape[2] ** -0.5)
+
+    def attend(
+        self, rows: Any = slice(None), cells: Any = slice(None), n_threads: int = 2, ours: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Some of the rows, and cells of the cache in another order."""
+        mask = self.mask[rows][:, cells] if self.mask is not None else None
+        cache = list(zip(self.types, (self.k[:, cells], self.v[:, cells]), strict=True))
+        options = (self.scale, self.max_bias, self.cap)
+        with closing(kernels_for(self.weights, {KERNEL: 1 << 20} if ours else {})):
+            return flash_attend(self.weights, self.x[rows], cache, mask, n_threads, options, self.sinks)
+
+    def expected(self, queries: np.ndarray) -> np.ndarray:
+        """In float64."""
+        n_shared = len(queries) // len(self.k)
+        k, v = (
+            np.repeat(stored(part, type), n_shared, axis=0)
+            for part, type in zip((self.k, self.v), self.types, strict=True)
+        )
+        scores = queries.astype(np.float64) @ k.transpose(0, 2, 1) * self.scale
+        if self.cap:
+            scores = self.cap * np.tanh(scores / self.cap)
+        if self.mask is not None:
+            slopes = np.ones(len(queries)) if not self.max_bias else alibi_slopes(len(queries), self.max_bias)
+            scores = scores + slopes[:, None, None] * self.mask.astype(np.float16).astype(np.float64)
+        sinks = np.full(len(queries), -np.inf) if self.sinks is None else self.sinks.astype(np.float64)
+        top = np.maximum(scores.max(-1), sinks[:, None])
+        top[np.isinf(top)] = 0
+        p = np.exp(scores - top[..., None])
+        total = p.sum(-1) + np.exp(sinks[:, None] - top)
+        return (p @ v) / np.where(total == 0, 1, total)[..., None]
+
+
+def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
+    """Of "Train Short, Test Long": a geometric sequence, and every other of the next one for what exceeds 2^n heads."""
+    n = 2 ** int(np.log2(n_heads))
+    even = [2.0 ** (-max_bias * (i + 1) / n) for i in range(n)]
+    return np.array(even + [2.0 ** (-max_bias * (2 * i + 1) / (2 * n)) for i in range(n_heads - n)])
+
+
+def stored(values: np.ndarray, type: int) -> np.ndarray:
+    """What the cache holds of them."""
+    flat = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+    rows = np.frombuffer(quantize(flat, type), np.uint8).reshape(len(flat), -1)
+    return gguf.quants.dequantize(rows, Type(type)).astype(np.float64).reshape(values.shape)
+
+
+def make(
+    n_rows: int, n_heads: int, n_kv: int, n_dims: int, n_dims_v: int, n_cells: int, seed: int = 1, **options: Any
+) -> Case:
+    rng = np.random.default_rng(seed)
+    weights = Weights(rng, Type.F16, (N_EMBD, n_heads * n_dims), repacked=False)
+    x = rng.standard_normal((n_rows, N_EMBD), dtype=np.float32) / 4
+    k = rng.standard_normal((n_kv, n_cells, n_dims), dtype=np.float32)
+    v = rng.standard_normal((n_kv, n_cells, n_dims_v), dtype=np.float32)
+    mask = np.where(rng.random((n_rows, n_cells)) < 0.8, 0, -np.inf).astype(np.float32)
+    mask[:, 0] = 0
+    return Case(weights, x, k, v, mask, **options)
+
+
+SHAPES = [  # rows, heads, heads of keys, dimensions of K and of V, cells
+    (1, 4, 4, 64, 64, 8),
+    (1, 12, 2, 128, 128, 700),
+    (2, 6, 3, 80, 80, 128),
+    (3, 4, 1, 256, 256, 96),
+    (5, 8, 2, 96, 64, 333),
+    (8, 12, 2, 128, 128, 513),
+    (16, 2, 1, 576, 512, 100),
+    (13, 8, 1, 72, 40, 256),
+    (64, 14, 2, 64, 64, 290),
+    (7, 4, 2, 192, 128, 1),
+]
+
+
+@pytest.fixture(params=SHAPES, ids=["-".join(map(str, shape)) for shape in SHAPES])
+def case(request: Any) -> Iterator[Case]:
+    case = make(*request.param)
+    yield case
+    case.weights.close()
+
+
+def check(case: Case) -> None:
+    """float32 products and exponentials: some last bits of the largest value."""
+    queries, found = case.attend()
+    np.testing.assert_allclose(found, case.expected(queries), rtol=0, atol=4e-6)
+    assert found.std() > 0.01
+
+
+def test_float64(case: Case) -> None:
+    check(case)
+
+
+def test_rows_alone(case: Case) -> None:
+    together = case.attend()[1]
+    for row in range(len(case.x)):
+        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], together[:, row])
+
+
+def test_order_of_cells(case: Case) -> None:
+    expected = case.attend()[1]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(case.k.shape[1])
+        np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
+
+
+def test_threads(case: Case) -> None:
+    expected = case.attend()[1]
+    for n_threads in (1, 3, 5):
+        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
+
+
+@pytest.mark.parametrize("type_v", TYPES, ids=lambda t: t.name)
+@pytest.mark.parametrize("type_k", TYPES, ids=lambda t: t.name)
+def test_types_of_the_cache(type_k: Any, type_v: Any) -> None:
+    case = make(4, 6, 2, 96, 64, 200, types=(type_k, type_v))
+    check(case)
+    order = np.random.default_rng(0).permutation(200)
+    np.testing.assert_array_equal(case.attend(slice(1, 2), order)[1][:, 0], case.attend()[1][:, 1])
+    case.weights.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sinks": np.linspace(-2, 4, 6)},
+        {"cap": 2.0},
+        {"cap": 30.0, "sinks": np.zeros(6)},
+        {"max_bias": 8.0},
+    ],
+    ids=["sinks", "soft cap", "both", "ALiBi"],
+)
+def test_options(options: Any) -> None:
+    case = make(5, 6, 2, 64, 64, 300, **options)
+    if case.max_bias:
+        assert case.mask is not None
+        case.mask -= np.abs(np.arange(300) - 299.0).astype(np.float32) / 4
+    check(case)
+    for row in range(5):
+        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], case.attend()[1][:, row])
+    case.weights.close()
+
+
+def test_no_mask() -> None:
+    case = make(3, 4, 2, 64, 64, 77)
+    case.mask = None
+    check(case)
+    case.weights.close()
+
+
+def test_masked_cells_are_not_read() -> None:
+    """Whole blocks and single cells, whatever is there; and a row that sees nothing is zero."""
+    case = make(6, 4, 2, 64, 64, 320)
+    assert case.mask is not None
+    case.mask[:, 64:256] = -np.inf
+    case.mask[:, 300] = -np.inf
+    case.mask[2] = -np.inf
+    check(case)
+    found = case.attend()[1]
+    assert not found[:, 2].any()
+    case.k[:, 64:256] = case.k[:, 300] = 1000
+    case.v[:, 64:256] = case.v[:, 300] = -1000
+    np.testing.assert_array_equal(case.attend()[1], found)
+    seen = np.r_[0:64, 256:300, 301:320]
+    np.testing.assert_array_equal(case.attend(cells=seen)[1], found)
+    case.weights.close()
+
+
+def test_scores_in_parts() -> None:
+    """So deep that not all rows are computed at a time."""
+    case = make(9, 64, 1, 8, 8, 8000)
+    check_rows = case.attend()[1]
+    np.testing.assert_array_equal(case.attend(slice(8, 9))[1][:, 0], check_rows[:, 8])
+    np.testing.assert_allclose(check_rows, case.expected(case.attend()[0]), rtol=0, atol=4e-6)
+    case.weights.close()
+
+
+def test_ggml_alone_depends_on_the_order() -> None:
+    """What is compared can differ."""
+    case = make(5, 8, 2, 40, 40, 120)
+    order = np.random.default_rng(0).permutation(120)
+    assert not np.array_equal(case.attend(ours=False)[1], case.attend(cells=order, ours=False)[1])
+    case.weights.close()
