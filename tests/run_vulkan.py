@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     """Prepare, test, and return pytest's status; 0 where nothing can be prepared."""
     is_part, needs_build = "--part" in arguments, "--if-built" in arguments
     arguments = [a for a in arguments if a not in ("--part", "--if-built")]
-    if needs_build and not (SITE / "llama_cpp").is_dir():
+    if needs_build and not is_built():
         print("no build with Vulkan in build/vulkan: `make vulkan` makes one. Its tests are left out")
         return 0
     try:
@@ -68,7 +68,7 @@ def prepare() -> None:
     missing = missing_packages()
     if missing:
         install(missing)
-    if (SITE / "llama_cpp").is_dir() and (BUILD / "version").read_text() == VERSION:
+    if is_built():
         return
     include = newer_headers() if header_version(Path("/usr/include")) < _HEADER_MIN else None
     print(f"Compiling llama-cpp-python {VERSION} with Vulkan: about 12 minutes of one core", flush=True)
@@ -83,6 +83,12 @@ def prepare() -> None:
         check=True,
     )
     (BUILD / "version").write_text(VERSION)
+
+
+def is_built() -> bool:
+    """Whether the build is there, whole, and of the version that we work with."""
+    stamp = BUILD / "version"  # written at the end
+    return (SITE / "llama_cpp").is_dir() and stamp.is_file() and stamp.read_text() == VERSION
 
 
 def missing_packages() -> list[str]:
