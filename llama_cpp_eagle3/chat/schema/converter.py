@@ -16,10 +16,11 @@ from fractions import Fraction
 from typing import Any
 
 from ..limits import to_json
-from .core import TYPES, Core, Reader, Schemas, fits, types_of
+from .core import TYPES, Core, Schemas, fits, types_of
 from .gbnf import Rules, one_text_of
 from .numbers import NumberError, integers, numbers
 from .parts import array_body, inside, json_text, object_body, string_body
+from .reader import Reader
 
 _RULES_MAX = 100_000
 """Rules of a grammar, near what llama.cpp can take."""

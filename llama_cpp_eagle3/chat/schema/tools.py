@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from .converter import Converter, Loosened, SchemaGrammar
-from .core import Core, Reader, same
+from .core import Core, same
 from .gbnf import Rules
+from .reader import Reader
 
 OpenSchema = tuple[str, str, str, str]
 """(rule, name that the chat code gave it, document, JSON pointer)."""

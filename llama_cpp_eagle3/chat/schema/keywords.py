@@ -1,0 +1,174 @@
+"""The keywords of one JSON schema as a core, without its references and combinations."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from .core import ALL_TYPES, TYPES, Core, Say, same, type_of
+from .numbers import exact
+
+_HINTS = {
+    "object": {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
+    | {"minProperties", "maxProperties"},
+    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems"},
+    "string": {"pattern", "format", "minLength", "maxLength"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+}
+_NOT_KEPT = (
+    *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "contains", "unevaluatedProperties"),
+    *("unevaluatedItems", "$dynamicRef", "$recursiveRef"),
+)
+
+
+def core_of(schema: dict[str, Any], say: Say) -> Core:
+    """The core of a schema's own keywords."""
+    for key in _NOT_KEPT:
+        if key in schema and schema[key] not in (True, {}):
+            say(f"{key} is not kept")
+    if schema.get("uniqueItems") is True:
+        say("uniqueItems is not kept")
+    types = _types(schema, say)
+    values = _values(schema, say)
+    if values is not None:
+        kept = tuple(value for value in values if type_of(value) in types)
+        if not kept and values:
+            say(f"no value of its enum has its type {short(schema.get('type'))}")
+            types, kept = ALL_TYPES, values
+        values = kept
+    core = Core(
+        types=types,
+        hints=frozenset(name for name, keys in _HINTS.items() if not keys.isdisjoint(schema)),
+        values=values,
+        patterns=_texts(schema, "pattern", say),
+        formats=_texts(schema, "format", say),
+        length=_counts(schema, "Length", say),
+        low=_bound(schema, "minimum", 1, say),
+        high=_bound(schema, "maximum", -1, say),
+        multiples=tuple(exact(x) for x in _numbers(schema, "multipleOf", say) if x > 0),
+        n_properties=_counts(schema, "Properties", say),
+        n_items=_counts(schema, "Items", say),
+    )
+    return _array(_object(core, schema, say), schema, say)
+
+
+def _types(schema: dict[str, Any], say: Say) -> frozenset[str]:
+    given = schema.get("type", list(TYPES))
+    names = given if isinstance(given, list) else [given]
+    known = frozenset(name for name in TYPES if name in names)
+    if not names or any(name not in TYPES for name in names):
+        say(f"type {short(given)} is none of JSON schemas")
+    return (known | {"integer"} if "number" in known else known) or ALL_TYPES
+
+
+def _values(schema: dict[str, Any], say: Say) -> tuple[Any, ...] | None:
+    found = None
+    if "enum" in schema:
+        values = schema["enum"]
+        if isinstance(values, list) and values:
+            found = tuple(values)
+        else:
+            say(f"enum: expected values, found {short(values)}")
+    if "const" in schema:
+        found = tuple(v for v in found or (schema["const"],) if same(v, schema["const"]))
+    return found
+
+
+def _texts(schema: dict[str, Any], key: str, say: Say) -> tuple[str, ...]:
+    value = schema.get(key)
+    if value is None or isinstance(value, str):
+        return (value,) if value else ()
+    say(f"{key}: expected a text, found {short(value)}")
+    return ()
+
+
+def _numbers(schema: dict[str, Any], key: str, say: Say) -> list[float]:
+    value = schema.get(key)
+    if value is None:
+        return []
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return [value]
+    say(f"{key}: expected a number, found {short(value)}")
+    return []
+
+
+def _counts(schema: dict[str, Any], noun: str, say: Say) -> tuple[int, int | None]:
+    least, most = (
+        next((math.ceil(x) if word == "min" else math.floor(x) for x in _numbers(schema, word + noun, say)), None)
+        for word in ("min", "max")
+    )
+    if most is not None and (most < 0 or most < (least or 0)):
+        say(
+            f"max{noun} {most} is less than min{noun}" if least else f"max{noun}: expected no less than 0, found {most}"
+        )
+        most = None
+    return max(0, least or 0), most
+
+
+def _bound(schema: dict[str, Any], key: str, sign: int, say: Say) -> tuple[Fraction, bool] | None:
+    """The stricter one of a bound and the exclusive one; that may be a flag, as in draft 4."""
+    exclusive = f"exclusive{key.capitalize()}"
+    is_flag = isinstance(schema.get(exclusive), bool)
+    found = [(exact(x), is_flag and schema[exclusive]) for x in _numbers(schema, key, say)]
+    if not is_flag:
+        found += [(exact(x), True) for x in _numbers(schema, exclusive, say)]
+    return max(found, key=lambda bound: (sign * bound[0], bound[1]), default=None)
+
+
+def _object(core: Core, schema: dict[str, Any], say: Say) -> Core:
+    properties, by_pattern = schema.get("properties", {}), schema.get("patternProperties", {})
+    for key, value in (("properties", properties), ("patternProperties", by_pattern)):
+        if not isinstance(value, dict):
+            say(f"{key}: expected an object of schemas, found {short(value)}")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        if not isinstance(required, bool):  # of a property itself, in draft 3
+            say(f"required: expected a list of names, found {short(required)}")
+        required = []
+    others = schema.get("additionalProperties")
+    return replace(
+        core,
+        properties={name: (value,) for name, value in properties.items()} if isinstance(properties, dict) else {},
+        is_listed=isinstance(schema.get("properties"), dict) or isinstance(schema.get("patternProperties"), dict),
+        required=tuple(dict.fromkeys(required)),
+        by_pattern=tuple((p, (value,)) for p, value in by_pattern.items()) if isinstance(by_pattern, dict) else (),
+        others=None if others is None else (others,),
+        names=() if "propertyNames" not in schema else (schema["propertyNames"],),
+    )
+
+
+def _array(core: Core, schema: dict[str, Any], say: Say) -> Core:
+    first, items = schema.get("prefixItems", []), schema.get("items")
+    if isinstance(items, list) and first:
+        say(f"items: expected a schema, found {short(items)}")
+        items = None
+    elif isinstance(items, list):  # before 2020
+        first, items = items, schema.get("additionalItems")
+    if not isinstance(first, list):
+        say(f"prefixItems: expected a list of schemas, found {short(first)}")
+        first = []
+    return replace(core, first=tuple((item,) for item in first), items=None if items is None else (items,))
+
+
+def asks(schema: dict[str, Any], but: str) -> bool:
+    """Whether it has other keywords that ask for something."""
+    known = {"type", "enum", "const", "allOf", "anyOf", "oneOf", *_NOT_KEPT, "uniqueItems"}.union(*_HINTS.values())
+    return any(key in known for key in schema if key != but)
+
+
+def list_of(schema: dict[str, Any], key: str, say: Say) -> list[Any]:
+    """A keyword's list of schemas; empty where it is none."""
+    value = schema.get(key, [])
+    if isinstance(value, list) and (value or key not in schema):
+        return value
+    say(f"{key}: expected a list of schemas, found {short(value)}")
+    return []
+
+
+def short(value: Any) -> str:
+    """A value of JSON for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
