@@ -1,4 +1,4 @@
-"""`batch --ray`: two workers on a local Ray, one of which is killed."""
+"""`batch --ray`: two workers, of which one is killed, or the node that it is on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,30 @@ FLAGS = ["-np", "2", "-c", "512", "-t", "1", "--spec-draft-n-max", "3", "--temp"
 N = 64
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """One node with two CPUs, or a head without any and two nodes with one each; kills a worker, or a node."""
+    from ray.cluster_utils import Cluster
+
+    options = {"include_dashboard": False}
+    is_one = getattr(request, "param", "worker") == "worker"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONWARNINGS", "ignore")
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield
-        ray.shutdown()
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2 if is_one else 0, **options})
+        try:
+            added = [] if is_one else [nodes.add_node(num_cpus=1, **options) for _ in range(2)]
+            ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+
+            def kill() -> None:
+                if added:
+                    nodes.remove_node(added[0], allow_graceful=False)
+                else:
+                    os.kill(min(workers()), signal.SIGKILL)
+
+            yield kill
+        finally:
+            ray.shutdown()
+            nodes.shutdown()
 
 
 def workers() -> set[int]:
@@ -44,7 +61,9 @@ def workers() -> set[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_worker_is_killed(cluster: None, pair: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", ["worker", "node"], indirect=True)
+def test_one_of_two_is_killed(cluster: Callable[[], None], pair: Any, tmp_path: Path) -> None:
+    """All requests are answered, once, with the text that one machine gives."""
     source, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
     bodies = [{"prompt": "the self" * (i % 3 + 1), "max_tokens": 100} for i in range(N)]
     lines = [
@@ -52,23 +71,21 @@ def test_a_worker_is_killed(cluster: None, pair: Any, tmp_path: Path) -> None:
     ]
     lines.append({"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": 5}})
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    seen: set[int] = set()
-    killed: list[int] = []
+    n_done: list[int] = []
 
     def kill_one() -> None:
-        while not killed and threading.main_thread().is_alive():
-            seen.update(now := workers())
-            if len(now) == 2 and results.is_file() and results.read_bytes().count(b"\n") > 0:
-                killed.append(min(now))
-                os.kill(killed[0], signal.SIGKILL)
+        while not n_done and threading.main_thread().is_alive():
+            if len(workers()) == 2 and results.is_file() and (n := results.read_bytes().count(b"\n")) > 0:
+                n_done.append(n)
+                cluster()
             time.sleep(0.01)
 
     thread = threading.Thread(target=kill_one, daemon=True)
     thread.start()
     flags = ["-m", str(pair[0].path), "-md", str(pair[1].path), *FLAGS]
     code = main(["batch", str(source), "-o", str(results), "--ray", "--ray-workers", "2", *flags])
-    thread.join(5)
-    assert killed
+    thread.join(30)
+    assert 0 < n_done[0] < N  # there was something left to do
     assert code == 1  # the bad one
     found = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["custom_id"] for line in found) == sorted(line["custom_id"] for line in lines)
@@ -83,7 +100,7 @@ def test_a_worker_is_killed(cluster: None, pair: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_errors_are_one_line(cluster: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(cluster: Callable[[], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "prompts.txt"
     source.write_text("hello\n")
     options = ["-m", str(tmp_path / "none.gguf"), "-o", str(tmp_path / "out.jsonl"), "--ray"]
