@@ -261,6 +261,19 @@ class BatchPart:
     @property
     def is_draft(self) -> bool: ...
 
+class SavedState:
+    """What cannot be cut at any position, as `Target.save` found it: recurrent states, sliding windows."""
+
+    def __init__(self, n_past: int, data: bytes) -> None:
+        """n_past: positions that the sequence had. data: what `Target.save` gave."""
+    @property
+    def n_past(self) -> int:
+        """Positions."""
+    @property
+    def n_bytes(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+
 class Target:
     """The target's context: decode, sample row by row, take back.
 
@@ -336,10 +349,17 @@ class Target:
     def truncate(self, n_past: int, seq_id: int = 0) -> int:
         """Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
-        That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
+        That is n_past, or less where the memory cannot go back there: the last saved state before it (`save`), or 0.
         """
-    def save(self, seq_id: int = 0) -> None:
-        """Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept."""
+    def save(self, seq_id: int = 0) -> SavedState | None:
+        """Return the present state, if this memory cannot go back to it by itself.
+
+        `truncate` and `copy` go back to it for as long as the object exists.
+        """
+    def attach(self, states: Sequence[SavedState], seq_id: int = 0) -> None:
+        """Let `truncate` and `copy` go back to these states too, which were saved of the same tokens."""
+    def n_past_min(self, seq_id: int = 0) -> int:
+        """Return the least number of tokens, not 0, that `truncate` can keep without a saved state."""
     def clear(self) -> None:
         """Remove all sequences, and clear the cells too: what is left in them may be NaN."""
     def settle(self) -> None:

@@ -115,7 +115,12 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
             are faster, since none reads the others' cells. Default: False, or True for draft="tree".
         prefill_budget: rows of prompts in a step in which other sequences decode. Default: as many as double the
             step's time.
-        prefix_cache_bytes: host memory for cached prefixes that are evicted from their slots.
+        prefix_cache_bytes: host memory for cached prefixes that are evicted from their slots, and for saved states of
+            recurrent layers and sliding windows, which memory goes back to. Default: 8 GiB, or a quarter of the free
+            memory if that is less.
+        ctx_checkpoints: saved states of one text at most; 0 = none.
+        checkpoint_min_step: tokens between two of them, but for those where a system prompt, the last message and the
+            answer begin.
         rpc_servers: ggml-rpc servers whose devices hold the target's layers, beside this machine's accelerators, as
             ["HOST:PORT", ...] or "HOST:PORT,HOST:PORT". `n_gpu_layers` is -1 (all) then, if it is not given.
         devices: ggml devices for the target's layers, by name and in this order, instead of all accelerators;
@@ -162,7 +167,9 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     n_parallel: int
     kv_unified: bool | None
     prefill_budget: int | None
-    prefix_cache_bytes: int
+    prefix_cache_bytes: int | None
+    ctx_checkpoints: int
+    checkpoint_min_step: int
     rpc_servers: str | Sequence[str] | None
     devices: str | Sequence[str] | None
     override_tensor: Sequence[tuple[str, str]]
@@ -205,7 +212,9 @@ DEFAULTS: Eagle3LlamaOptions = {
     "n_parallel": 1,
     "kv_unified": None,
     "prefill_budget": None,
-    "prefix_cache_bytes": 0,
+    "prefix_cache_bytes": None,
+    "ctx_checkpoints": 32,
+    "checkpoint_min_step": 256,
     "rpc_servers": None,
     "devices": None,
     "override_tensor": (),

@@ -137,7 +137,7 @@ class Context:
         self._check_room(len(tokens), self.n_tokens)
         sequence.chain = None
         sequence.tokens += tokens
-        sequence.n_prompt, sequence.n_save = len(sequence.tokens), -1
+        sequence.n_prompt, sequence.saves = len(sequence.tokens), []
         while sequence.n_pending:
             self._next(engine)
         engine.rewind(sequence, self.n_tokens)
@@ -233,7 +233,7 @@ class Context:
             self.stats = stats
         self.n_tokens = n
         sequence.n_prompt = len(prompt)
-        sequence.n_save = engine.n_save(len(prompt))
+        engine.begin_prompt(sequence)
         self._drive(generation)
 
     def _go_on(self, generation: Generation, sent: list[int]) -> None:

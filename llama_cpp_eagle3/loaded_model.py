@@ -15,6 +15,7 @@ from ._version import LLAMA_CPP_PYTHON_VERSION, __version__
 from .drafters import LoadedTarget
 from .engine import DraftSettings, Engine, Vocab
 from .errors import IncompatibleDraftError, ModelFileError
+from .free_memory import free_memory
 from .head import Head
 from .llama_loading import LoadedLlama
 from .loading import Loading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .arguments import ConstructorOptions
 
 _N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was drafted
+_N_CACHE_BYTES = 8 << 30
 _N_ROWS = 64  # passes of more rows than this are not measured
 
 _log = logging.getLogger("llama_cpp_eagle3")
@@ -76,7 +78,11 @@ class LoadedModel:
             before_step=loading.check_servers,
             log=log,
             prefill_budget=given["prefill_budget"],
-            prefix_cache_bytes=given["prefix_cache_bytes"],
+            prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
+            ctx_checkpoints=given["ctx_checkpoints"],
+            checkpoint_min_step=given["checkpoint_min_step"],
+            n_swa=int(lib.llama_model_n_swa(self._model)),
+            swa_full=bool(self._context_params.swa_full),
         )
         self.n_state_bytes = 0
         """Bytes of recurrent state that the target keeps per sequence; 0 without a head, or if it only attends."""
@@ -277,6 +283,14 @@ class LoadedModel:
         self.engine.close()
         if self.head is not None:
             self.head.close()
+
+
+def cache_bytes(given: int | None) -> int:
+    """Bytes of host memory for prefixes: what was given, or 8 GiB, or a quarter of what is free now if that is less."""
+    if given is not None:
+        return given
+    free = free_memory()
+    return _N_CACHE_BYTES if free is None else min(_N_CACHE_BYTES, free // 4)
 
 
 def _measure_state(target: Target, token: int) -> int:

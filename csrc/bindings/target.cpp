@@ -206,6 +206,25 @@ void register_target(py::module_ & m) {
         .def_readonly("tokens", &batch_part::tokens, "with the draft")
         .def_readonly("is_draft", &batch_part::is_draft);
 
+    py::class_<saved_state, std::shared_ptr<saved_state>>(m, "SavedState", R"pbdoc(
+        What of a sequence cannot be cut at any position, as `Target.save` found it: recurrent states, sliding windows.
+
+        n_past: positions that the sequence had. data: what `Target.save` gave.
+    )pbdoc")
+        .def(py::init([](int32_t n_past, const py::bytes & data) {
+                 const std::string_view bytes = data;
+                 if (n_past < 1 || bytes.empty()) {
+                     throw std::invalid_argument("expected a saved state, found none");
+                 }
+                 return std::make_shared<saved_state>(saved_state{ n_past, { bytes.begin(), bytes.end() } });
+             }),
+             py::arg("n_past"), py::arg("data"))
+        .def_readonly("n_past", &saved_state::n_past, "positions")
+        .def_property_readonly("n_bytes", [](const saved_state & self) { return self.data.size(); })
+        .def_property_readonly("data", [](const saved_state & self) {
+            return py::bytes(reinterpret_cast<const char *>(self.data.data()), self.data.size());
+        });
+
     py::class_<py_target>(m, "Target", R"pbdoc(
         The target's context: decode, sample row by row, take back.
 
@@ -310,16 +329,33 @@ void register_target(py::module_ & m) {
             py::arg("n_past"), py::arg("seq_id") = 0, R"pbdoc(
             Remove positions from `n_past` on. Returns the position from which tokens must be decoded again.
 
-            That is n_past, or less where the memory cannot go back there: a saved state (`save`), or 0.
+            That is n_past, or less where the memory cannot go back there: the last saved state before it (`save`), or 0.
         )pbdoc")
         .def(
             "save",
             [](py_target & self, llama_seq_id seq_id) {
                 const busy_flag::scope scope(self.busy);
-                self.impl.memory().rollback(seq_id).save();
+                return std::const_pointer_cast<saved_state>(self.impl.memory().rollback(seq_id).save());
             },
-            py::arg("seq_id") = 0,
-            "Keep the present state for `truncate`, if this memory needs that to go back. The last few are kept.")
+            py::arg("seq_id") = 0, R"pbdoc(
+            The present state, if this memory cannot go back to it by itself, else None. `truncate` and `copy` go back to
+            it for as long as the object exists.
+        )pbdoc")
+        .def(
+            "attach",
+            [](py_target & self, const std::vector<std::shared_ptr<saved_state>> & states, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                self.impl.memory().rollback(seq_id).attach({ states.begin(), states.end() });
+            },
+            py::arg("states"), py::arg("seq_id") = 0,
+            "Let `truncate` and `copy` go back to these states too, which were saved of the same tokens.")
+        .def(
+            "n_past_min",
+            [](py_target & self, llama_seq_id seq_id) {
+                const busy_flag::scope scope(self.busy);
+                return self.impl.memory().n_past_min(seq_id);
+            },
+            py::arg("seq_id") = 0, "The least number of tokens, not 0, that `truncate` can keep without a saved state.")
         .def(
             "clear",
             [](py_target & self) {
@@ -384,10 +420,11 @@ void register_target(py::module_ & m) {
             py::arg("src"), py::arg("dst"), py::arg("n_past"), without_gil(), R"pbdoc(
             Have sequence dst hold the first n_past positions of src and nothing else; they share the cells.
 
-            Returns n_past, or 0 where that cannot be: recurrent states, sliding windows that have moved on.
+            Returns n_past; where recurrent states and sliding windows cannot be cut there, the position of the last
+            saved state before it; or 0 without one.
         )pbdoc")
         .def("state_get", &state_get, py::arg("seq_id"),
-             "All that a sequence holds, with what it can go back to, as bytes.")
+             "All that a sequence holds, but not the states that were saved of it, as bytes.")
         .def("state_set", &state_set, py::arg("seq_id"), py::arg("state"), R"pbdoc(
             Have a sequence hold what `state_get` gave, and nothing else.
 

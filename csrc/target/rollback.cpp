@@ -22,7 +22,6 @@ seq_rollback::seq_rollback(llama_context * ctx, llama_seq_id seq_id) : ctx_(ctx)
     n_swa_    = llama_model_n_swa(model);
     n_rs_seq_ = static_cast<int32_t>(llama_n_rs_seq(ctx));
     kind_     = !recurrent ? rollback_kind::trim : n_rs_seq_ > 0 ? rollback_kind::snapshots : rollback_kind::checkpoint;
-    n_saved_max_ = recurrent ? 4 : 1;
     // a state in several pieces, as that of a sliding window, cannot stay on the device
     batch_flags_ = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | (n_swa_ == 0 ? LLAMA_STATE_SEQ_FLAGS_ON_DEVICE : 0);
 }
@@ -140,40 +139,80 @@ int32_t seq_rollback::truncate(int32_t n_past) {
         return this->n_past();
     }
     replay_.clear();
-    while (!saved_.empty() && saved_.back().n_past > n_past) {
-        saved_.pop_back();
-    }
+    // what was saved of tokens that go now
+    saved_.erase(std::remove_if(saved_.begin(), saved_.end(),
+                                [&](const auto & weak) {
+                                    const saved_state_ptr state = weak.lock();
+                                    return !state || state->n_past > n_past;
+                                }),
+                 saved_.end());
     if (trim(n_past)) {
         return n_past;
     }
-    while (!saved_.empty()) {
-        if (restore(saved_.back(), LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)) {
-            return saved_.back().n_past;
+    while (const saved_state_ptr state = last_saved(n_past)) {
+        if (restore(*state, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)) {
+            return state->n_past;
         }
-        saved_.pop_back();
+        n_past = state->n_past - 1;
     }
     clear_memory();
     return 0;
 }
 
-void seq_rollback::save() {
-    if ((kind_ == rollback_kind::trim && n_swa_ == 0) || !replay_.empty()) {
-        return;
-    }
+saved_state_ptr seq_rollback::save() {
     const int32_t n_have = memory_end();
-    if (n_have == 0 || (!saved_.empty() && saved_.back().n_past == n_have)) {
-        return;
+    if ((kind_ == rollback_kind::trim && n_swa_ == 0) || !replay_.empty() || n_have == 0) {
+        return nullptr;
     }
-    if (saved_.size() == n_saved_max_) {
-        saved_.erase(saved_.begin());
+    auto state = std::make_shared<saved_state>();
+    store(*state, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    attach({ state });
+    return state;
+}
+
+void seq_rollback::attach(const std::vector<saved_state_ptr> & states) {
+    std::vector<saved_state_ptr> known = states;
+    for (const auto & weak : saved_) {
+        const saved_state_ptr state = weak.lock();
+        if (state && std::none_of(states.begin(), states.end(),
+                                  [&](const auto & other) { return other->n_past == state->n_past; })) {
+            known.push_back(state);
+        }
     }
-    saved_.emplace_back();
-    store(saved_.back(), LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    std::sort(known.begin(), known.end(), [](const auto & a, const auto & b) { return a->n_past < b->n_past; });
+    saved_.assign(known.begin(), known.end());
+}
+
+saved_state_ptr seq_rollback::last_saved(int32_t n_past) const {
+    for (auto it = saved_.rbegin(); it != saved_.rend(); ++it) {
+        const saved_state_ptr state = it->lock();
+        if (state && state->n_past <= n_past) {
+            return state;
+        }
+    }
+    return nullptr;
+}
+
+bool seq_rollback::continue_from(const saved_state_ptr & state) {
+    saved_.assign({ state });
+    if (restore(*state, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)) {
+        return true;
+    }
+    reset();
+    return false;
+}
+
+int32_t seq_rollback::n_past_min() const {
+    if (kind_ != rollback_kind::trim) {
+        return std::max(1, memory_end() - n_back_);
+    }
+    const llama_pos first = n_swa_ == 0 ? 0 : llama_memory_seq_pos_min(llama_get_memory(ctx_), seq_id_);
+    return first <= 0 ? 1 : first + n_swa_;
 }
 
 namespace {
 
-constexpr uint32_t state_magic = 0x31545345; // "EST1"
+constexpr uint32_t state_magic = 0x32545345; // "EST2"
 
 template <typename T>
 void put(std::vector<uint8_t> & bytes, const T * values, size_t n) {
@@ -223,30 +262,21 @@ std::vector<uint8_t> seq_rollback::state_get() {
     saved_state now;
     store(now, LLAMA_STATE_SEQ_FLAGS_NONE);
     std::vector<uint8_t> bytes;
-    const int32_t header[] = { static_cast<int32_t>(state_magic), static_cast<int32_t>(saved_.size()), now.n_past };
-    put(bytes, header, 3);
+    const int32_t        header[] = { static_cast<int32_t>(state_magic), now.n_past };
+    put(bytes, header, 2);
     put(bytes, replay_.data(), replay_.size());
     put(bytes, now.data.data(), now.data.size());
-    for (const saved_state & saved : saved_) {
-        put(bytes, &saved.n_past, 1);
-        put(bytes, saved.data.data(), saved.data.size());
-    }
     return bytes;
 }
 
 void seq_rollback::state_set(const std::vector<uint8_t> & state) {
     reader     in(state);
     const auto header = in.get<int32_t>();
-    if (header.size() != 3 || header[0] != static_cast<int32_t>(state_magic)) {
+    if (header.size() != 2 || header[0] != static_cast<int32_t>(state_magic)) {
         throw std::invalid_argument("not a state of a sequence, or truncated");
     }
     std::vector<llama_token> replay = in.get<llama_token>();
-    const saved_state        now    = { header[2], in.get<uint8_t>() };
-    std::vector<saved_state> saved;
-    for (int32_t i = 0; i < header[1]; ++i) {
-        const auto n_past = in.get<int32_t>();
-        saved.push_back({ n_past.empty() ? 0 : n_past[0], in.get<uint8_t>() });
-    }
+    const saved_state        now    = { header[1], in.get<uint8_t>() };
     if (!in.at_end()) {
         throw std::invalid_argument("not a state of a sequence: it has more bytes than its header counts");
     }
@@ -256,7 +286,6 @@ void seq_rollback::state_set(const std::vector<uint8_t> & state) {
         throw context_full_error(format("no room in the context for the %d tokens of a saved sequence", now.n_past));
     }
     replay_ = std::move(replay);
-    saved_  = std::move(saved);
 }
 
 void seq_rollback::store(saved_state & state, uint32_t flags) {

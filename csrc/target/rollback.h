@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,7 +20,17 @@ enum class rollback_kind {
 
 const char * to_string(rollback_kind kind);
 
-// Takes tokens of one sequence back: begin(), decode, commit(). Also keeps what truncate() needs to go back further.
+// What of a sequence cannot be cut at any position, as it was when it had n_past positions: recurrent states, the cells
+// of sliding windows
+struct saved_state {
+    int32_t              n_past = 0; // without a replay
+    std::vector<uint8_t> data;
+};
+
+using saved_state_ptr = std::shared_ptr<const saved_state>;
+
+// Takes tokens of one sequence back: begin(), decode, commit(). Also knows what truncate() needs to go back further:
+// saved states, which belong to whoever keeps them. Those that are gone are not gone back to.
 //
 // A checkpoint that is restored loses the accepted tokens of the batch together with the rejected ones. They become the
 // replay: tokens that are accepted but not in the memory, and that go in front of the next batch, so that there is
@@ -67,14 +78,27 @@ class seq_rollback {
     // the memory cannot go back there but to a saved state, or to the beginning
     int32_t truncate(int32_t n_past);
 
-    // keep the present state for truncate(); does nothing for memories that can be trimmed anywhere
-    void save();
+    // The present state, for truncate(); null where there is none, and for memories that can be trimmed anywhere
+    saved_state_ptr save();
+
+    // also know these states, which were saved of the same tokens in another sequence or before this one was loaded
+    void attach(const std::vector<saved_state_ptr> & states);
+
+    // the last state at this position or before it; null: none is left
+    saved_state_ptr last_saved(int32_t n_past) const;
+
+    // the sequence holds what another one does up to this state, and shares its cells; false: it is empty now
+    bool continue_from(const saved_state_ptr & state);
+
+    // the least position that is not 0, and that the memory can go back to without a saved state
+    int32_t n_past_min() const;
 
     // whether the memory can go back there without a saved state
     bool can_trim(int32_t n_past) const;
 
-    // All that the sequence holds: its memory, the replay, the saved states. state_set() is for an empty sequence and
-    // throws context_full_error if there is no room, std::invalid_argument for bytes that are no such state
+    // All that the sequence holds: its memory and the replay, not the saved states. state_set() is for an empty
+    // sequence and throws context_full_error if there is no room, std::invalid_argument for bytes that are no such
+    // state
     std::vector<uint8_t> state_get();
     void                 state_set(const std::vector<uint8_t> & state);
 
@@ -85,11 +109,6 @@ class seq_rollback {
     }
 
   private:
-    struct saved_state {
-        int32_t              n_past = 0; // without a replay
-        std::vector<uint8_t> data;
-    };
-
     int32_t memory_end() const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), seq_id_) + 1; }
     bool    trim(int32_t n_past);
     void    store(saved_state & state, uint32_t flags);
@@ -102,7 +121,6 @@ class seq_rollback {
     rollback_kind   kind_;
     int32_t         n_swa_;
     int32_t         n_rs_seq_;
-    size_t          n_saved_max_; // a window is larger than a recurrent state, and can go back a little by itself
     uint32_t        batch_flags_; // of the state that begin() saves
 
     std::vector<llama_token> replay_;
@@ -117,7 +135,7 @@ class seq_rollback {
     bool                     has_before_ = false; // it was saved for this batch
     bool                     is_before_  = false; // the memory is what was saved last
 
-    std::vector<saved_state> saved_; // for truncate(), the latest last
+    std::vector<std::weak_ptr<const saved_state>> saved_; // for truncate(), the latest last
 };
 
 } // namespace eagle3

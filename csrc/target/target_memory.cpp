@@ -105,13 +105,32 @@ int32_t target_memory::copy(llama_seq_id src, llama_seq_id dst, int32_t n_past) 
     truncate(0, dst);
     n_past              = positions_[src].floor(n_past);
     const llama_pos end = positions_[src].at(n_past);
-    if (!can_share_ || src == dst || n_past <= 0 || n_past > this->n_past(src) || !rollbacks_[src].can_trim(end)) {
+    if (!is_pooled_ || src == dst || n_past <= 0 || n_past > this->n_past(src)) {
         return 0;
     }
-    llama_memory_seq_cp(llama_get_memory(ctx_), src, dst, 0, end);
+    llama_memory_t mem = llama_get_memory(ctx_);
+    if (can_share_ && rollbacks_[src].can_trim(end)) {
+        llama_memory_seq_cp(mem, src, dst, 0, end);
+    } else {
+        const bool            is_whole = kind() != rollback_kind::trim && end == rollbacks_[src].n_past();
+        const saved_state_ptr now      = is_whole ? rollbacks_[src].save() : nullptr;
+        const saved_state_ptr state    = now ? now : rollbacks_[src].last_saved(end);
+        if (!state) {
+            return 0;
+        }
+        llama_memory_seq_cp(mem, src, dst, 0, state->n_past);
+        if (!rollbacks_[dst].continue_from(state)) {
+            return 0;
+        }
+        n_past = positions_[src].count(state->n_past);
+    }
     positions_[dst] = positions_[src];
     positions_[dst].cut(n_past);
     return n_past;
+}
+
+int32_t target_memory::n_past_min(llama_seq_id seq_id) const {
+    return positions_[seq_id].count(rollback(seq_id).n_past_min());
 }
 
 const std::vector<media_span> & target_memory::spans(llama_seq_id seq_id) const {

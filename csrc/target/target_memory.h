@@ -58,16 +58,19 @@ class target_memory {
     int32_t truncate(int32_t n_past, llama_seq_id seq_id);
 
     // Have dst hold the first n_past tokens of src, which stays as it is, and nothing else; they share the cells.
-    // Returns n_past, or where an image begins that it is inside of, or 0 where that cannot be: a recurrent state, a
-    // window that has moved on, caches of their own
+    // Returns how many it holds: n_past, or where an image begins that it is inside of, or those before the last saved
+    // state where the memory cannot be cut there, or 0 without one and for caches of their own
     int32_t copy(llama_seq_id src, llama_seq_id dst, int32_t n_past);
+
+    // see seq_rollback: in tokens
+    int32_t n_past_min(llama_seq_id seq_id) const;
 
     // Images in a sequence. set_spans() is for a sequence whose cells were written by other means
     const std::vector<media_span> & spans(llama_seq_id seq_id) const;
     void                            set_spans(llama_seq_id seq_id, std::vector<media_span> spans);
 
-    // all that a sequence holds, and what it can go back to. state_set throws context_full_error if there is no room:
-    // the sequence is empty then
+    // all that a sequence holds, but not what it can go back to. state_set throws context_full_error if there is no
+    // room: the sequence is empty then
     std::vector<uint8_t> state_get(llama_seq_id seq_id);
     void                 state_set(llama_seq_id seq_id, const std::vector<uint8_t> & state);
 

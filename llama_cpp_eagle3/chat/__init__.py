@@ -1,6 +1,7 @@
 """Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
 
 from .blocks import LeftOut, text_of
+from .boundaries import message_boundaries
 from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
 from .grammar import grammar_text
 from .history import arguments_text, read_messages, without_billing_line
@@ -28,6 +29,7 @@ __all__ = [
     "grammar_text",
     "json_schema_to_grammar",
     "log_loosened",
+    "message_boundaries",
     "read_messages",
     "schema_grammar",
     "structured_output",

@@ -17,6 +17,7 @@ from ..engine import Engine, Media, Request, Sequence, TokenLogprob, Vocab
 from ..media import TIMEOUT_S, AllowHttp, Projector, read_media, take_media
 from ..sampling_arguments import SamplingDefaults
 from .blocks import LeftOut
+from .boundaries import message_boundaries
 from .grammar import grammar_text
 from .history import read_messages
 from .parser import Message
@@ -143,7 +144,10 @@ class Chat:
             engine=engine,
             media=media,
         )
-        return replace(request, special=rules.special)
+        boundaries = message_boundaries(
+            params, tokens, lambda text: tokenize(text.encode(), add_bos=False, special=True)
+        )
+        return replace(request, special=rules.special, boundaries=boundaries)
 
 
 @dataclass(frozen=True, slots=True)

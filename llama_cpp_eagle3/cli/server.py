@@ -21,7 +21,13 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     pooled = args.kv_unified if args.kv_unified is not None else (True if args.parallel <= 0 else None)
     draft = head_of(args)
     llm = load_model(
-        args, draft, n_parallel=n_parallel, kv_unified=pooled, prefix_cache_bytes=_host_bytes(args.cache_ram)
+        args,
+        draft,
+        n_parallel=n_parallel,
+        kv_unified=pooled,
+        prefix_cache_bytes=_host_bytes(args.cache_ram),
+        ctx_checkpoints=args.ctx_checkpoints,
+        checkpoint_min_step=args.checkpoint_min_step,
     )
     try:
         if llm.draft == "auto":
@@ -37,8 +43,10 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
     return server
 
 
-def _host_bytes(n_mib: int) -> int:
+def _host_bytes(n_mib: int | None) -> int | None:
     """Bytes of --cache-ram, where -1 is no limit."""
+    if n_mib is None:
+        return None
     return n_mib << 20 if n_mib >= 0 else sys.maxsize
 
 

@@ -18,6 +18,7 @@ from .._version import __version__
 from ..cpu_build import AMX_CURE, NATIVE, broken_amx, compilers, extra_buffer_types
 from ..cpu_kernels import fastest
 from ..extras import install_command
+from ..free_memory import free_memory
 from ..options import default_threads
 from ..planning import cache_dir
 from .finding import Finding
@@ -184,12 +185,3 @@ def cpu_quota() -> float | None:
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         return None
-
-
-def free_memory() -> int | None:
-    """Bytes that programs can have; None where the system does not report it."""
-    try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) << 10 if found else None

@@ -14,13 +14,13 @@ from typing import Any
 from .._core import local_accelerators
 from ..drafters.mtp import why_no_block
 from ..errors import Eagle3Error
+from ..free_memory import free_memory
 from ..ggml_types import type_name
 from ..llama import Eagle3Llama
 from ..pair import Pair, check_loadable
 from ..planning import Costs, best_chain
 from ..stats import Stats
 from .finding import Finding
-from .machine import free_memory
 
 _ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _WORTH = 1.05  # times as fast

@@ -10,13 +10,14 @@ from .fim import FimTokens
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
-from .prefix_cache import n_common
+from .prefix_tree import n_common
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
 from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
-from .slots import Slot, Slots
+from .slot import Slot
+from .slots import Slots, StoredPrefix
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
@@ -51,6 +52,7 @@ __all__ = [
     "Slots",
     "State",
     "Step",
+    "StoredPrefix",
     "TokenLogprob",
     "Vocab",
     "check_media",

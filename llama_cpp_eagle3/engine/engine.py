@@ -20,13 +20,17 @@ from .proposers import Proposers
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
-from .sequence import Saved, Sequence, State
-from .slots import Slots
+from .sequence import Sequence, State
+from .slots import Slots, StoredPrefix
 from .step import Stepper
 from .vocab import Vocab
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+N_STEP_WITHIN = 8192
+"""Tokens of a long message between two saved states."""
 
 
 class Engine:
@@ -49,6 +53,10 @@ class Engine:
         ngram: NgramDrafter | None = None,
         prefill_budget: int | None = None,
         prefix_cache_bytes: int = 0,
+        ctx_checkpoints: int = 32,
+        checkpoint_min_step: int = 256,
+        n_swa: int = 0,
+        swa_full: bool = True,
         before_step: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ):
@@ -65,18 +73,24 @@ class Engine:
             ngram: the n-gram drafter, for as many sequences; it drafts once there is a planner.
             prefill_budget: rows of prompts in a step in which other sequences decode; None = as many as double the
                 step's time.
-            prefix_cache_bytes: host memory for evicted prefixes.
+            prefix_cache_bytes: host memory for evicted prefixes, and for states that recurrent layers and sliding
+                windows go back to.
+            ctx_checkpoints: such states of one text at most.
+            checkpoint_min_step: tokens between two of them, but for those at the end of a prompt.
+            n_swa: tokens of the target's sliding windows; 0 = it has none.
+            swa_full: the context keeps what leaves them.
             before_step: called before each step; it may raise.
             log: called with lines for the user.
         """
         self.vocab = vocab
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
         """Positions of a sequence, and rows of a batch."""
-        self.memory = Memory(target, drafter, tap, log)
-        self.slots = Slots(self.memory, prefix_cache_bytes)
+        self.memory = Memory(target, drafter, tap, log, n_swa, swa_full)
+        self.slots = Slots(self.memory, prefix_cache_bytes, ctx_checkpoints)
         """What target and draft hold, slot by slot."""
         self.draft = draft or DraftSettings()
         self.before_step = before_step
+        self._checkpoint_min_step = checkpoint_min_step
         self._guard = Guard(type(self).__name__)
         self.proposers = Proposers(self.slots, ngram, draft_model)
         """Who drafts: the planner, the n-gram drafter, or a proposer in place of both."""
@@ -161,7 +175,7 @@ class Engine:
             detokenizer=Detokenizer(request.stop, n_complete=n_complete, n_indent=request.n_indent),
         )
         chain.see(request.tokens)
-        sequence.n_save = self.n_save(n_prompt)
+        self.begin_prompt(sequence, request.boundaries)
         return sequence
 
     def submit(self, sequence: Sequence) -> None:
@@ -257,9 +271,26 @@ class Engine:
             self.memory.decoded_elsewhere(sequence)
             self.stepper.verifier.drop_rows(sequence if has_row else None)
 
-    def n_save(self, n_prompt: int) -> int:
-        """Position after which a prompt, or a longer one, can go on again where memory cannot be trimmed anywhere."""
-        return n_prompt if self.target.rollback_kind == "trim" else n_prompt - 1
+    def begin_prompt(self, sequence: Sequence, boundaries: SequenceOf[int] = ()) -> None:
+        """Choose where the state of a prompt is saved: one token before other prompts may go on differently.
+
+        With that token the drafter has its last row as it was. At the last two boundaries, where the last message and
+        the answer begin, and at the first one, which ends the system prompt, always; at others, and within long
+        messages, where the last state is far enough away.
+        """
+        n_prompt = len(sequence.tokens)
+        ends = sorted({n for n in boundaries if 1 < n <= n_prompt})
+        sequence.n_turn = ends[-1] if ends else n_prompt - 1
+        if not self.memory.needs_states:
+            return
+        saves: list[int] = []
+        step = max(self._checkpoint_min_step, 1)
+        for i, n in enumerate(ends or [n_prompt]):
+            last = saves[-1] if saves else 0
+            saves += range(last + N_STEP_WITHIN, n - step, N_STEP_WITHIN)
+            if i == 0 or i >= len(ends) - 2 or n - last > step:
+                saves.append(n - 1)
+        sequence.saves = [n for n in saves if n > 0]
 
     # slots and the prefix cache
 
@@ -279,13 +310,13 @@ class Engine:
         with self._recovered():
             self.slots.flush()
 
-    def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
-        """Tokens of the cached prefix of a free slot, and the state of target and draft, to be stored."""
+    def store_prefix(self, seq_id: int) -> StoredPrefix:
+        """The cached prefix of a free slot, to be stored."""
         with self._recovered():
             self.slots.flush()
             return self.slots.store_prefix(seq_id)
 
-    def restore_prefix(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
+    def restore_prefix(self, seq_id: int, stored: StoredPrefix) -> None:
         """Load what `store_prefix` gave into a free slot.
 
         Raises:
@@ -294,7 +325,7 @@ class Engine:
         """
         with self._recovered():
             try:
-                self.slots.restore_prefix(seq_id, tokens, target, draft)
+                self.slots.restore_prefix(seq_id, stored)
             except BaseException:  # whatever it was, some of the state may be in the cells
                 self.stepper.has_bad_cells = True
                 self.stepper.clear_cells()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
-from .._core import Drafter, FeatureTap, Target
+from .._core import Drafter, FeatureTap, SavedState, Target
 from ..errors import ContextFullError, Eagle3Error
 from .media import Media
 from .request import NGRAM
@@ -28,12 +28,23 @@ class Memory:
         drafter: Drafter | None,
         tap: FeatureTap | None,
         log: Callable[[str], None] = lambda text: None,
+        n_swa: int = 0,
+        swa_full: bool = True,
     ):
-        """log: called with lines for the user."""
+        """Args beside the models.
+
+        log: called with lines for the user.
+        n_swa: tokens of the target's sliding windows; 0 = it has none.
+        swa_full: the context keeps what leaves them.
+        """
         self.target, self.drafter, self.tap = target, drafter, tap
         self.source_names = _names_of(drafter)
         """The sources that may draft, as in `draft_sources`, in the order of their bits in a `Draft`."""
         self._can_replay = target.rollback_kind != "trim"
+        self.needs_states = self._can_replay or (n_swa > 0 and not swa_full)
+        """Whether the target can go back far only to saved states."""
+        self.is_cut_anywhere = not self.needs_states and n_swa == 0
+        """Whether a saved slot can be cut anywhere once it is loaded: of a window the end alone is saved."""
         self._n_heads = 1
         self._log = log
 
@@ -65,15 +76,19 @@ class Memory:
             n_past = self.drafter.truncate(n_past, seq_id, same_next)
         return self.target.truncate(n_past, seq_id)
 
-    def copy(self, source: int, seq_id: int, n_past: int, tokens: SequenceOf[int]) -> int:
-        """Copy the first n_past tokens of a slot, or fewer, into an empty one. tokens: of the source."""
-        n_past = self._copy_target(source, seq_id, n_past)
+    def copy(self, source: int, seq_id: int, n_past: int, states: SequenceOf[SavedState], same_next: bool) -> int:
+        """Copy the first n_past tokens of a slot, or fewer, into an empty one.
+
+        states: that both can go back to. same_next: the next token will be the same as there, or the last one is kept.
+        """
+        n_past = self._copy_target(source, seq_id, n_past, states)
         if n_past > 0 and self.drafter is not None:
-            n_seen = self.drafter.copy(source, seq_id, n_past, ends_with_media(tokens, n_past))
+            n_seen = self.drafter.copy(source, seq_id, n_past, same_next)
             n_past = self.target.truncate(n_seen, seq_id)
         return n_past
 
-    def _copy_target(self, source: int, seq_id: int, n_past: int) -> int:
+    def _copy_target(self, source: int, seq_id: int, n_past: int, states: SequenceOf[SavedState]) -> int:
+        self.target.attach(states, source)
         n = self.target.copy(source, seq_id, n_past)
         if n == 0 and n_past >= N_MIN_COPIED:
             # no cells to share: all that the other slot holds is copied, and truncated
@@ -81,7 +96,9 @@ class Memory:
                 self.target.state_set(seq_id, self.target.state_get(source))
             except ContextFullError:
                 return 0
+            self.target.attach(states, seq_id)
             n = self.target.truncate(n_past, seq_id)
+        self.target.attach(states, seq_id)
         return n
 
     def state_of(self, seq_id: int) -> Saved:
@@ -156,10 +173,6 @@ class Memory:
             self.draft_from(seq_id, n_past)
             positions = f"positions {n_seen} to {n_past - 1}"
             self._log(f"{positions} were decoded outside of the engine; the draft continues without them")
-
-    def save(self, sequence: Sequence) -> None:
-        """Keep the present state of a sequence to go back to, if its memory needs that."""
-        self.target.save(sequence.seq_id)
 
     def commit(self, scheduled: SequenceOf[ScheduledSequence], has_rows: bool, can_defer: SequenceOf[int]) -> None:
         """Keep the accepted tokens of a step, and have the draft evaluate their rows if these still exist.

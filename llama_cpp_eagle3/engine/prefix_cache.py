@@ -1,64 +1,193 @@
-"""The host side of the prefix cache: evicted prefixes, up to a limit of bytes."""
+"""The prefix cache: what slots and host memory hold of texts that were evaluated, by the tree of prefixes.
+
+`find` says where the longest beginning of a prompt is held, `store` copies what a slot holds to host memory, `save`
+keeps the state of a running sequence. Who gets which slot is decided in `slots`.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import logging
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
-from .sequence import Saved
+from .._core import SavedState
+from .memory import N_MIN_COPIED, Memory
+from .prefix_tree import Match, Prefix, PrefixTree, key_of, n_common
+from .sequence import Sequence, State
+from .slot import Slot
+
+_log = logging.getLogger("llama_cpp_eagle3")
 
 
-class HostPrefixCache:
-    """Evicted prefixes in host memory; the least recently used is dropped first."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a sequence can begin with."""
 
-    def __init__(self, n_bytes_max: int):
-        self.n_bytes_max = n_bytes_max
-        self.n_bytes = 0
-        self._entries: OrderedDict[tuple[int, ...], Saved] = OrderedDict()
+    match: Match
+    prefix: Prefix | None = None
+    n_common: int = 0
+    """Tokens that both have."""
+    n_past: int = 0
+    """How many of them need not be evaluated again."""
 
-    def put(self, tokens: SequenceOf[int], state: Saved) -> None:
-        """Store a prefix; those that it begins with are dropped."""
-        key = tuple(tokens)
-        if state.n_bytes > self.n_bytes_max:
+    @property
+    def same_next(self) -> bool:
+        """Whether the token after those is the same too."""
+        return self.n_past < self.n_common
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing else is likely to be asked of the prefix: what goes is an answer that was sent otherwise."""
+        assert self.prefix is not None
+        n_lost = self.prefix.n_tokens - self.n_common
+        return self.n_common >= self.prefix.n_turn or n_lost < N_MIN_COPIED
+
+
+class PrefixCache:
+    """Finds and keeps prefixes and states in slots and in host memory."""
+
+    def __init__(self, memory: Memory, slots: SequenceOf[Slot], n_bytes_max: int, n_states_max: int):
+        """n_bytes_max: of host memory. n_states_max: of one text."""
+        self.memory, self.slots = memory, slots
+        self.tree = PrefixTree(n_bytes_max, n_states_max)
+        self.n_too_large = 0
+        """Prefixes and states that were not kept because host memory may not hold one of them."""
+
+    # looking up
+
+    def find(self, sequence: Sequence) -> Source:
+        """Where the longest beginning of a sequence's tokens is held; the last one is evaluated for its logits."""
+        if not sequence.request.reuses_prefix:
+            return Source(Match(0, [], None))
+        for slot in self.slots:
+            if slot.is_free and slot.user is not None and slot.is_intact:  # its client may have changed it
+                self.place(slot)
+        tokens = sequence.tokens
+        match = self.tree.match(key_of(tokens))
+        best, rank = Source(match), (0, 0)
+        for n, prefix in match.prefixes:
+            if n < best.n_past:
+                break
+            n_past_min = prefix.n_past_min
+            if prefix.saved is None:
+                slot = self.slots[prefix.seq_id]
+                if not slot.is_intact:
+                    continue
+                n = n_common(slot.tokens, tokens)  # a running sequence may not have come so far
+                n_past_min = 1 if self.memory.is_cut_anywhere else self.memory.target.n_past_min(slot.seq_id)
+            n_past = min(n, len(tokens) - 1)
+            if n_past < n_past_min:
+                state = match.state(n_past)
+                n_past = 0 if state is None else state.n_tokens
+            # of equal ones the slot that the request names, a free one, a busy one, host memory
+            nearness = 0
+            if prefix.saved is None:
+                nearness = 1 + self.slots[prefix.seq_id].is_free + (prefix.seq_id == sequence.request.seq_id)
+            if (n_past, nearness) > rank:
+                best, rank = Source(match, prefix, n, n_past), (n_past, nearness)
+        return best
+
+    def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
+        """Whether a running sequence is about to evaluate a beginning of this one, which need not be done twice."""
+        if not sequence.request.reuses_prefix or sequence.saved is not None:
+            return False
+        ahead = [s for s in running if s.n_past < s.n_prompt and s.request.cache_prompt and not s.is_paced]
+        n_there = -1
+        for other in ahead:
+            n = n_common(other.tokens[: other.n_prompt], sequence.tokens[:-1])
+            if n <= other.n_past + N_MIN_COPIED or other.result.finish_reason:
+                continue
+            if n_there < 0:
+                n_there = self.find(sequence).n_past
+            if n - n_there < N_MIN_COPIED:
+                continue
+            if not self.memory.needs_states or n == other.n_prompt:
+                return True
+            if not any(n - N_MIN_COPIED <= save <= n for save in other.saves):
+                other.saves = sorted([*other.saves, n - 1])
+            return True
+        return False
+
+    def value(self, slot: Slot) -> float:
+        """What it would cost to lose what a slot holds."""
+        return self.tree.value(slot.prefix) if slot.prefix.node is not None else 0.0
+
+    # keeping
+
+    def place(self, slot: Slot) -> None:
+        """Put a slot where its tokens end in the tree; of a running sequence, where its prompt does."""
+        user = slot.user
+        if user is None:
+            tokens: SequenceOf[int] = slot.cached
+        else:
+            tokens = user.tokens[: max(user.n_past, user.n_prompt if user.state is not State.PAUSED else 0)]
+        self.place_at(slot, tokens)
+
+    def place_at(self, slot: Slot, tokens: SequenceOf[int]) -> None:
+        """Put a slot where these tokens end in the tree."""
+        if tokens:
+            self.tree.insert(slot.prefix, key_of(tokens))
+        else:
+            self.tree.drop(slot.prefix)
+
+    def save(self, sequence: Sequence) -> None:
+        """Keep the present state of a sequence to go back to, if its memory needs that."""
+        if not self.memory.needs_states or self.tree.n_states_max == 0:
             return
-        for other in [other for other in self._entries if key[: len(other)] == other]:
-            self._drop(other)
-        self._entries[key] = state
-        self.n_bytes += state.n_bytes
-        while self.n_bytes > self.n_bytes_max:
-            self._drop(next(iter(self._entries)))
+        slot = self.slots[sequence.seq_id]
+        self.place(slot)
+        tokens = sequence.tokens[: sequence.n_past]
+        if any(state.n_tokens == sequence.n_past for state in self.tree.match(key_of(tokens)).states):
+            return
+        saved = self.memory.target.save(slot.seq_id)
+        if saved is not None:
+            self.add_state(tokens, saved)
 
-    def find(self, tokens: SequenceOf[int]) -> tuple[tuple[int, ...], int]:
-        """The prefix with the most tokens in common, and how many; ((), 0) if none has any."""
-        best: tuple[int, ...] = ()
-        n_best = 0
-        for key in self._entries:
-            n = n_common(key, tokens)
-            if n > n_best:
-                best, n_best = key, n
-        return best, n_best
+    def add_state(self, tokens: SequenceOf[int], saved: SavedState) -> None:
+        """Keep a state of these tokens."""
+        if self._fits(saved.n_bytes, "state", len(tokens)):
+            self.tree.insert_state(key_of(tokens), saved)
 
-    def take(self, key: tuple[int, ...]) -> Saved:
-        """Remove a prefix, to restore it."""
-        state = self._entries[key]
-        self._drop(key)
-        return state
+    def store(self, slot: Slot, keep: Prefix | None = None) -> None:
+        """Copy what a slot holds to host memory, unless it is there, or is too short. keep: does not go for it."""
+        tokens = slot.tokens
+        if self.tree.n_bytes_max == 0 or len(tokens) < N_MIN_COPIED or not slot.is_intact:
+            return
+        self.place_at(slot, tokens)
+        key = key_of(tokens)
+        held = [(n, prefix) for n, prefix in self.tree.match(key).prefixes if prefix.saved is not None]
+        if any(n == len(tokens) and (prefix.n_tokens == n or self.memory.is_cut_anywhere) for n, prefix in held):
+            return
+        saved = self.memory.state_of(slot.seq_id)
+        if not self._fits(saved.n_bytes, "prefix", len(tokens)):
+            return
+        n_past_min = 1 if self.memory.is_cut_anywhere else len(tokens)
+        before = slot.prefix
+        prefix = Prefix(saved.n_bytes, saved=saved, n_turn=before.n_turn, n_past_min=n_past_min, n_hits=before.n_hits)
+        self.tree.insert(prefix, key)
+        prefix.used_at = before.used_at
+        for n, other in held:
+            if n == other.n_tokens and other is not keep and not other.is_pinned:
+                self.tree.drop(other)  # the new one begins with it
+        self.tree.evict()
 
     def clear(self) -> None:
-        """Drop all."""
-        self._entries.clear()
-        self.n_bytes = 0
+        """Drop what host memory holds, but for what preempted sequences go on from."""
+        for prefix in list(self.tree.hosted):
+            if not prefix.is_pinned:
+                self.tree.drop(prefix)
+        self.tree.clear_states()
 
-    def _drop(self, key: tuple[int, ...]) -> None:
-        self.n_bytes -= self._entries.pop(key).n_bytes
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
-    """Length of the common prefix."""
-    n = min(len(a), len(b))
-    if list(a[:n]) == list(b[:n]):
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
+    def _fits(self, n_bytes: int, what: str, n_tokens: int) -> bool:
+        """Whether host memory may hold so much; says so once if not."""
+        n_max = self.tree.n_bytes_max
+        if n_bytes <= n_max:
+            return True
+        self.n_too_large += 1
+        if self.n_too_large == 1 and n_max > 0:
+            _log.warning(
+                "a %s of %d tokens has %.1f MiB and is not kept: the prefix cache may have %.1f MiB of host memory "
+                "(--cache-ram, prefix_cache_bytes)",
+                *(what, n_tokens, n_bytes / 2**20, n_max / 2**20),
+            )
+        return False

@@ -91,6 +91,8 @@ class Request:
     """End the text at a line after the first that has fewer leading blanks than this; 0 = never."""
     shift: Shift | None = None
     """What to do when the context is full; None ends the text then."""
+    boundaries: SequenceOf[int] = ()
+    """Where messages of the prompt begin, in tokens, the answer's last: other prompts may go on differently there."""
     prompt_logprobs: bool = False
     """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
 
@@ -125,6 +127,7 @@ class RequestOptions(TypedDict, total=False):
     media: SequenceOf[Media]
     n_indent: int
     shift: Shift | None
+    boundaries: SequenceOf[int]
     prompt_logprobs: bool
 
 

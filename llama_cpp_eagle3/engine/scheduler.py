@@ -118,7 +118,8 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
-            sequence.saved, sequence.n_past = None, 0
+            self.slots.forget(sequence)
+            sequence.n_past = 0
         else:
             return
         sequence.state = State.PAUSED
@@ -129,11 +130,16 @@ class Scheduler:
             self.preempt(sequence)
 
     def _admit(self) -> None:
-        """Give slots to waiting sequences. One that waits for a certain slot lets others pass while that is taken."""
+        """Give slots to waiting sequences.
+
+        One that waits for a certain slot lets others pass while that is taken; so does one that begins as a prompt does
+        which is being evaluated, until it can have that part.
+        """
         target = self.memory.target
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
-            sequence = next((s for s in list(self.waiting) if s.request.seq_id not in taken), None)
+            free = (s for s in list(self.waiting) if s.request.seq_id not in taken)
+            sequence = next((s for s in free if not self.slots.cache.awaits(s, self.running)), None)
             if sequence is None:
                 return
             n_held = sum(len(s.tokens) for s in self.running)
@@ -177,8 +183,9 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence) -> None:
         self.slots.release(sequence)
+        self.slots.forget(sequence)
         sequence.state = State.DONE
-        sequence.saved = sequence.chain = None
+        sequence.chain = None
 
     # steps
 
@@ -314,7 +321,7 @@ class Scheduler:
         n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
         s.n_prompt -= n_cut_prompt
         s.n_cut += n_cut - n_cut_prompt
-        s.n_save = -1
+        s.saves, s.n_turn = [], min(s.n_turn, n_keep)
 
 
 def _no_media() -> ValueError:

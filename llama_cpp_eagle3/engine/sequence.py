@@ -79,8 +79,8 @@ class Sequence:
 
     __slots__ = (
         *("chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all", "max_tokens", "media"),
-        *("n_cached", "n_cut", "n_past", "n_prompt", "n_save", "request", "result", "rows", "saved", "scheduled"),
-        *("seq_id", "state", "tokens", "wants_logits"),
+        *("n_cached", "n_cut", "n_past", "n_prompt", "n_turn", "request", "result", "rows", "saved", "saves"),
+        *("scheduled", "seq_id", "state", "tokens", "wants_logits"),
     )
 
     def __init__(
@@ -130,8 +130,10 @@ class Sequence:
         """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
         self.n_cached = -1
         """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
-        self.n_save = -1
-        """Position at which its state is kept to go back to, if its memory needs that."""
+        self.saves: list[int] = []
+        """Positions at which its state is kept to go back to, if its memory needs that, in order."""
+        self.n_turn = 0
+        """Where its answer begins, the end of the prompt that belongs to it included."""
         self.scheduled: ScheduledSequence | None = None
         """Its share of the open step."""
         self.rows: list[int] = []
@@ -158,11 +160,11 @@ class Sequence:
         return len(self.tokens) - self.n_past
 
     def next_chunk(self, n_max: int) -> list[int]:
-        """The next tokens of a prompt: up to an image, or to the position at which the state is saved."""
+        """The next tokens of a prompt: up to an image, or to a position at which the state is saved."""
         media = self.next_media()
         n_end = min(len(self.tokens) if media is None else media.first, self.n_past + n_max)
-        if self.n_past < self.n_save < n_end:
-            n_end = self.n_save
+        n_save = next((n for n in self.saves if n > self.n_past), n_end)
+        n_end = min(n_end, n_save)
         return self.tokens[self.n_past : n_end]
 
     def next_media(self) -> Media | None:

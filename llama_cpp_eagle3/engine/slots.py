@@ -1,8 +1,8 @@
-"""Slots and the prefix cache.
+"""Slots: which sequence has which, and what it begins with.
 
 A slot is a sequence id of target and draft. A sequence that ends leaves its tokens there as a cached prefix, for the
 next prompt that begins with them, until the slot or its cells are needed. An evicted prefix may go to host memory, up
-to a limit, and is restored from there.
+to a limit, and is restored from there. `prefix_cache` finds and keeps, `prefix_tree` knows what is where.
 """
 
 from __future__ import annotations
@@ -10,55 +10,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from .._core import Drafter
+from .._core import Drafter, SavedState
 from ..errors import Eagle3Error
 from .memory import N_MIN_COPIED, Memory, ends_with_media
-from .prefix_cache import HostPrefixCache, n_common
-from .sequence import Saved, Sequence, State
+from .prefix_cache import PrefixCache, Source
+from .prefix_tree import Prefix, key_of
+from .sequence import Saved, Sequence
+from .slot import Slot
 
-_SHARE_CONTINUED = 0.5
-"""Of a cached prefix: a prompt that begins with so much of it continues in its slot, others get a copy."""
+N_MIN_STATE = 16
+"""Of a prompt: no pass ends for a state that is so near to another one."""
 
 
-@dataclass(slots=True)
-class Slot:
-    """A sequence id of target and draft."""
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """A cached prefix as it goes to a file."""
 
-    seq_id: int
-    user: Sequence | None = None
-    cached: list[int] = field(default_factory=list)
-    """Tokens of the cached prefix, while no sequence uses the slot."""
-    is_dirty: bool = False
-    """No sequence uses it, and what target and draft hold there is to be cleared."""
-    used_at: int = 0
-
-    @property
-    def is_free(self) -> bool:
-        """Whether another sequence may have it."""
-        return self.user is None or self.user.state is State.PAUSED
-
-    @property
-    def tokens(self) -> SequenceOf[int]:
-        """What target and draft hold there."""
-        return self.cached if self.user is None else self.user.tokens[: self.user.n_past]
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether what it holds can be used by other sequences."""
-        return self.user is None or not self.user.is_dirty
+    tokens: list[int]
+    target: bytes
+    draft: bytes
+    """Empty without a head."""
+    states: list[tuple[int, SavedState]]
+    """(tokens, state): where its memory can go back to."""
 
 
 class Slots:
     """Assigns the slots of target and draft, and caches prefixes in those that are free."""
 
-    def __init__(self, memory: Memory, prefix_cache_bytes: int = 0):
-        """prefix_cache_bytes: of host memory, for evicted prefixes."""
+    def __init__(
+        self,
+        memory: Memory,
+        prefix_cache_bytes: int = 0,
+        ctx_checkpoints: int = 32,
+    ):
+        """Make the slots of an empty context.
+
+        Args:
+            memory: of target and draft.
+            prefix_cache_bytes: of host memory, for evicted prefixes and saved states.
+            ctx_checkpoints: saved states of one text.
+        """
         self.memory = memory
-        self.all = [Slot(seq_id) for seq_id in range(memory.target.n_seq)]
-        self.host = HostPrefixCache(prefix_cache_bytes)
-        self._clock = 0
+        self.all = [Slot(i, Prefix(0, seq_id=i)) for i in range(memory.target.n_seq)]
+        self.cache = PrefixCache(memory, self.all, prefix_cache_bytes, ctx_checkpoints)
+        self._preempted: dict[int, Prefix] = {}  # by the id of the sequence
 
     def __getitem__(self, seq_id: int) -> Slot:
         return self.all[seq_id]
@@ -85,37 +82,24 @@ class Slots:
         free = [slot for slot in self.all if slot.is_free and (seq_id is None or slot.seq_id == seq_id)]
         if not free:
             return False
+        self.cache.tree.clock += 1
         if sequence.saved is not None:
-            return self._resume_preempted(self._emptiest(free), sequence, sequence.saved)
-        if not sequence.request.reuses_prefix:
-            self._start_in(self._emptiest(free), sequence)
-            return True
-        n_wanted = len(sequence.tokens) - 1  # the last one is evaluated for its logits
-        if sequence.request.seq_id is not None and not sequence.is_paced:  # it continues what this slot has cached
-            n_cached = min(n_common(free[0].tokens, sequence.tokens), n_wanted)
-            if n_cached > 0:
-                self._continue_in(free[0], sequence, n_cached)
-            else:
-                self._start_in(free[0], sequence)
-            return True
-        source, n_source = self._best(sequence.tokens, n_wanted, free)
-        key, n_host = self.host.find(sequence.tokens[:n_wanted])
-        if n_host > n_source:
-            slot, saved = self._emptiest(free), self.host.take(key)  # before what is there now goes to host memory
-            self._evict(slot)
-            with self._changing(slot):
-                is_there = self.memory.load(slot.seq_id, saved)
-            slot.cached = list(key) if is_there else []
-            self._continue_in(slot, sequence, n_host)
-        elif source is None:
-            self._start_in(self._emptiest(free), sequence)
-        elif source in free and (len(free) == 1 or n_source >= _SHARE_CONTINUED * len(source.tokens)):
-            self._continue_in(source, sequence, n_source)
-        elif not self._copy_to(self._emptiest([s for s in free if s is not source]), source, sequence, n_source):
-            if source in free:  # it cannot be shared, but continued
-                self._continue_in(source, sequence, n_source)
-            else:
-                self._start_in(self._emptiest(free), sequence)
+            return self._resume_preempted(self._cheapest(free), sequence, sequence.saved)
+        source = self.cache.find(sequence)
+        prefix = source.prefix
+        self.cache.tree.use(prefix, source.match.state(source.n_past))
+        n_hits = 0 if prefix is None else prefix.n_hits
+        if prefix is None or source.n_past == 0:
+            self._start_in(self._cheapest(free), sequence)
+        elif prefix.saved is not None:
+            self._load(self._cheapest(free), sequence, source, prefix.saved)
+        else:
+            self._share(self.all[prefix.seq_id], free, sequence, source)
+        self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
+        if sequence.n_past >= N_MIN_COPIED:
+            self.cache.save(sequence)  # where texts have parted once
+        near = sequence.n_past + N_MIN_STATE
+        sequence.saves = [n for n in sequence.saves if n > near or n == sequence.saves[-1]]
         return True
 
     def release(self, sequence: Sequence) -> None:
@@ -123,22 +107,36 @@ class Slots:
         if sequence.seq_id < 0:
             return
         slot = self.all[sequence.seq_id]
-        if slot.is_intact:
-            slot.cached = sequence.tokens[: sequence.n_past]
+        is_intact, tokens = slot.is_intact, sequence.tokens[: sequence.n_past]
+        self._detach(sequence)
+        slot.prefix.used_at = self.cache.tree.clock
+        if is_intact:
+            slot.cached = tokens
+            self.cache.place(slot)
         else:
             slot.is_dirty = True
-        slot.used_at = self._tick()
-        self._detach(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence's slot and cells away, its state to host memory; `assign` resumes it."""
         if sequence.is_dirty:
             self.memory.settle(sequence)
         slot, n_past = self.all[sequence.seq_id], sequence.n_past
-        sequence.saved = self.memory.state_of(slot.seq_id)
+        sequence.saved = saved = self.memory.state_of(slot.seq_id)
+        if n_past > 0:
+            pinned = Prefix(saved.n_bytes, saved=saved, n_turn=sequence.n_turn, is_pinned=True)
+            pinned.n_past_min = 1 if self.memory.is_cut_anywhere else n_past
+            self.cache.tree.insert(pinned, key_of(sequence.tokens[:n_past]))
+            self._preempted[id(sequence)] = pinned
         slot.is_dirty = True
         self._detach(sequence)
         sequence.n_past = n_past
+
+    def forget(self, sequence: Sequence) -> None:
+        """A preempted sequence does not go on from where it was."""
+        sequence.saved = None
+        pinned = self._preempted.pop(id(sequence), None)
+        if pinned is not None:
+            self.cache.tree.drop(pinned)
 
     def take_over(self, sequence: Sequence, seq_id: int) -> None:
         """Assign a free slot that code outside of the engine has filled."""
@@ -150,27 +148,30 @@ class Slots:
 
     def emptiest(self, seq_ids: SequenceOf[int]) -> int:
         """The one of these free slots whose eviction costs the least."""
-        return self._emptiest([self.all[i] for i in seq_ids]).seq_id
+        return self._cheapest([self.all[i] for i in seq_ids]).seq_id
 
     # prefix cache
 
     def evict(self) -> bool:
-        """Evict the least recently used cached prefix; False if there is none."""
+        """Evict the cached prefix of the least value; False if there is none."""
         if any(slot.is_dirty for slot in self.all):
             self.clear_dirty()
             return True
         cached = [slot for slot in self.all if slot.is_free and slot.tokens]
         if not cached:
             return False
-        self._evict(min(cached, key=lambda slot: slot.used_at))
+        self._evict(self._cheapest(cached))
         return True
 
-    def store_prefix(self, seq_id: int) -> tuple[list[int], Saved]:
-        """Tokens of the cached prefix of a free slot, and the state of target and draft."""
-        return self._unused(seq_id).cached, self.memory.state_of(seq_id)
+    def store_prefix(self, seq_id: int) -> StoredPrefix:
+        """The cached prefix of a free slot, with all that it can go back to."""
+        slot = self._unused(seq_id)
+        saved = self.memory.state_of(seq_id)
+        states = self.cache.tree.match(key_of(slot.cached)).states
+        return StoredPrefix(slot.cached, saved.target, saved.draft, [(s.n_tokens, s.saved) for s in states])
 
-    def restore_prefix(self, seq_id: int, tokens: SequenceOf[int], target: bytes, draft: bytes) -> None:
-        """Load what `store_prefix` gave into a free slot, as its cached prefix. draft: empty without a head.
+    def restore_prefix(self, seq_id: int, stored: StoredPrefix) -> None:
+        """Load what `store_prefix` gave into a free slot, as its cached prefix.
 
         Raises:
             ContextFullError: no room; the slot is empty then.
@@ -179,8 +180,12 @@ class Slots:
         slot = self._unused(seq_id)
         self._clear(slot)
         with self._changing(slot):
-            self.memory.load_states(seq_id, len(tokens), target, draft)
-        slot.cached, slot.used_at = list(tokens), self._tick()
+            self.memory.load_states(seq_id, len(stored.tokens), stored.target, stored.draft)
+        slot.cached = list(stored.tokens)
+        slot.prefix.n_turn = 0
+        self.cache.place(slot)
+        for n_tokens, state in stored.states:
+            self.cache.add_state(stored.tokens[:n_tokens], state)
 
     def evict_prefix(self, seq_id: int) -> int:
         """Clear a free slot; returns the length of its cached prefix."""
@@ -196,8 +201,8 @@ class Slots:
                 self._clear(slot)
 
     def clear(self) -> None:
-        """Drop all cached prefixes, those in host memory included."""
-        self.host.clear()
+        """Drop all cached prefixes, those in host memory included, and all saved states."""
+        self.cache.clear()
         for slot in self.all:
             if slot.is_free:
                 self._clear(slot)
@@ -231,56 +236,87 @@ class Slots:
         self._evict(slot)
         self._occupy(slot, sequence, 0)
 
-    def _continue_in(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
+    def _share(self, source: Slot, free: SequenceOf[Slot], sequence: Sequence, found: Source) -> None:
+        """Begin with what another slot holds: continue there, or have a copy."""
+        if source not in free:
+            if not self._copy_to(self._cheapest(free), source, sequence, found):
+                self._start_in(self._cheapest(free), sequence)
+            return
+        if found.is_used_up:
+            self._continue_in(source, sequence, found)
+            return
+        others = [slot for slot in free if slot is not source]
+        to = self._cheapest(others) if others else source
+        if to.tokens and self.cache.value(to) > self.cache.value(source):
+            to = source
+        if to is source or not self._copy_to(to, source, sequence, found):
+            self.cache.store(source)
+            self._continue_in(source, sequence, found)
+
+    def _continue_in(self, slot: Slot, sequence: Sequence, found: Source) -> None:
         """Assign a free slot with the first n_past tokens that it holds, or fewer."""
-        held = slot.tokens
-        n_past = min(n_past, len(held))
-        same_next = n_past < len(held) and held[n_past] == sequence.tokens[n_past]
-        same_next = same_next or ends_with_media(held, n_past)
+        same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
+        self.memory.target.attach(found.match.saved, slot.seq_id)
         with self._changing(slot):
-            n_past = self.memory.truncate(slot.seq_id, n_past, same_next)
+            n_past = self.memory.truncate(slot.seq_id, found.n_past, same_next)
         self._occupy(slot, sequence, n_past)
 
-    def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, n_past: int) -> bool:
+    def _copy_to(self, slot: Slot, source: Slot, sequence: Sequence, found: Source) -> bool:
         """Copy the first tokens of another slot into a free one; False if it cannot go back there."""
         self._evict(slot)
+        same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
         with self._changing(slot):
-            n_past = self.memory.copy(source.seq_id, slot.seq_id, n_past, source.tokens)
+            n_past = self.memory.copy(source.seq_id, slot.seq_id, found.n_past, found.match.saved, same_next)
         if n_past == 0:
             self._clear(slot)
             return False
         self._occupy(slot, sequence, n_past)
         return True
 
+    def _load(self, slot: Slot, sequence: Sequence, found: Source, saved: Saved) -> None:
+        """Load a prefix from host memory into a free slot; it stays there if another text may go on from its end."""
+        prefix = found.prefix
+        assert prefix is not None
+        is_taken = not prefix.is_pinned and found.is_used_up
+        if is_taken:
+            self.cache.tree.pin(prefix)  # it makes room for what is in the slot now
+        self._evict(slot, keep=prefix)
+        self.cache.place_at(slot, sequence.tokens[: found.n_past])  # its states go along
+        if is_taken:
+            self.cache.tree.drop(prefix)
+        with self._changing(slot):
+            is_there = self.memory.load(slot.seq_id, saved)
+            while not is_there and self._evict_other(slot):
+                is_there = self.memory.load(slot.seq_id, saved)
+            n_past = 0
+            if is_there:
+                self.memory.target.attach(found.match.saved, slot.seq_id)
+                same_next = found.same_next or ends_with_media(sequence.tokens, found.n_past)
+                n_past = self.memory.truncate(slot.seq_id, found.n_past, same_next)
+        self._occupy(slot, sequence, n_past)
+
     def _resume_preempted(self, slot: Slot, sequence: Sequence, saved: Saved) -> bool:
         """Load a preempted sequence's state; False if the context has no room."""
         n_past = sequence.n_past
         self._evict(slot)
+        match = self.cache.tree.match(key_of(sequence.tokens[:n_past]))
         with self._changing(slot):
             if not self.memory.load(slot.seq_id, saved):
                 return False
-        sequence.saved = None
+            self.memory.target.attach(match.saved, slot.seq_id)
         self._occupy(slot, sequence, n_past)
+        self.forget(sequence)
         return True
 
-    def _best(self, tokens: SequenceOf[int], n_wanted: int, free: SequenceOf[Slot]) -> tuple[Slot | None, int]:
-        """The slot with the longest common prefix, of equal ones a free one; and its length."""
-        best, n_best = None, 0
-        for slot in self.all:
-            if not slot.is_intact:
-                continue
-            n = min(n_common(slot.tokens, tokens), n_wanted)
-            if n > n_best or (n == n_best > 0 and best not in free and slot in free):
-                best, n_best = slot, n
-        return best, n_best
-
-    def _emptiest(self, free: SequenceOf[Slot]) -> Slot:
-        return min(free, key=lambda slot: (bool(slot.tokens), slot.used_at))
+    def _cheapest(self, slots: SequenceOf[Slot]) -> Slot:
+        """The slot whose contents are worth the least: an empty one, else by what the tree says."""
+        return min(slots, key=lambda slot: (bool(slot.tokens), self.cache.value(slot)))
 
     def _occupy(self, slot: Slot, sequence: Sequence, n_past: int) -> None:
         slot.user, slot.cached = sequence, []
-        slot.used_at = self._tick()
         sequence.seq_id, sequence.n_past, sequence.rows = slot.seq_id, n_past, []
+        slot.prefix.n_turn, slot.prefix.used_at = sequence.n_turn, self.cache.tree.clock
+        self.cache.place(slot)
 
     def _detach(self, sequence: Sequence) -> None:
         """A sequence has no slot any more; the caller decides about the tokens in it."""
@@ -297,17 +333,19 @@ class Slots:
             self._clear(slot)
         return slot
 
-    def _evict(self, slot: Slot) -> None:
-        """Empty a free slot. A prefix that is worth it goes to host memory."""
-        tokens = slot.tokens
-        if self.host.n_bytes_max > 0 and len(tokens) >= N_MIN_COPIED and slot.is_intact:
-            self.host.put(tokens, self.memory.state_of(slot.seq_id))
+    def _evict(self, slot: Slot, keep: Prefix | None = None) -> None:
+        """Empty a free slot. A prefix that is worth it goes to host memory. keep: does not make room for it."""
+        self.cache.store(slot, keep)
         self._clear(slot)
+
+    def _evict_other(self, slot: Slot) -> bool:
+        cached = [other for other in self.all if other is not slot and other.is_free and other.tokens]
+        if not cached:
+            return False
+        self._evict(self._cheapest(cached))
+        return True
 
     def _clear(self, slot: Slot) -> None:
         with self._changing(slot):
             self.memory.reset(slot.seq_id)
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
+        self.cache.tree.drop(slot.prefix)

@@ -147,9 +147,9 @@ class Stepper:
                 continue
             if scheduled.tokens and has_rows:
                 s.rows = scheduled.rows if scheduled.has_logits else []
-                if s.n_past == s.n_save:
-                    self.memory.save(s)
                 s.is_dirty = False
+                if s.n_past in s.saves:
+                    self.slots.cache.save(s)
             s.scheduled = None
         self.opened = None
         commit_ns = perf_counter_ns() - start

@@ -13,6 +13,7 @@ from ..chat import (
     ChatParser,
     StructuredOutput,
     apply_request,
+    message_boundaries,
     read_messages,
     structured_output,
 )
@@ -135,6 +136,7 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
         special=rules.special,
         media=prompt.media,
         loosened=params.loosened,
+        boundaries=message_boundaries(params, prompt.tokens, server.tokenizer.tokenize),
         **options,
     )
     return generation, params

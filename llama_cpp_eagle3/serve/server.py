@@ -205,6 +205,7 @@ class Server:
         special: Collection[int] = (),
         media: SequenceOf[Media] = (),
         loosened: tuple[Loosened, ...] = (),
+        boundaries: SequenceOf[int] = (),
         **sampling: Any,
     ) -> Generation:
         """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
@@ -216,6 +217,7 @@ class Server:
             special: special tokens that are part of the text.
             media: images in the only prompt.
             loosened: what the grammar does not keep of JSON schemas.
+            boundaries: where messages of the only prompt begin.
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
@@ -224,7 +226,9 @@ class Server:
         generation = Generation(self.engine_thread, id or f"cmpl-{random_id()}", self.options.model_name)
         generation.n_per_prompt = completion.n
         generation.on_end = None if self.recorder is None else self.recorder.add
-        generation.jobs, generation.answers = self._prepare(generation, prompts, completion, special, media, sampling)
+        generation.jobs, generation.answers = self._prepare(
+            generation, prompts, completion, special, media, boundaries, sampling
+        )
         for answer in generation.answers:
             answer.metrics.loosened = loosened
         return generation
@@ -240,6 +244,7 @@ class Server:
         c: Completion,
         special: Collection[int],
         media: SequenceOf[Media],
+        boundaries: SequenceOf[int],
         more: dict[str, Any],
     ) -> tuple[list[Job], list[Answer]]:
         check_unsupported(c)
@@ -272,6 +277,7 @@ class Server:
                             special=special,
                             exact=True,
                             media=media,
+                            boundaries=boundaries,
                             n_indent=c.n_indent,
                             shift=None if media else self._shift_of(c, len(tokens)),
                             prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,

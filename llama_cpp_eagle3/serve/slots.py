@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import struct
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine import Sequence
+from .._core import SavedState
+from ..engine import Sequence, StoredPrefix
 from ..errors import Eagle3Error
 from ..whole_file import whole_file
 from .errors import ApiError, failed, invalid, unsupported
@@ -26,7 +28,7 @@ from .http import Json, compute, until_gone
 from .response_format import settings_of
 from .server import Server
 
-_MAGIC = b"EAGLE3SLOT\x02\n"
+_MAGIC = b"EAGLE3SLOT\x03\n"
 _N_DIGEST = hashlib.sha256().digest_size
 _N_NAME_MAX = 255
 
@@ -126,12 +128,12 @@ def _path(server: Server, body: Any) -> Path:
 
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, state = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
-    n_written = await server.run_in_executor(_write, path, server.llm.loaded.pair_id, tokens, state.target, state.draft)
+    stored = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
+    n_written = await server.run_in_executor(_write, path, server.llm.loaded.pair_id, stored)
     return {
         "id_slot": id_slot,
         "filename": path.name,
-        "n_saved": len(tokens),
+        "n_saved": len(stored.tokens),
         "n_written": n_written,
         "timings": {"save_ms": 1e3 * (perf_counter() - start)},
     }
@@ -139,17 +141,15 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    tokens, target, draft, n_read = await server.run_in_executor(
-        _read, path, server.llm.loaded.pair_id, server.engine.n_ctx
-    )
+    stored, n_read = await server.run_in_executor(_read, path, server.llm.loaded.pair_id, server.engine.n_ctx)
     try:
-        await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, tokens, target, draft), id_slot)
+        await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, stored), id_slot)
     except (Eagle3Error, ValueError) as e:
         raise invalid(f"Unable to restore slot: {e}") from None
     return {
         "id_slot": id_slot,
         "filename": path.name,
-        "n_restored": len(tokens),
+        "n_restored": len(stored.tokens),
         "n_read": n_read,
         "timings": {"restore_ms": 1e3 * (perf_counter() - start)},
     }
@@ -160,26 +160,35 @@ async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 
-def _write(path: Path, pair: tuple[str, str], tokens: list[int], target: bytes, draft: bytes) -> int:
+def _write(path: Path, pair: tuple[str, str], stored: StoredPrefix) -> int:
     """Write a file, all of it or nothing; returns its size."""
+    tokens = stored.tokens
     header = json.dumps(
-        {"target": pair[0], "draft": pair[1], "n_tokens": len(tokens), "n_target": len(target), "n_draft": len(draft)}
+        {
+            "target": pair[0],
+            "draft": pair[1],
+            "n_tokens": len(tokens),
+            "n_target": len(stored.target),
+            "n_draft": len(stored.draft),
+            "states": [[n_tokens, state.n_past, state.n_bytes] for n_tokens, state in stored.states],
+        }
     ).encode()
-    data = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
+    head = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
+    pieces = [head, stored.target, stored.draft, *(state.data for _, state in stored.states)]
     digest = hashlib.sha256()
     try:
         with whole_file(path, mode=0o600) as part, part.open("wb") as file:
-            for piece in (data, target, draft):
+            for piece in pieces:
                 digest.update(piece)
                 file.write(piece)
             file.write(digest.digest())
     except OSError as e:
         raise failed(f"Unable to save slot: {e.strerror}") from None
-    return len(data) + len(target) + len(draft) + _N_DIGEST
+    return sum(map(len, pieces)) + _N_DIGEST
 
 
-def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], bytes, bytes, int]:
-    """(tokens, what the target holds, what the head holds, size of the file).
+def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[StoredPrefix, int]:
+    """(what was saved, size of the file).
 
     Raises:
         ApiError: it is no such file, or another pair's.
@@ -199,7 +208,13 @@ def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], byt
         header = json.loads(data[begin : begin + n_header])
         begin += n_header
         n_tokens, n_target, n_draft = (int(header[name]) for name in ("n_tokens", "n_target", "n_draft"))
-        if min(n_tokens, n_target, n_draft) < 0 or n_end != begin + 4 * n_tokens + n_target + n_draft:
+        sizes = [tuple(map(int, state)) for state in header["states"]]
+        n_states = sum(n_bytes for _, _, n_bytes in sizes)
+        if (
+            min(n_tokens, n_target, n_draft, *(min(state) - 1 for state in sizes)) < 0
+            or any(n > n_tokens for n, _, _ in sizes)
+            or n_end != begin + 4 * n_tokens + n_target + n_draft + n_states
+        ):
             raise ValueError("it is truncated")
         saved = str(header["target"]), str(header["draft"])
         tokens = list(struct.unpack_from(f"<{n_tokens}i", data, begin))
@@ -213,5 +228,9 @@ def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[list[int], byt
             )
     if n_tokens > n_ctx:
         raise invalid(f"Unable to restore slot: it holds {n_tokens} tokens, the slot's context {n_ctx}")
-    begin += 4 * n_tokens
-    return tokens, data[begin : begin + n_target], data[begin + n_target : n_end], len(data)
+    ends = [begin + 4 * n_tokens]
+    for n_bytes in (n_target, n_draft, *(n for _, _, n in sizes)):
+        ends.append(ends[-1] + n_bytes)
+    target, draft, *states = (data[a:b] for a, b in itertools.pairwise(ends))
+    stored = [(n, SavedState(n_past, state)) for (n, n_past, _), state in zip(sizes, states, strict=True)]
+    return StoredPrefix(tokens, target, draft, stored), len(data)

@@ -144,11 +144,12 @@ def test_behind_a_state_that_came_back(tmp_path: Path) -> None:
     tokens, parents = [5, 6, 7], [-1, 0, 0]
     with context(tmp_path, "gemma3") as low, context(tmp_path, "gemma3", 1) as fresh:
         low.target.decode(text[:30], 0)
-        low.target.save(0)
+        saved = low.target.save(0)
         low.target.decode(text[30:], 30)
         state = low.target.state_get(0)
         low.target.truncate(0)
         low.target.state_set(0, state)  # with what is in the window only: it can go back to the saved state alone
+        low.target.attach([saved], 0)
         low.decode_tree(tokens, parents, 60)
         low.target.accept(0, [0])
         assert low.target.truncate(30) == 30

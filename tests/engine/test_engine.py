@@ -284,30 +284,33 @@ def test_host_memory(pair: Any, kv_unified: bool) -> None:
             sequence = engine.add(text, GREEDY, max_tokens=8)
             run(engine)
             answers.append(sequence.generated)
-        assert len(engine.slots.host) == 4  # two are still in their slots
-        assert engine.slots.host.n_bytes > 0
+        assert len(engine.slots.cache.tree.hosted) == 4  # two are still in their slots
+        assert engine.slots.cache.tree.n_bytes > 0
         for text, answer in zip(texts, answers, strict=True):
             sequence = engine.add([*text, *answer, 1, 2], GREEDY, max_tokens=8)
             run(engine)
             assert sequence.result.stats.prompt_tokens <= 12
             expected = take(plain, sequence.tokens[: sequence.n_prompt], len(sequence.generated))
             assert not is_tie(plain, sequence.tokens[: sequence.n_prompt], expected, sequence.generated)
-        n_bytes = engine.slots.host.n_bytes
-        assert n_bytes <= 64 << 20
-        n_each = n_bytes // len(engine.slots.host)
+        tree = engine.slots.cache.tree
+        assert tree.n_bytes <= 64 << 20
+        n_each = sum(prefix.n_bytes for prefix in tree.hosted) // len(tree.hosted)
+        n_state = max((state.n_bytes for state in tree.states), default=0)
         llm.reset()
-        assert engine.slots.host.n_bytes == 0
+        assert tree.n_bytes == 0
     with closing(load(*pair, **options, prefix_cache_bytes=1000)) as llm:
         for text in texts:
             llm.engine.add(text, GREEDY, max_tokens=2)
             run(llm.engine)
-        assert len(llm.engine.slots.host) == 0  # too large, each of them
-    with closing(load(*pair, **options | {"n_parallel": 1}, prefix_cache_bytes=int(1.5 * n_each))) as llm:
+        assert not llm.engine.slots.cache.tree.hosted  # too large, each of them
+        assert llm.engine.slots.cache.n_too_large > 0
+    n_bytes = int(1.5 * n_each) + 2 * n_state
+    with closing(load(*pair, **options | {"n_parallel": 1}, prefix_cache_bytes=n_bytes)) as llm:
         for text in [*texts[:2], texts[0]]:  # there is room for one: what goes there drives out what is brought back
             sequence = llm.engine.add([*text, 1, 2], GREEDY, max_tokens=2)
             run(llm.engine)
         assert sequence.result.stats.prompt_tokens <= 12
-        assert len(llm.engine.slots.host) == 1
+        assert len(llm.engine.slots.cache.tree.hosted) == 1
 
 
 def test_own_settings(perfect_pair: Any) -> None:

@@ -107,9 +107,9 @@ def test_kept_prefixes_travel_with_their_images(llm, pictures, rng):
     tokens = rng.integers(0, 300, 60).tolist()
     prompt = pictures.prompt(tokens[:5], tokens[5:40], tokens[40:])
     want = texts(run(llm, prompt, seq_id=0))
-    kept, saved = llm.engine.store_prefix(0)
+    stored = llm.engine.store_prefix(0)
     llm.engine.clear()
-    llm.engine.restore_prefix(1, kept, saved.target, saved.draft)
+    llm.engine.restore_prefix(1, stored)
     got = run(llm, prompt, seq_id=1)
     assert texts(got) == want
     assert pictures.n_encoded == 1

@@ -42,6 +42,8 @@ def test_save_restore_erase(running: Running) -> None:
     # the head has seen all of it: its drafts go on being right
     assert answer["timings"]["draft_n_accepted"] == answer["timings"]["draft_n"] > 0
     assert running.ask("/slots/0?action=erase", {})["n_erased"] > n_held
+    for i in range(running.server.n_slots):  # others hold the same
+        running.ask(f"/slots/{i}?action=erase", {})
     assert running.ask("/completion", {**longer, "id_slot": 0})["timings"]["cache_n"] == 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
 from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
+from llama_cpp_eagle3.engine.prefix_tree import PrefixTree, key_of
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
@@ -52,9 +53,46 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
 
 
 def _check_host(engine: Engine) -> None:
-    host = engine.slots.host
-    assert host.n_bytes == sum(len(state.target) + len(state.draft) for state in host._entries.values())
-    assert host.n_bytes <= host.n_bytes_max
+    check_tree(engine.slots.cache.tree)
+    for slot in engine.slots:
+        prefix, tokens = slot.prefix, slot.tokens
+        if not slot.is_intact or slot.user is not None:
+            continue
+        assert (prefix.node is not None) == bool(tokens), slot
+        assert prefix.node is None or prefix in engine.slots.cache.tree.match(key_of(tokens)).nodes[-1].prefixes, slot
+
+
+def check_tree(tree: PrefixTree) -> None:
+    """The books of a tree agree with what is in it, and nothing is left that no prefix goes through."""
+    n_bytes, states, hosted = 0, set(), set()
+
+    def look(node: Any) -> tuple[int, int]:
+        nonlocal n_bytes
+        n = len(node.prefixes)
+        n_slots = sum(prefix.saved is None for prefix in node.prefixes)
+        for prefix in node.prefixes:
+            assert prefix.node is node
+            if prefix.saved is not None:
+                hosted.add(prefix)
+                n_bytes += 0 if prefix.is_pinned else prefix.n_bytes
+        if node.state is not None:
+            assert node.state.node is node
+            states.add(node.state)
+            n_bytes += node.state.n_bytes
+        for first, child in node.children.items():
+            assert child.parent is node
+            assert child.edge[:4] == first
+            assert child.n_tokens == node.n_tokens + len(child.edge) // 4
+            assert child.prefixes or child.state or len(child.children) > 1
+            below = look(child)
+            n, n_slots = n + below[0], n_slots + below[1]
+        assert node.parent is None or n == node.n_through > 0
+        assert node.parent is None or n_slots == node.n_slots
+        return n, n_slots
+
+    look(tree._root)
+    assert (n_bytes, states, hosted) == (tree.n_bytes, set(tree.states), set(tree.hosted))
+    assert n_bytes <= tree.n_bytes_max
 
 
 def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
@@ -96,7 +134,7 @@ def check_empty(llm: Eagle3Llama) -> None:
     for seq_id in range(target.n_seq):
         assert target.n_past(seq_id) == 0
         assert drafter is None or drafter.n_past(seq_id) == 0
-    assert llm.engine.slots.host.n_bytes == 0
+    assert llm.engine.slots.cache.tree.n_bytes == 0
     assert llm.n_tokens == 0
 
 

@@ -1,0 +1,174 @@
+"""What a conversation's next prompt evaluates: what is new in it since the last boundary that both have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama
+from llama_cpp_eagle3.engine import Sampling, Sequence
+from random_arch import write_random_arch
+
+ARCHS = ["llama", "qwen35", "lfm2", "qwen3next", "mamba2", "gemma3"]
+N_MARGIN = 20
+"""Tokens that may be evaluated again beside what is new."""
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_arch(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def load(path: Path, **options: Any) -> Eagle3Llama:
+    options = {"n_ctx": 2048, "n_batch": 256, "swa_full": False, "n_threads": 1, "type_k": 0, "type_v": 0, **options}
+    return Eagle3Llama(str(path), verbose=False, **options)
+
+
+def some(n: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(30, 120) for _ in range(n)]
+
+
+def add(llm: Eagle3Llama, parts: list[list[int]], n: int = 8, **options: Any) -> Sequence:
+    """A prompt of messages, the last of which is the beginning of the answer."""
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    tokens = [token for part in parts for token in part]
+    return llm.engine.add(
+        tokens, Sampling(temperature=0.0, ignore_eos=True), max_tokens=n, boundaries=ends[:-1], **options
+    )
+
+
+def run(llm: Eagle3Llama, parts: list[list[int]], n: int = 8, **options: Any) -> Sequence:
+    sequence = add(llm, parts, n, **options)
+    while not sequence.is_done:
+        llm.engine.step()
+    assert sequence.result.error is None
+    return sequence
+
+
+class Fresh:
+    """Texts and logits of prompts that nothing was kept of."""
+
+    def __init__(self, path: Path):
+        self._llm = load(path, prefix_cache_bytes=0)
+
+    def check(self, sequence: Sequence) -> None:
+        """The text is the one of a fresh context; random models have no ties."""
+        self._llm.reset()
+        n = sequence.n_prompt
+        expected = run(self._llm, [sequence.tokens[:n], []], len(sequence.generated))
+        assert expected.n_cached == 0
+        assert sequence.generated == expected.generated
+
+    def close(self) -> None:
+        self._llm.close()
+
+
+@pytest.fixture(scope="module")
+def fresh(path: Path) -> Iterator[Fresh]:
+    with closing(Fresh(path)) as opened:
+        yield opened
+
+
+SLOTS = [{"n_parallel": 1}, {"n_parallel": 4, "kv_unified": True}, {"n_parallel": 2, "kv_unified": False}]
+
+
+@pytest.fixture(params=SLOTS, ids=["one", "pool", "streams"])
+def llm(request: pytest.FixtureRequest, path: Path) -> Iterator[Eagle3Llama]:
+    options = dict(request.param)
+    if not options.get("kv_unified", True):
+        options["n_ctx"] = 4096
+    with closing(load(path, **options)) as opened:
+        yield opened
+
+
+def test_thoughts_that_the_template_drops(llm: Eagle3Llama, fresh: Fresh) -> None:
+    """The next turn has the answer without its thoughts."""
+    system, opening = some(200, 1), [100, 101, 102, 103]
+    history = [system]
+    for turn in range(3):
+        history.append(some(40, 10 + turn))
+        n_before = sum(map(len, history[:-1])) if turn else 0
+        sequence = run(llm, [*history, [*opening, 99]], n=30)
+        fresh.check(sequence)
+        n_answer = 20 if turn else 0
+        assert sequence.n_cached >= n_before - n_answer - len(opening) - N_MARGIN
+        history.append([*opening, *some(20, 20 + turn)])
+
+
+def test_one_system_prompt(llm: Eagle3Llama, fresh: Fresh) -> None:
+    system = some(300, 2)
+    for i in range(4):
+        sequence = run(llm, [system, some(40, 30 + i), [99]])
+        fresh.check(sequence)
+        assert sequence.n_cached >= (300 - 1 if i else 0)
+
+
+def test_an_edited_message(llm: Eagle3Llama, fresh: Fresh) -> None:
+    history = [some(100, 3)]
+    for turn in range(4):
+        history.append(some(50, 40 + turn))
+        run(llm, [*history, [99]], n=4)
+        history.append([99, *some(50, 50 + turn)])
+    edited = [*history[:5], some(50, 60)]
+    sequence = run(llm, [*edited, [99]])
+    fresh.check(sequence)
+    n_same = sum(map(len, history[:5]))
+    assert sequence.n_cached >= n_same - 50 - N_MARGIN  # since the answer before it began
+
+
+@pytest.mark.parametrize("pinned", [{}, {"seq_id": 0}])
+def test_conversations_in_turn(llm: Eagle3Llama, fresh: Fresh, pinned: dict[str, int]) -> None:
+    """More of them than slots: none costs another one what it holds, in a slot that requests name too."""
+    system = some(150, 4)
+    talks = [[system, some(80, 70 + i)] for i in range(3)]
+    for turn in range(3):
+        for i, talk in enumerate(talks):
+            sequence = run(llm, [*talk, [99]], **pinned)
+            fresh.check(sequence)
+            if turn:
+                assert sequence.n_cached >= sum(map(len, talk[:-2])) - N_MARGIN
+            elif i:
+                assert sequence.n_cached >= 150 - 1
+            talk += [[99, *some(10, 80 + i)], some(30, 90 + turn)]
+
+
+def test_agents_at_once(path: Path, fresh: Fresh) -> None:
+    """Six prompts that begin alike and arrive together evaluate the beginning once."""
+    with closing(load(path, n_parallel=6, kv_unified=True, n_ctx=4096)) as llm:
+        system = some(400, 5)
+        for turn in range(2):
+            agents = [add(llm, [system, some(60, 100 + 10 * turn + i), [99]]) for i in range(6)]
+            while not all(s.is_done for s in agents):
+                llm.engine.step()
+            for sequence in agents:
+                fresh.check(sequence)
+            n_new = sum(s.n_prompt - s.n_cached for s in agents)
+            assert n_new <= (0 if turn else 400) + 6 * (61 + N_MARGIN)
+
+
+def test_nothing_is_kept_without_memory(path: Path, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(load(path, prefix_cache_bytes=2000)) as llm:
+        for seed in (6, 7, 6, 7):
+            fresh.check(run(llm, [some(300, seed), [99]]))
+            assert llm.engine.slots.cache.tree.n_bytes <= 2000
+        assert llm.engine.slots.cache.n_too_large > 1
+        assert sum("is not kept" in text for text in caplog.messages) == 1
+    with closing(load(path, ctx_checkpoints=0)) as llm:
+        run(llm, [some(300, 6), [99]])
+        assert not llm.engine.slots.cache.tree.states
+
+
+def test_states_have_a_limit(path: Path) -> None:
+    with closing(load(path, ctx_checkpoints=3, checkpoint_min_step=1)) as llm:
+        history: list[list[int]] = []
+        for turn in range(8):
+            history.append(some(40, turn))
+            run(llm, [*history, [99]], n=2)
+        assert len(llm.engine.slots.cache.tree.states) <= 3
