@@ -14,7 +14,7 @@ from llama_cpp._internals import LlamaBatch
 
 from ._core import Drafter, FeatureTap, Guard, Planner, Target
 from .context import Context
-from .engine import DraftSettings, Engine, Rng, SamplerChain, check_rng
+from .engine import DraftSettings, Engine, PrefixStats, Rng, SamplerChain, check_rng
 from .errors import Eagle3Error
 from .features import Features
 from .guard import closed_error
@@ -213,6 +213,11 @@ class LlamaAttributes:
     def stats(self) -> Stats:
         """Figures of everything since the model was loaded."""
         return self._context.total_stats
+
+    @property
+    def prefix_stats(self) -> PrefixStats:
+        """What the prefix cache holds and did since the model was loaded."""
+        return self.engine.slots.cache.stats
 
     @property
     def last_stats(self) -> Stats:

@@ -10,6 +10,7 @@ from .fim import FimTokens
 from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
+from .prefix_cache import PrefixStats
 from .prefix_tree import n_common
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
@@ -38,6 +39,7 @@ __all__ = [
     "Media",
     "Memory",
     "Output",
+    "PrefixStats",
     "Proposer",
     "Reasoning",
     "Request",

@@ -43,6 +43,25 @@ class Source:
         return self.n_common >= self.prefix.n_turn or n_lost < N_MIN_COPIED
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixStats:
+    """What the prefix cache holds in host memory, and what it did since the model was loaded."""
+
+    n_bytes: int
+    """Of host memory, of prefixes and states."""
+    n_bytes_max: int
+    n_prefixes: int
+    """In host memory; those in slots are not counted."""
+    n_states: int
+    """Saved states of recurrent layers and sliding windows."""
+    n_evicted: int
+    """Prefixes and states that went for others."""
+    n_too_large: int
+    """Prefixes and states that were not kept because host memory may not hold one of them."""
+    reused_tokens: dict[str, int]
+    """Prompt tokens that were not evaluated again, by where they were: "slot" or "host"."""
+
+
 class PrefixCache:
     """Finds and keeps prefixes and states in slots and in host memory."""
 
@@ -52,6 +71,21 @@ class PrefixCache:
         self.tree = PrefixTree(n_bytes_max, n_states_max)
         self.n_too_large = 0
         """Prefixes and states that were not kept because host memory may not hold one of them."""
+        self._n_reused = {"slot": 0, "host": 0}
+
+    @property
+    def stats(self) -> PrefixStats:
+        """What it holds and did. From any thread."""
+        tree = self.tree
+        return PrefixStats(
+            n_bytes=tree.n_bytes,
+            n_bytes_max=tree.n_bytes_max,
+            n_prefixes=len(tree.hosted),
+            n_states=len(tree.states),
+            n_evicted=tree.n_evicted,
+            n_too_large=self.n_too_large,
+            reused_tokens=dict(self._n_reused),
+        )
 
     # looking up
 
@@ -111,6 +145,11 @@ class PrefixCache:
     def value(self, slot: Slot) -> float:
         """What it would cost to lose what a slot holds."""
         return self.tree.value(slot.prefix) if slot.prefix.node is not None else 0.0
+
+    def count(self, source: Source, n_tokens: int) -> None:
+        """A request begins with so many tokens of a source."""
+        if source.prefix is not None:
+            self._n_reused["slot" if source.prefix.saved is None else "host"] += n_tokens
 
     # keeping
 

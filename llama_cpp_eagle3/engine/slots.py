@@ -95,6 +95,8 @@ class Slots:
             self._load(self._cheapest(free), sequence, source, prefix.saved)
         else:
             self._share(self.all[prefix.seq_id], free, sequence, source)
+        if sequence.n_cached < 0:  # not when it goes on after a pause
+            self.cache.count(source, sequence.n_past)
         self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
         if sequence.n_past >= N_MIN_COPIED:
             self.cache.save(sequence)  # where texts have parted once

@@ -148,7 +148,9 @@ async def metrics(request: Request) -> Response:
     server: Server = request.app.state.server
     if not server.options.metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
-    text = server.metrics.prometheus(len(server.engine_thread.jobs), server.n_slots, server.cache_usage)
+    text = server.metrics.prometheus(
+        len(server.engine_thread.jobs), server.n_slots, server.cache_usage, server.engine.slots.cache.stats
+    )
     headers = {"Process-Start-Time-Unix": str(server.metrics.t_start)}
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4", headers=headers)
 

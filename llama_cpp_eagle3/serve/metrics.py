@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..engine import Engine
+from ..engine import Engine, PrefixStats
 from ..stats import SourceStats
 from .engine_thread import Job
 
@@ -141,12 +141,13 @@ class Metrics:
                 self._whole.observe(seconds)
                 self.mean_request_seconds += _RATE * (seconds - self.mean_request_seconds)
 
-    def prometheus(self, n_jobs: int, n_slots: int, cache_usage: float) -> str:
+    def prometheus(self, n_jobs: int, n_slots: int, cache_usage: float, prefixes: PrefixStats) -> str:
         """In Prometheus' text format. Gauges of speed are over the time since the last call."""
         with self._lock:
             bucket, self._bucket = self._bucket, _Bucket()
             n_running = min(n_jobs, n_slots)
-            return "".join(self._lines(bucket, n_running, n_jobs - n_running, cache_usage))
+            lines = self._lines(bucket, n_running, n_jobs - n_running, cache_usage)
+            return "".join([*lines, *_prefix_lines(prefixes)])
 
     def _lines(self, bucket: _Bucket, n_running: int, n_waiting: int, cache_usage: float) -> Iterator[str]:
         counters: dict[str, tuple[str, float]] = {
@@ -225,6 +226,24 @@ class Metrics:
                 n += count
                 yield f'vllm:{name}_bucket{{{labels},le="{bound}"}} {n}\n'
             yield f"vllm:{name}_sum{{{labels}}} {_number(histogram.total)}\nvllm:{name}_count{{{labels}}} {n}\n"
+
+
+def _prefix_lines(stats: PrefixStats) -> Iterator[str]:
+    items = (
+        ("bytes", "gauge", "Host memory of cached prefixes and saved states", stats.n_bytes),
+        ("bytes_max", "gauge", "Host memory that they may have", stats.n_bytes_max),
+        ("prefixes", "gauge", "Cached prefixes in host memory", stats.n_prefixes),
+        ("states", "gauge", "Saved states of recurrent layers and sliding windows", stats.n_states),
+        ("evictions_total", "counter", "Prefixes and states that went for others", stats.n_evicted),
+        ("too_large_total", "counter", "Prefixes and states that host memory may not hold", stats.n_too_large),
+    )
+    for key, kind, text, value in items:
+        name = f"llamacpp:prefix_cache_{key}"
+        yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
+    name = "llamacpp:prefix_cache_reused_tokens_total"
+    yield f"# HELP {name} Prompt tokens reused, by where they were\n# TYPE {name} counter\n"
+    for tier, n in stats.reused_tokens.items():
+        yield f'{name}{{tier="{tier}"}} {n}\n'
 
 
 def _rate(n: float, per: float) -> float:

@@ -172,3 +172,15 @@ def test_states_have_a_limit(path: Path) -> None:
             history.append(some(40, turn))
             run(llm, [*history, [99]], n=2)
         assert len(llm.engine.slots.cache.tree.states) <= 3
+
+
+def test_what_was_reused_is_counted(path: Path) -> None:
+    """By where it was, and as `n_cached` of the requests says."""
+    talks = [[some(200, seed)] for seed in (8, 9)]
+    with closing(load(path, n_parallel=1)) as llm:
+        n_cached = sum(run(llm, [*talk, [99]]).n_cached for talk in talks * 2)
+        stats = llm.prefix_stats
+        assert sum(stats.reused_tokens.values()) == n_cached
+        assert stats.reused_tokens["host"] > 0
+        assert stats.n_prefixes > 0
+        assert 0 < stats.n_bytes <= stats.n_bytes_max

@@ -50,6 +50,9 @@ def test_they_count_what_was_told(running: Running) -> None:
         "vllm:inter_token_latency_seconds_count": 23,
         "vllm:request_success_total[finished_reason=length]": 3,
     }
+    reused = [name for name in after if name.startswith("llamacpp:prefix_cache_reused_tokens_total")]
+    assert sum(after[name] - before[name] for name in reused) == sum(t["cache_n"] for t in timings) > 0
+    assert after["llamacpp:prefix_cache_bytes"] <= after["llamacpp:prefix_cache_bytes_max"] > 0
     for name, value in expected.items():
         assert after[name] - before.get(name, 0.0) == pytest.approx(value, rel=1e-3, abs=1e-4), name
     position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
