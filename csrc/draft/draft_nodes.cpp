@@ -21,7 +21,7 @@ void draft_nodes::clear() {
 
 int32_t draft_nodes::append(llama_seq_id seq_id, int32_t parent, const std::vector<draft_candidate> & found) {
     const int32_t first = n();
-    if (parent >= 0) {
+    if (parent >= 0 && !found.empty()) {
         is_expanded_[static_cast<size_t>(parent)] = true;
     }
     const int32_t depth = parent < 0 ? 1 : (*this)[parent].depth + 1;

@@ -197,7 +197,7 @@ def test_ignore_eos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["-m", "TARGET", "-p", "x", "--baseline"], "give -md"),
         (["-m", "TARGET", "-p", "x", "-n", "-5"], "-n >= -1"),
         (["-m", "TARGET", "-p", "x" * 600, "-c", "256"], "use a larger -c"),
-        (["-m", "TARGET", "-md", "HEAD", "-p", "x", "--spec-draft-n-min", "9"], "draft_n_min=9"),
+        (["-m", "TARGET", "-md", "HEAD", "-p", "x", "--spec-draft-n-min", "9"], "--spec-draft-n-min 9"),
         (["-m", "TARGET", "-p", "x", "--lora", "nowhere.gguf"], "nowhere.gguf"),
     ],
     ids=str,

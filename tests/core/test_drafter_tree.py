@@ -235,10 +235,12 @@ def test_bad_calls_change_nothing(side):
         drafter.expand([0], 1)
 
 
-def test_rows_that_are_not_numbers_have_no_nodes(side):
+def test_rows_that_are_not_numbers_leave_numbers(side):
     side.process(20)
     side.drafter.process_rows(np.full((2, 192), np.nan, np.float32), [1, 1], 20)
-    assert len(side.drafter.propose_tree(3, 3, 3, 9)) == 0
+    tree = side.drafter.propose_tree(3, 3, 3, 9)
+    assert len(tree) == 9
+    assert np.isfinite(tree.probs).all()
     side.truncate(19)
     side.process(9)
     check_tree(side, 3, 3, 3, 9)

@@ -62,7 +62,8 @@ def test_greedy(pair: Any, llm: Eagle3Llama) -> None:
         assert n_ties <= 1
     assert llm.n_tokens == 0
     assert llm.last_stats.tokens == sum(r.stats.tokens for r in results)
-    assert llm.last_stats.prompt_tokens == sum(len(p) for p in texts)
+    # prompts that begin alike evaluate that beginning once
+    assert llm.last_stats.prompt_tokens == sum(r.stats.prompt_tokens for r in results) <= sum(len(p) for p in texts)
     assert llm.last_stats.steps == sum(r.stats.steps for r in results)
     assert llm.last_stats.drafted > 0
     with closing(llm.generate(texts[0], temp=0.0)) as stream:  # and alone again

@@ -220,7 +220,7 @@ def test_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["speculative-simple", *model, "--spec-type", "none", *common]) == 0
     assert json.loads(capsys.readouterr().out)["drafted"] == 0
     assert main(["speculative-simple", *model, "--spec-type", "draft-eagle3", *common]) != 0
-    assert "'eagle3', but a block drafter is given" in capsys.readouterr().err
+    assert "names draft-eagle3, but a block drafter is given" in capsys.readouterr().err
     main(["doctor", *model, "-t", "1"])
     assert "dflash, 6 tokens in one pass, reads [1, 2]" in capsys.readouterr().out
 
