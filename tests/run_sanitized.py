@@ -37,6 +37,7 @@ DEFAULT_TESTS = [
     "tests/core/test_mtp_drafter.py",
     "tests/core/test_simple_drafter.py",
     "tests/core/test_kernel_attention.py",
+    "tests/core/test_kernel_flash.py",
     "tests/core/test_kernel_products.py",
     "tests/core/test_kernels.py",
     "tests/core/test_kernels_k.py",

@@ -173,6 +173,7 @@ class MessagesFormat(ResponseFormat):
     def _usage(answer: Answer, n_tokens: int) -> dict[str, int]:
         metrics = answer.metrics
         return {
+            "cache_creation_input_tokens": 0,  # nothing is paid for keeping a prompt: all of it is read or new input
             "cache_read_input_tokens": metrics.n_cached,
             "input_tokens": metrics.n_prompt - metrics.n_cached,
             "output_tokens": n_tokens,

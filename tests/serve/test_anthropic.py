@@ -206,6 +206,7 @@ def test_the_same_as_a_chat(client: anthropic.Anthropic, running: Running) -> No
     assert (message.stop_reason, message.stop_sequence) == ("max_tokens", None)
     usage = message.usage
     assert usage.cache_read_input_tokens
+    assert usage.cache_creation_input_tokens == 0
     assert usage.cache_read_input_tokens + usage.input_tokens == expected["usage"]["prompt_tokens"]
     assert usage.output_tokens == N
     assert "timings" not in running.ask(PATH, asked())
