@@ -904,7 +904,7 @@ class SimpleDrafter(Drafter):
 
     `ctx` and `model` are the addresses of its context and of the model, which are freed with the drafter, also if this
     raises. Each of the `n_seq_max` sequences has `n_ctx` positions; the context's further sequence ids are for branches
-    of trees, or for drafts behind a recurrent state. The model reads the first `n_pos_max` positions (0: all), and
+    of trees, or for drafts after a recurrent state. The model reads the first `n_pos_max` positions (0: all), and
     drafts nothing after them. `n_outputs_max` is the context's.
     """
 

@@ -132,6 +132,23 @@ def header_version(folder: Path) -> tuple[int, int]:
     return (int(minor[1]), int(revision[1])) if minor and revision else (0, 0)
 
 
+def debian_mirror() -> str:
+    """Where apt gets this system's packages from.
+
+    Raises:
+        CannotBeHad: apt knows no source of packages.
+    """
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not listed.stdout.strip():
+        raise CannotBeHad("apt knows no source of packages")
+    return listed.stdout.split()[0]
+
+
 def newer_headers() -> Path:
     """Those of a later Debian release, unpacked beside, as they are text alone.
 
@@ -145,7 +162,7 @@ def newer_headers() -> Path:
     for folder in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (apt / "sources.list").write_text(f"deb [signed-by={keyring}] http://deb.debian.org/debian {_NEWER} main\n")
+    (apt / "sources.list").write_text(f"deb [signed-by={keyring}] {debian_mirror()} {_NEWER} main\n")
     options = [f"Dir::Etc::SourceList={apt}/sources.list", "Dir::Etc::SourceParts=-"]
     options += [f"Dir::State::Lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=root"]
     flags = [word for option in options for word in ("-o", option)]

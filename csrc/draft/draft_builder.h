@@ -48,7 +48,7 @@ class draft_builder {
         llama_seq_id seq_id  = 0;
         llama_token  id_last = 0;
         int32_t      pos     = 0; // of its last target row
-        int32_t      n_used  = 0; // slots behind that
+        int32_t      n_used  = 0; // slots after that
     };
 
     // of a node in the head's tensors

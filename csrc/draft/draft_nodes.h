@@ -24,7 +24,7 @@ class draft_nodes {
 
     void clear();
 
-    // Candidates, the best first, become nodes behind `parent`, which counts as expanded if there are any; -1: the
+    // Candidates, the best first, become nodes after `parent`, which counts as expanded if there are any; -1: the
     // first level. Returns the first of them, -1 if there is none
     int32_t append(llama_seq_id seq_id, int32_t parent, const std::vector<draft_candidate> & found);
 

@@ -27,7 +27,7 @@ struct foresight {
     // cut behind the others; p becomes the softmax of these scores: how likely each is the one, as the head's logits
     // are not quite the target's.
     //
-    // candidates: the most probable ones behind the drafted tokens `path`. Their ids become the target's: to_target
+    // candidates: the most probable ones after the drafted tokens `path`. Their ids become the target's: to_target
     // gives the token for one, or -1 for one that must not be drafted, which goes too.
     void order(const std::vector<llama_token> & path, const std::function<llama_token(int32_t)> & to_target,
                std::vector<draft_candidate> & candidates, int32_t n_top) const;

@@ -19,11 +19,11 @@ struct chain {
     llama_seq_id seq_id = 0;
     int32_t      n_left = 0;       // tokens that it may still get
     int32_t      node   = none;    // its last one; none: id_last
-    int32_t      first  = unknown; // the node behind id_last
+    int32_t      first  = unknown; // the node after id_last
     bool         asked  = false;   // for what follows its node
 };
 
-// The best node behind each one, and the first ones of the chains, as far as they are new; none: it is less likely than
+// The best node after each one, and the first ones of the chains, as far as they are new; none: it is less likely than
 // p_min. next: by node.
 void find_best(const drafter & draft, float p_min, std::vector<chain> & chains, std::vector<int32_t> & next) {
     const auto & nodes = draft.nodes();

@@ -154,7 +154,7 @@ def measure_draft(engine: Engine, i_drafter: int, seconds: float, limit: Limit |
         catch_up(1)
         if not len(drafter.nodes):
             raise Eagle3Error(
-                "what drafts (draft_model_path, or a block in the target's file) has no token to offer after another: "
+                "the drafter (draft_model_path, or a block in the target's file) has no token to offer after another: "
                 "its probabilities are not numbers. Its file is damaged, or this device cannot compute it"
             )
         n_nodes = min(n_top, len(drafter.nodes))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import _core
+from tests.support.attention_checks import test_order_of_cells, test_rows_alone, test_threads  # noqa: F401
 from tests.support.ggml_products import Weights, attend, kernels_for
 
 KERNEL = "f16/avx2"
@@ -84,25 +85,6 @@ def test_float64(case: Case) -> None:
     error = np.sqrt(p**2 @ v.transpose(0, 2, 1) ** 2) * 2.0**-12 if half else 0.0
     assert (np.abs(found - expected) <= 6 * error + 2e-6).all()
     assert not np.array_equal(found, np.zeros_like(found))
-
-
-def test_rows_alone(case: Case) -> None:
-    together = case.attend()[1]
-    for row in range(len(case.x)):
-        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], together[:, row])
-
-
-def test_order_of_cells(case: Case) -> None:
-    expected = case.attend()[1]
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(case.k.shape[1])
-        np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
-
-
-def test_threads(case: Case) -> None:
-    expected = case.attend()[1]
-    for n_threads in (1, 3, 5):
-        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
 
 
 def test_ggml_alone_depends_on_the_order(cache_type: Any) -> None:

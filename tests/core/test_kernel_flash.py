@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from llama_cpp_eagle3 import _core
+from tests.support.attention_checks import test_order_of_cells, test_rows_alone, test_threads  # noqa: F401
 from tests.support.ggml_products import Weights, flash_attend, kernels_for, quantize
 
 KERNEL = "f16/avx2"
@@ -127,25 +128,6 @@ def check(case: Case) -> None:
 
 def test_float64(case: Case) -> None:
     check(case)
-
-
-def test_rows_alone(case: Case) -> None:
-    together = case.attend()[1]
-    for row in range(len(case.x)):
-        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], together[:, row])
-
-
-def test_order_of_cells(case: Case) -> None:
-    expected = case.attend()[1]
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(case.k.shape[1])
-        np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
-
-
-def test_threads(case: Case) -> None:
-    expected = case.attend()[1]
-    for n_threads in (1, 3, 5):
-        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
 
 
 @pytest.mark.parametrize("type_v", TYPES, ids=lambda t: t.name)

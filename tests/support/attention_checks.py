@@ -1,0 +1,27 @@
+"""Tests of an attention kernel, for a module whose fixture `case` attends: `attend(rows, cells, n_threads)` gives the
+operation's inputs and its result [head][row][channel]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def test_rows_alone(case: Any) -> None:
+    together = case.attend()[1]
+    for row in range(len(case.x)):
+        np.testing.assert_array_equal(case.attend(slice(row, row + 1))[1][:, 0], together[:, row])
+
+
+def test_order_of_cells(case: Any) -> None:
+    expected = case.attend()[1]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(case.k.shape[1])
+        np.testing.assert_array_equal(case.attend(cells=order)[1], expected)
+
+
+def test_threads(case: Any) -> None:
+    expected = case.attend()[1]
+    for n_threads in (1, 3, 5):
+        np.testing.assert_array_equal(case.attend(n_threads=n_threads)[1], expected)
