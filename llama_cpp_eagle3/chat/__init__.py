@@ -1,7 +1,7 @@
 """Chat as llama-server does it, with llama.cpp's own code: templates, tool calls, reasoning, JSON schemas."""
 
 from .blocks import LeftOut, text_of
-from .boundaries import message_boundaries
+from .boundaries import message_boundaries, thought_ends
 from .constraints import CONSTRAINTS, Constraint, constraint_of, without_constraints
 from .grammar import grammar_text
 from .history import arguments_text, read_messages, without_billing_line
@@ -34,6 +34,7 @@ __all__ = [
     "schema_grammar",
     "structured_output",
     "text_of",
+    "thought_ends",
     "without_billing_line",
     "without_constraints",
 ]

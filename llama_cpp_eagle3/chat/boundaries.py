@@ -33,6 +33,17 @@ def message_boundaries(
     return tuple(sorted(found))
 
 
+def thought_ends(params: ChatParams, tokenize: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+    """What may end the answer's thought: after it, clients send an answer otherwise than it was written.
+
+    Args:
+        params: the conversation.
+        tokenize: tokens of a text, special ones parsed, nothing put before or after it.
+    """
+    tags = dict.fromkeys(tag.strip() for tag in params.thinking_end_tags)
+    return tuple(tuple(tokenize(tag)) for tag in tags if tag)
+
+
 def _occurrences(tokens: list[int], part: list[int]) -> list[int]:
     found = []
     at = -1

@@ -17,7 +17,7 @@ from ..engine import Engine, Media, Request, Sequence, TokenLogprob, Vocab
 from ..media import TIMEOUT_S, AllowHttp, Projector, read_media, take_media
 from ..sampling_arguments import SamplingDefaults
 from .blocks import LeftOut
-from .boundaries import message_boundaries
+from .boundaries import message_boundaries, thought_ends
 from .grammar import grammar_text
 from .history import read_messages
 from .parser import Message
@@ -119,9 +119,13 @@ class Chat:
             ValueError, ContextFullError: it cannot be generated.
         """
         arguments = self.arguments
+
+        def parts(text: str) -> list[int]:
+            return tokenize(text.encode(), add_bos=False, special=True)
+
         rules = structured_output(
             params,
-            lambda text: tokenize(text.encode(), add_bos=False, special=True),
+            parts,
             lambda token: engine.vocab.piece(token, special=True),
             reasoning_budget=arguments.get("reasoning_budget", -1),
             reasoning_message=arguments.get("reasoning_budget_message", ""),
@@ -144,10 +148,12 @@ class Chat:
             engine=engine,
             media=media,
         )
-        boundaries = message_boundaries(
-            params, tokens, lambda text: tokenize(text.encode(), add_bos=False, special=True)
+        return replace(
+            request,
+            special=rules.special,
+            boundaries=message_boundaries(params, tokens, parts),
+            thought_ends=thought_ends(params, parts),
         )
-        return replace(request, special=rules.special, boundaries=boundaries)
 
 
 @dataclass(frozen=True, slots=True)

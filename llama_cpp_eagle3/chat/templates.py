@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .. import _chat
+from .delimiters import find_delimiters
 from .fit import Habits
 from .limits import check_messages, check_tools, to_json
 from .parser import ChatParser
@@ -28,6 +29,20 @@ class GrammarTrigger:
 _TRIGGER_TYPES: tuple[Literal["token", "word", "pattern", "pattern_full"], ...] = (
     *("token", "word", "pattern", "pattern_full"),
 )
+
+_PLAIN: dict[str, Any] = {
+    "tools": None,
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "json_schema": None,
+    "grammar": "",
+    "enable_thinking": False,
+    "reasoning_format": "none",
+    "chat_template_kwargs": {},
+    "add_generation_prompt": False,
+    "continue_final_message": False,
+}
+"""What llama.cpp is given beside the messages that show what a template does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +141,16 @@ class ChatTemplates:
         """What the template does with conversations that some templates refuse."""
         return Habits(self.apply)
 
+    @cached_property
+    def _delimiters(self) -> tuple[tuple[str, str], ...]:
+        """What messages begin with, where llama.cpp does not say it."""
+
+        def render(messages: list[dict[str, Any]]) -> str:
+            prompt: str = self._templates.apply(to_json({**_PLAIN, "messages": messages}))["prompt"]
+            return prompt
+
+        return find_delimiters(render)
+
     def _show(self, request: dict[str, Any], text: str) -> tuple[dict[str, Any], list[Any]]:
         """What llama.cpp makes of a request, and the tools that the template cannot show as they are."""
         try:
@@ -219,7 +244,7 @@ class ChatTemplates:
             generation_prompt=params["generation_prompt"],
             thinking_start_tag=params["thinking_start_tag"],
             thinking_end_tags=tuple(params["thinking_end_tags"]),
-            message_delimiters=tuple(params["message_delimiters"]),
+            message_delimiters=tuple(params["message_delimiters"]) or self._delimiters,
             format=params["format"],
             parser=params["parser"],
             is_continuation=bool(continue_final_message),

@@ -31,6 +31,11 @@ class Source:
     """How many of them need not be evaluated again."""
 
     @property
+    def tier(self) -> str:
+        """ "slot" or "host": where it is; empty: nowhere."""
+        return "" if self.prefix is None else "slot" if self.prefix.saved is None else "host"
+
+    @property
     def same_next(self) -> bool:
         """Whether the token after those is the same too."""
         return self.n_past < self.n_common
@@ -146,10 +151,15 @@ class PrefixCache:
         """What it would cost to lose what a slot holds."""
         return self.tree.value(slot.prefix) if slot.prefix.node is not None else 0.0
 
-    def count(self, source: Source, n_tokens: int) -> None:
-        """A request begins with so many tokens of a source."""
-        if source.prefix is not None:
-            self._n_reused["slot" if source.prefix.saved is None else "host"] += n_tokens
+    def n_states(self, slot: Slot) -> int:
+        """Saved states that what a slot holds can go back to."""
+        return len(self.tree.match(key_of(slot.tokens)).states)
+
+    def count(self, sequence: Sequence, tier: str) -> None:
+        """A request begins with tokens that were in a tier."""
+        if sequence.n_past > 0:
+            sequence.cached_in = tier
+            self._n_reused[tier] += sequence.n_past
 
     # keeping
 
@@ -169,18 +179,23 @@ class PrefixCache:
         else:
             self.tree.drop(slot.prefix)
 
-    def save(self, sequence: Sequence) -> None:
-        """Keep the present state of a sequence to go back to, if its memory needs that."""
+    def save(self, sequence: Sequence) -> bool:
+        """Keep the present state of a sequence to go back to, if its memory needs that.
+
+        Returns:
+            False if there is none: the target has put tokens off to the next pass.
+        """
         if not self.memory.needs_states or self.tree.n_states_max == 0:
-            return
+            return True
         slot = self.slots[sequence.seq_id]
         self.place(slot)
         tokens = sequence.tokens[: sequence.n_past]
         if any(state.n_tokens == sequence.n_past for state in self.tree.match(key_of(tokens)).states):
-            return
+            return True
         saved = self.memory.target.save(slot.seq_id)
         if saved is not None:
             self.add_state(tokens, saved)
+        return saved is not None
 
     def add_state(self, tokens: SequenceOf[int], saved: SavedState) -> None:
         """Keep a state of these tokens."""

@@ -215,6 +215,8 @@ class Proposers:
             s = scheduled.sequence
             if scheduled.is_prefill or s.draft.mode == "off" or self.memory.n_replay(s) > N_REPLAY_MAX:
                 continue
+            if s.is_save_next:  # and not after tokens that may be sent back otherwise
+                continue
             proposer = self.override or self._proposer_of(s)
             if proposer is not None:
                 groups.setdefault(proposer, []).append(scheduled)

@@ -93,6 +93,8 @@ class Request:
     """What to do when the context is full; None ends the text then."""
     boundaries: SequenceOf[int] = ()
     """Where messages of the prompt begin, in tokens, the answer's last: other prompts may go on differently there."""
+    thought_ends: SequenceOf[SequenceOf[int]] = ()
+    """What may end the answer's thought: what follows it is sent back otherwise by some clients."""
     prompt_logprobs: bool = False
     """Keep log-probabilities of the prompt's tokens too, with as many others; all of it is evaluated for that."""
 
@@ -128,6 +130,7 @@ class RequestOptions(TypedDict, total=False):
     n_indent: int
     shift: Shift | None
     boundaries: SequenceOf[int]
+    thought_ends: SequenceOf[SequenceOf[int]]
     prompt_logprobs: bool
 
 

@@ -79,7 +79,19 @@ class Sequence:
 
     __slots__ = (
         *("chain", "detokenizer", "draft", "is_cancelled", "is_dirty", "is_paced", "logits_all", "max_tokens", "media"),
-        *("n_cached", "n_cut", "n_past", "n_prompt", "n_turn", "request", "result", "rows", "saved", "saves"),
+        *(
+            "cached_in",
+            "n_cached",
+            "n_cut",
+            "n_past",
+            "n_prompt",
+            "n_turn",
+            "request",
+            "result",
+            "rows",
+            "saved",
+            "saves",
+        ),
         *("scheduled", "seq_id", "state", "tokens", "wants_logits"),
     )
 
@@ -130,8 +142,11 @@ class Sequence:
         """Tokens that target and draft have evaluated; while a step is open, those accepted in it too."""
         self.n_cached = -1
         """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
+        self.cached_in = ""
+        """Where these were: "slot" or "host"."""
         self.saves: list[int] = []
-        """Positions at which its state is kept to go back to, if its memory needs that, in order."""
+        """Positions at which its state is kept to go back to, if its memory needs that, in order: of the prompt, where
+        a pass ends; where its thought ends, there or after the next tokens."""
         self.n_turn = 0
         """Where its answer begins, the end of the prompt that belongs to it included."""
         self.scheduled: ScheduledSequence | None = None
@@ -166,6 +181,19 @@ class Sequence:
         n_save = next((n for n in self.saves if n > self.n_past), n_end)
         n_end = min(n_end, n_save)
         return self.tokens[self.n_past : n_end]
+
+    @property
+    def is_save_next(self) -> bool:
+        """Whether its state is kept after the pending token."""
+        return self.n_past + 1 in self.saves
+
+    def thought_end(self, n_sampled: int) -> int | None:
+        """Where its thought ends, if that is among the tokens that were sampled last."""
+        for end in self.request.thought_ends:
+            for n in range(len(self.tokens) - n_sampled + 1, len(self.tokens) + 1):
+                if n - len(end) >= self.n_prompt and self.tokens[n - len(end) : n] == list(end):
+                    return n
+        return None
 
     def next_media(self) -> Media | None:
         """The image at `n_past`, or the first one after."""

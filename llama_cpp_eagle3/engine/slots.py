@@ -86,7 +86,7 @@ class Slots:
         if sequence.saved is not None:
             return self._resume_preempted(self._cheapest(free), sequence, sequence.saved)
         source = self.cache.find(sequence)
-        prefix = source.prefix
+        prefix, tier = source.prefix, source.tier
         self.cache.tree.use(prefix, source.match.state(source.n_past))
         n_hits = 0 if prefix is None else prefix.n_hits
         if prefix is None or source.n_past == 0:
@@ -96,7 +96,7 @@ class Slots:
         else:
             self._share(self.all[prefix.seq_id], free, sequence, source)
         if sequence.n_cached < 0:  # not when it goes on after a pause
-            self.cache.count(source, sequence.n_past)
+            self.cache.count(sequence, tier)
         self.all[sequence.seq_id].prefix.n_hits = n_hits if sequence.n_past else 0
         if sequence.n_past >= N_MIN_COPIED:
             self.cache.save(sequence)  # where texts have parted once

@@ -148,8 +148,7 @@ class Stepper:
             if scheduled.tokens and has_rows:
                 s.rows = scheduled.rows if scheduled.has_logits else []
                 s.is_dirty = False
-                if s.n_past in s.saves:
-                    self.slots.cache.save(s)
+                self._save(scheduled)
             s.scheduled = None
         self.opened = None
         commit_ns = perf_counter_ns() - start
@@ -171,6 +170,16 @@ class Stepper:
         self.scheduler.preempt_all()
         self.slots.clear_cells()
         self.has_bad_cells = False
+
+    def _save(self, scheduled: ScheduledSequence) -> None:
+        """Keep the state of a sequence that has come to where it is to be kept; it is, where the target can go back."""
+        s = scheduled.sequence
+        if scheduled.sampled and s.request.thought_ends and self.memory.needs_states:
+            end = s.thought_end(len(scheduled.sampled))
+            if end is not None:
+                s.saves.append(end)
+        if any(scheduled.n_past < n <= s.n_past for n in s.saves) and not self.slots.cache.save(s):
+            s.saves.append(s.n_past + 1)
 
     def _sample_all(self, s: Sequence) -> None:
         """Sample all rows of a sequence; an error of its sampler ends the sequence alone."""

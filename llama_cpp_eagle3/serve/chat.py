@@ -16,6 +16,7 @@ from ..chat import (
     message_boundaries,
     read_messages,
     structured_output,
+    thought_ends,
 )
 from ..engine import TokenLogprob
 from ..media import TIMEOUT_S, Prompt, load_base64_or_url, take_media
@@ -137,6 +138,7 @@ def prepare_message(server: Server, body: Any, admission: Admission, id: str) ->
         media=prompt.media,
         loosened=params.loosened,
         boundaries=message_boundaries(params, prompt.tokens, server.tokenizer.tokenize),
+        thought_ends=thought_ends(params, server.tokenizer.tokenize),
         **options,
     )
     return generation, params

@@ -282,6 +282,7 @@ class EngineThread:
             return
         if not metrics.t_start:
             metrics.t_start, metrics.n_cached = start, min(sequence.n_cached, metrics.n_prompt)
+            metrics.cached_in = sequence.cached_in
             if job.wants_progress:
                 events[job].append(Progress(metrics.n_cached, 0.0, metrics.timings()))
         n_past = min(sequence.n_past, metrics.n_prompt)

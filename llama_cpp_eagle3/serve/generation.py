@@ -157,6 +157,8 @@ class Generation:
         return {
             "n_prompt": sum(f.n_prompt for f in self.prompt_metrics),
             "n_cached": sum(f.n_cached for f in self.prompt_metrics),
+            "cached_in": ",".join(sorted({f.cached_in for f in self.prompt_metrics} - {""})),
+            "n_evaluated": sum(f.stats.prompt_tokens for f in metrics),
             "n_tokens": sum(f.n_tokens for f in metrics),
             "n_drafted": sum(f.stats.drafted for f in metrics),
             "n_accepted": sum(f.stats.accepted for f in metrics),

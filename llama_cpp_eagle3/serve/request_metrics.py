@@ -17,6 +17,8 @@ class RequestMetrics:
     t_submit: float
     n_cached: int = 0
     """Tokens of the prompt that the prefix cache had."""
+    cached_in: str = ""
+    """Where these were, as `llm.prefix_stats` calls it."""
     n_prefilled: int = 0
     n_tokens: int = 0
     """Generated, with the one that ended the text."""

@@ -206,6 +206,7 @@ class Server:
         media: SequenceOf[Media] = (),
         loosened: tuple[Loosened, ...] = (),
         boundaries: SequenceOf[int] = (),
+        thought_ends: SequenceOf[SequenceOf[int]] = (),
         **sampling: Any,
     ) -> Generation:
         """Make the sequences that complete prompts, `completion.n` of each. Call `Admission.reserve` before.
@@ -218,6 +219,7 @@ class Server:
             media: images in the only prompt.
             loosened: what the grammar does not keep of JSON schemas.
             boundaries: where messages of the only prompt begin.
+            thought_ends: what ends the answer's thought.
             **sampling: options of `Sampling` that the request does not name.
 
         Raises:
@@ -227,7 +229,7 @@ class Server:
         generation.n_per_prompt = completion.n
         generation.on_end = None if self.recorder is None else self.recorder.add
         generation.jobs, generation.answers = self._prepare(
-            generation, prompts, completion, special, media, boundaries, sampling
+            generation, prompts, completion, special, media, boundaries, thought_ends, sampling
         )
         for answer in generation.answers:
             answer.metrics.loosened = loosened
@@ -245,6 +247,7 @@ class Server:
         special: Collection[int],
         media: SequenceOf[Media],
         boundaries: SequenceOf[int],
+        thought_ends: SequenceOf[SequenceOf[int]],
         more: dict[str, Any],
     ) -> tuple[list[Job], list[Answer]]:
         check_unsupported(c)
@@ -278,6 +281,7 @@ class Server:
                             exact=True,
                             media=media,
                             boundaries=boundaries,
+                            thought_ends=thought_ends,
                             n_indent=c.n_indent,
                             shift=None if media else self._shift_of(c, len(tokens)),
                             prompt_logprobs=not media and c.echo and c.n_probs > 0 and i == 0,

@@ -59,6 +59,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
             "speculative": engine.drafter is not None,
             "is_processing": user is not None,
             "n_prompt_tokens_cached": len(slot.cached),
+            "n_states": engine.slots.cache.n_states(slot),
         }
         if user is not None:
             sequence, answer = user
@@ -67,6 +68,7 @@ def _state(server: Server) -> list[dict[str, Any]]:
                 "n_prompt_tokens": len(sequence.tokens),
                 "n_prompt_tokens_processed": answer.metrics.n_prefilled,
                 "n_prompt_tokens_cache": answer.metrics.n_cached,
+                "cached_in": answer.metrics.cached_in,
                 "params": settings_of(server, answer),
                 "draft_n": sequence.result.stats.drafted,
                 "draft_n_accepted": sequence.result.stats.accepted,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llama_cpp_eagle3.engine.engine
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3.engine import Sampling, Sequence
 from random_arch import write_random_arch
@@ -151,6 +152,61 @@ def test_agents_at_once(path: Path, fresh: Fresh) -> None:
                 fresh.check(sequence)
             n_new = sum(s.n_prompt - s.n_cached for s in agents)
             assert n_new <= (0 if turn else 400) + 6 * (61 + N_MARGIN)
+
+
+def states_of(llm: Eagle3Llama) -> list[int]:
+    """Where states are, of all texts."""
+    return sorted(state.n_tokens for state in llm.engine.slots.cache.tree.states)
+
+
+def test_where_states_are(path: Path) -> None:
+    """After system prompt and tools, where the last messages and the answer begin, and every so many tokens."""
+    parts = [some(n, n) for n in (70, 300, 40, 50, 4)]  # system, user, answer, user, the beginning of the answer
+    with closing(load(path, checkpoint_min_step=200)) as llm:
+        if not llm.engine.memory.needs_states:
+            pytest.skip("it can be cut anywhere")
+        run(llm, parts)
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        expected = [ends[0], ends[1], ends[2], ends[3]]
+        assert states_of(llm) == [n - 1 for n in expected]
+
+
+def test_states_within_a_long_message(path: Path) -> None:
+    """A message that is longer than the step between two states within one."""
+    step = llama_cpp_eagle3.engine.engine.N_STEP_WITHIN
+    with closing(load(path, n_ctx=step + 1024, n_batch=2048)) as llm:
+        if not llm.engine.memory.needs_states:
+            pytest.skip("it can be cut anywhere")
+        run(llm, [some(step + 600, 1), [99]])
+        assert states_of(llm) == [step, step + 600 - 1]
+
+
+@pytest.mark.parametrize("draft", ["none", "right", "wrong"])
+def test_the_end_of_a_thought(path: Path, fresh: Fresh, draft: str) -> None:
+    """What comes after a thought is sent back otherwise: the thought is not evaluated again, with drafts or without."""
+    texts: list[list[int]] = []
+
+    def propose(tokens: np.ndarray[Any, Any], **_: Any) -> np.ndarray[Any, Any]:
+        n = len(tokens)
+        right = texts[0][n : n + 4] if texts and texts[0][:n] == tokens.tolist() else []
+        return np.array([t + (draft == "wrong" and i > 0) for i, t in enumerate(right)], dtype=np.intc)
+
+    parts = [some(60, 1), some(50, 2), [99, 98]]
+    with closing(load(path, draft_model=None if draft == "none" else propose, n_parallel=2)) as llm:
+        plain = run(llm, parts, n=40)
+        texts.append(list(plain.tokens))
+        thought = plain.generated[:20]
+        end = plain.generated[18:20]
+        n_end = next(n for n in range(2, 41) if plain.generated[n - 2 : n] == end)
+        llm.engine.clear()
+        sequence = run(llm, parts, n=40, thought_ends=[[7, 7, 7], end])
+        assert sequence.generated == plain.generated
+        assert (sequence.result.stats.drafted > 0) == (draft != "none")
+        prompt = [[*plain.tokens[:112], *thought[:n_end], *some(30, 3)], [99]]
+        other = run(llm, prompt)
+        fresh.check(other)
+        # drafted tokens after the end may have been accepted in one pass with it
+        assert other.n_cached >= 112 + (n_end if draft != "right" or not llm.engine.memory.needs_states else 0) - 1
 
 
 def test_nothing_is_kept_without_memory(path: Path, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llama_cpp_eagle3.serve.log import ACCESS
 from serving import Running
 
 BODY = {"prompt": "the self", "n_predict": 20, "temperature": 0.0}
@@ -65,6 +68,24 @@ def test_they_count_what_was_told(running: Running) -> None:
     assert 0.0 <= after["vllm:kv_cache_usage_perc"] <= 1.0
     assert types["llamacpp:n_busy_slots_per_decode"] == "gauge"
     assert types["vllm:inter_token_latency_seconds_bucket"] == "histogram"
+
+
+def test_a_line_for_each_request(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """What was reused, where it was, what was evaluated; as the answers and /slots say."""
+    caplog.set_level(logging.INFO, logger=ACCESS.name)
+    body = {**BODY, "prompt": "a prompt of this test alone: " * 4}
+    answers = [running.ask("/completion", body) for _ in range(2)]
+    end = time.monotonic() + 5
+    fields: list[Any] = []
+    while len(fields) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+        fields = [r.fields for r in caplog.records if r.name == ACCESS.name and r.fields["path"] == "/completion"]
+    for line, answer in zip(fields, answers, strict=True):
+        assert line["n_cached"] == answer["timings"]["cache_n"]
+        assert line["n_evaluated"] == answer["timings"]["prompt_n"]
+        assert line["cached_in"] == ("slot" if line["n_cached"] else "")
+    assert fields[1]["cached_in"] == "slot"
+    assert all(slot["n_states"] == 0 for slot in running.client.get("/slots").json())  # it can be cut anywhere
 
 
 def test_odd_names(tiny_target: Any) -> None:
