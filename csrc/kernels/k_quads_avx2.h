@@ -243,10 +243,12 @@ inline void prefetch(const uint8_t * weights, size_t n_bytes) {
 // A quad of mapped weights: one block of each channel after the other
 template <class Format>
 struct mapped_quad : Format {
+    static constexpr int N_QUADS = 1;
+
     const uint8_t * w[4];
 
-    AVX2_INLINE void scales(quad_scales<Format::SUB> & s) const { Format::scales(w, s); }
-    template <int P>
+    AVX2_INLINE void scales(quad_scales<Format::SUB> (&s)[1]) const { Format::scales(w, s[0]); }
+    template <int P, int QUAD = 0>
     AVX2_INLINE void unpack(__m256i (&v)[8]) const {
         Format::template unpack<P>(w, v);
     }
@@ -263,17 +265,16 @@ struct mapped_quad : Format {
     }
 };
 
-// One of the two quads of a block_q4_Kx8
-template <int QUAD>
-struct q4_Kx8_quad {
-    static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
+// A block_q4_Kx8 has two quads
+struct q4_Kx8 {
+    static constexpr int N_QUADS = 2, SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
     enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 128, SIZE = 8 * q4_K::SIZE };
 
     const uint8_t * w;
 
     // 12 bytes are as one channel's in q4_K, but they are of one sub-block: in the place of scales 0 - 3 it has those
     // of channels 0 - 3, and 4 - 7 likewise
-    AVX2_INLINE void scales(quad_scales<SUB> & s) const {
+    AVX2_INLINE void scales(quad_scales<SUB> (&s)[2]) const {
         const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         for (int i = 0; i < 2; ++i) {
             __m128i x[4], scale[2], min[2];
@@ -282,13 +283,17 @@ struct q4_Kx8_quad {
             }
             transpose(x);
             unpack_6_bits(x, scale, min);
-            s.scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[QUAD], by_channel));
-            s.min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[QUAD], by_channel));
+            for (int quad = 0; quad < 2; ++quad) {
+                s[quad].scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[quad], by_channel));
+                s[quad].min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[quad], by_channel));
+            }
         }
-        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
+        for (int quad = 0; quad < 2; ++quad) {
+            s[quad].d = load_d_dmin_of_quad(w + D + 8 * quad, w + DMIN + 8 * quad);
+        }
     }
 
-    template <int P>
+    template <int P, int QUAD>
     AVX2_INLINE void unpack(__m256i (&v)[8]) const {
         for (int i = 0; i < 4; ++i) {
             const auto *  qs = reinterpret_cast<const __m256i *>(w + QS + 256 * P + 64 * i + 32 * QUAD);
@@ -298,32 +303,32 @@ struct q4_Kx8_quad {
         }
     }
 
-    // each of the two fetches its half of the next group
-    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE, SIZE); }
 
     void advance() { w += SIZE; }
 };
 
-// One of the two quads of a block_q2_Kx8
-template <int QUAD>
-struct q2_Kx8_quad {
-    static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
+// So has a block_q2_Kx8
+struct q2_Kx8 {
+    static constexpr int N_QUADS = 2, SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
     enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 160, SIZE = 8 * q2_K::SIZE };
 
     const uint8_t * w;
 
-    AVX2_INLINE void scales(quad_scales<SUB> & s) const {
-        for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
-            const auto *  a    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 8 * QUAD);
-            const auto *  b    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 16 + 8 * QUAD);
-            const __m128i both = _mm_unpacklo_epi16(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
-            s.scale[i]         = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
-            s.min[i]           = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
+    AVX2_INLINE void scales(quad_scales<SUB> (&s)[2]) const {
+        for (int quad = 0; quad < 2; ++quad) {
+            for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
+                const auto *  a    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 8 * quad);
+                const auto *  b    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 16 + 8 * quad);
+                const __m128i both = _mm_unpacklo_epi16(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
+                s[quad].scale[i]   = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
+                s[quad].min[i]     = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
+            }
+            s[quad].d = load_d_dmin_of_quad(w + D + 8 * quad, w + DMIN + 8 * quad);
         }
-        s.d = load_d_dmin_of_quad(w + D + 8 * QUAD, w + DMIN + 8 * QUAD);
     }
 
-    template <int P>
+    template <int P, int QUAD>
     AVX2_INLINE void unpack(__m256i (&v)[8]) const {
         for (int i = 0; i < 2; ++i) {
             const __m256i q = avx2::load256(w + QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i) + 32 * QUAD);
@@ -334,7 +339,7 @@ struct q2_Kx8_quad {
         }
     }
 
-    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE + QUAD * SIZE / 2, SIZE / 2); }
+    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE, SIZE); }
 
     void advance() { w += SIZE; }
 };

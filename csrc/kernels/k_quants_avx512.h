@@ -28,11 +28,8 @@ AVX512_INLINE __m512i low_bits(__m512i x, int shift, int mask) {
     return _mm512_and_si512(_mm512_srli_epi16(x, shift), _mm512_set1_epi8(static_cast<char>(mask)));
 }
 
-template <class Low, class High, int SUB>
-AVX512_INLINE void join_scales(const Low & low_quad, const High & high_quad, octet_scales<SUB> & s) {
-    quad_scales<SUB> low, high;
-    low_quad.scales(low);
-    high_quad.scales(high);
+template <int SUB>
+AVX512_INLINE void join_scales(const quad_scales<SUB> & low, const quad_scales<SUB> & high, octet_scales<SUB> & s) {
     for (int i = 0; i < s.N; ++i) {
         s.scale[i] = join(low.scale[i], high.scale[i]);
         s.min[i]   = join(low.min[i], high.min[i]);
@@ -47,7 +44,12 @@ struct mapped_octet {
 
     k_quads::mapped_quad<Format> low, high;
 
-    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(low, high, s); }
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const {
+        quad_scales<SUB> a[1], b[1];
+        low.scales(a);
+        high.scales(b);
+        join_scales(a[0], b[0], s);
+    }
 
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
@@ -70,37 +72,41 @@ struct mapped_octet {
     }
 };
 
-// A block of eight repacked channels, whose two quads are Quad<0> and Quad<1>. A derived one unpacks both at once.
-template <template <int> class Quad>
+// A block of eight repacked channels: both quads of Quads. A derived one unpacks both at once.
+template <class Quads>
 struct repacked_octet {
-    using quad               = Quad<0>;
-    static constexpr int SUB = quad::SUB, OFFSET_BITS = quad::OFFSET_BITS, Q_MAX = quad::Q_MAX;
+    using quads              = Quads;
+    static constexpr int SUB = Quads::SUB, OFFSET_BITS = Quads::OFFSET_BITS, Q_MAX = Quads::Q_MAX;
 
-    const uint8_t * w;
+    Quads w;
 
-    AVX512_INLINE void scales(octet_scales<SUB> & s) const { join_scales(Quad<0>{ w }, Quad<1>{ w }, s); }
+    AVX512_INLINE void scales(octet_scales<SUB> & s) const {
+        quad_scales<SUB> both[2];
+        w.scales(both);
+        join_scales(both[0], both[1], s);
+    }
 
-    void prefetch_next(int64_t /*b*/, int64_t nb) const { k_quads::prefetch(w + nb * quad::SIZE, quad::SIZE); }
+    void prefetch_next(int64_t b, int64_t nb) const { w.prefetch_next(b, nb); }
 
-    void advance() { w += quad::SIZE; }
+    void advance() { w.advance(); }
 };
 
-struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8_quad> {
+struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8> {
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
         for (int i = 0; i < 4; ++i) {
-            const __m512i q = load512(w + quad::QS + 256 * P + 64 * i);
+            const __m512i q = load512(w.w + quads::QS + 256 * P + 64 * i);
             v[i]            = low_bits(q, 0, 15);
             v[i + 4]        = low_bits(q, 4, 15);
         }
     }
 };
 
-struct q2_Kx8_octet : repacked_octet<k_quads::q2_Kx8_quad> {
+struct q2_Kx8_octet : repacked_octet<k_quads::q2_Kx8> {
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
         for (int i = 0; i < 2; ++i) {
-            const __m512i q = load512(w + quad::QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i));
+            const __m512i q = load512(w.w + quads::QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i));
             v[i]            = low_bits(q, 0, 3);
             v[i + 2]        = low_bits(q, 2, 3);
             v[i + 4]        = low_bits(q, 4, 3);
@@ -235,7 +241,7 @@ void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, 
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
         Octet w;
-        w.w = weights + group * nb * Octet::quad::SIZE;
+        w.w.w = weights + group * nb * Octet::quads::SIZE;
         compute_octet(w, nb, rows, n_rows, out + 8 * group, ldo, 8);
     }
 }

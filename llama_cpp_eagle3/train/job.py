@@ -86,6 +86,12 @@ class Job:
         return {"n_threads": n_threads, "n_threads_batch": n_threads, "n_gpu_layers": self.n_gpu_layers}
 
     @property
+    def answer_device(self) -> str:
+        """Where the most probable tokens of answers are found: on a GPU that generates them (MPS sorts few alone)."""
+        device = self.training.device or default_device()
+        return device if self.n_gpu_layers and device.startswith("cuda") else "cpu"
+
+    @property
     def folder(self) -> Path:
         """Where everything lies that is needed to go on."""
         return self.work or self.output.with_name(self.output.name + ".work")

@@ -109,12 +109,14 @@ class LazyExtractor:
             self._extractor.close()
 
 
-def top_probabilities(logits: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
-    """The TOP_K most probable tokens of each row of logits and their probabilities, best first."""
-    rows = torch.from_numpy(logits)
+def top_probabilities(
+    logits: npt.NDArray[np.float32], device: str = "cpu"
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
+    """The TOP_K most probable tokens of each row of logits and their probabilities, best first; device: that sorts."""
+    rows = torch.from_numpy(logits).to(device)
     values, ids = rows.topk(min(TOP_K, rows.shape[1]), dim=1)
     p = (values - rows.logsumexp(1, keepdim=True)).exp()
-    return ids.to(torch.int32).numpy(), p.to(torch.float16).numpy()
+    return ids.to(torch.int32).cpu().numpy(), p.to(torch.float16).cpu().numpy()
 
 
 class _Capture:
@@ -125,15 +127,15 @@ class _Capture:
         self.n_rows = 0
         self.top: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]] = []
 
-    def add(self, n_past: int, rows: npt.NDArray[np.float16], logits: npt.NDArray[np.float32]) -> None:
-        """Rows from position n_past on, and the logits of the last of them."""
+    def add(self, n_past: int, rows: npt.NDArray[np.float16]) -> bool:
+        """Rows from position n_past on; False: they are known."""
         if n_past + len(rows) <= self.n_rows:
-            return  # it was preempted, and evaluates these again
+            return False  # it was preempted, and evaluates these again
         if n_past > self.n_rows:
             raise ValueError(f"expected rows from position {self.n_rows} on, found {n_past}: raise the batch size")
         self.rows.append(rows[self.n_rows - n_past :])
         self.n_rows = n_past + len(rows)
-        self.top.append(top_probabilities(logits[None]))
+        return True
 
 
 class AnswerGenerator:
@@ -143,16 +145,23 @@ class AnswerGenerator:
     """
 
     def __init__(
-        self, path: Path, boundaries: Sequence[int], n_ctx: int, n_parallel: int, n_prompt_max: int, **loading: Any
+        self,
+        path: Path,
+        boundaries: Sequence[int],
+        n_ctx: int,
+        n_parallel: int,
+        n_prompt_max: int,
+        device: str = "cpu",
+        **loading: Any,
     ) -> None:
-        """loading: more arguments of `Eagle3Llama`."""
+        """device: that finds the most probable tokens, as torch names it; loading: more arguments of `Eagle3Llama`."""
         n_batch = n_parallel + n_prompt_max
         n_total = -(-n_ctx // _N_CTX_UNIT) * _N_CTX_UNIT * n_parallel
         self.llm = Eagle3Llama(
             path, draft_target_layers=list(boundaries), n_ctx=n_total, n_parallel=n_parallel,
             n_batch=n_batch, n_ubatch=n_batch, prefill_budget=n_batch, flash_attn=True, verbose=False, **loading,
         )  # fmt: skip
-        self.n_ctx, self.n_prompt_max = n_ctx, n_prompt_max
+        self.n_ctx, self.n_prompt_max, self.device = n_ctx, n_prompt_max, device
 
     def __call__(
         self, prompts: Iterable[Prompt], max_tokens: int, seed: int, is_over: Callable[[], bool] = lambda: False
@@ -165,12 +174,14 @@ class AnswerGenerator:
         assert tap is not None
         captures: dict[int, _Capture] = {}
         running: dict[int, tuple[Prompt, Any, _Capture]] = {}
+        logits: list[tuple[_Capture, npt.NDArray[np.float32]]] = []  # of the last pass
 
         def on_sample(part: Any, token: int) -> int:
             capture = captures.get(id(part.sequence))
             if capture is not None:
                 states = tap.rows[part.first_row : part.root + 1]
-                capture.add(part.n_past, half(states), engine.target.logits(part.row))
+                if capture.add(part.n_past, half(states)):
+                    logits.append((capture, engine.target.logits(part.row)))
             return token
 
         left = (prompt for prompt in prompts if len(prompt.tokens) <= self.n_prompt_max)
@@ -194,6 +205,7 @@ class AnswerGenerator:
                 if not running:
                     return
                 engine.step()
+                self._keep_top(logits)
                 for key, (prompt, sequence, capture) in list(running.items()):
                     if sequence.is_done:
                         del running[key], captures[key]
@@ -208,6 +220,14 @@ class AnswerGenerator:
         finally:
             engine.stepper.on_sample = None
             engine.drop([sequence for _, sequence, _ in running.values() if not sequence.is_done])
+
+    def _keep_top(self, logits: list[tuple[_Capture, npt.NDArray[np.float32]]]) -> None:
+        """Keep what is most probable by a pass's logits, all rows at once; empties the list."""
+        if logits:
+            ids, p = top_probabilities(np.stack([row for _, row in logits]), self.device)
+            for i, (capture, _) in enumerate(logits):
+                capture.top.append((ids[i : i + 1], p[i : i + 1]))
+            logits.clear()
 
     def _sample(self, prompt: Prompt, tokens: list[int], capture: _Capture) -> Sample:
         n = capture.n_rows

@@ -45,7 +45,9 @@ def texts_by_plan(job: Job, boundaries: Sequence[int], store: Store) -> Plan:
     if plan is not None and plan.budget == job.budget and plan.has_texts:
         return plan
     start = time.monotonic()
-    generator = AnswerGenerator(job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, **job.loading)
+    generator = AnswerGenerator(
+        job.target, boundaries, job.n_ctx, job.n_parallel, job.n_prompt_max, job.answer_device, **job.loading
+    )
     try:
         prompts: list[Prompt] = []
         if job.files and not store.prompts:
