@@ -118,6 +118,11 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
         prefix_cache_bytes: host memory for cached prefixes that are evicted from their slots, and for saved states of
             recurrent layers and sliding windows, which memory goes back to. Default: 8 GiB, or a quarter of the free
             memory if that is less.
+        prefix_cache_dir: folder for cached prefixes and saved states, which outlive the process there: what is in host
+            memory is written to it, and read again by a process with the same files and settings. It is for its owner
+            alone, as the texts of conversations are in it. Default: nothing is kept.
+        prefix_cache_disk_bytes: of all files in that folder. Default: 8 GiB, or a quarter of the free room if that is
+            less.
         ctx_checkpoints: saved states of one text at most; 0 = none.
         checkpoint_min_step: tokens between two of them, but for those where a system prompt, the last message and the
             answer begin.
@@ -168,6 +173,8 @@ class Eagle3LlamaOptions(LlamaOptions, total=False):
     kv_unified: bool | None
     prefill_budget: int | None
     prefix_cache_bytes: int | None
+    prefix_cache_dir: str | os.PathLike[str] | None
+    prefix_cache_disk_bytes: int | None
     ctx_checkpoints: int
     checkpoint_min_step: int
     rpc_servers: str | Sequence[str] | None
@@ -213,6 +220,8 @@ DEFAULTS: Eagle3LlamaOptions = {
     "kv_unified": None,
     "prefill_budget": None,
     "prefix_cache_bytes": None,
+    "prefix_cache_dir": None,
+    "prefix_cache_disk_bytes": None,
     "ctx_checkpoints": 32,
     "checkpoint_min_step": 256,
     "rpc_servers": None,

@@ -23,6 +23,8 @@ from .log import without_details
 from .model_file import file_errors
 from .pair import fingerprint
 from .planning import have_planner, keep_corrections, load_costs, machine, why_not
+from .prefix_file import Maker
+from .prefix_folder import PrefixFolder, open_folder
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -32,6 +34,12 @@ _N_STEPS_EXPLAINED = 8  # for a shorter text no reason is given why nothing was 
 _N_CACHE_BYTES = 8 << 30
 _N_ROWS = 64  # passes of more rows than this are not measured
 
+_IN_FILES = (
+    *("type_k", "type_v", "flash_attn_type", "swa_full", "n_rs_seq", "attention_type", "pooling_type"),
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"),
+    *("yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
+)
+"""What of a llama_context_params changes hidden states, or the form of their bytes in a file."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -67,6 +75,8 @@ class LoadedModel:
         draft_required = given["draft_sources"] is not None or given["draft_model_path"] is not None
         self.head = self._load_head(target, draft_required)
         """The head; None without one."""
+        self.maker = self._maker(llama)
+        """Who can use what target and draft hold of a text, once it is in a file."""
         self.engine = Engine(
             target,
             Vocab(self._model),
@@ -81,6 +91,7 @@ class LoadedModel:
             prefix_cache_bytes=cache_bytes(given["prefix_cache_bytes"]),
             ctx_checkpoints=given["ctx_checkpoints"],
             checkpoint_min_step=given["checkpoint_min_step"],
+            prefix_folder=self._open_folder(given),
             n_swa=int(lib.llama_model_n_swa(self._model)),
             swa_full=bool(self._context_params.swa_full),
         )
@@ -93,6 +104,28 @@ class LoadedModel:
         except BaseException:
             self.close()
             raise
+
+    def _maker(self, llama: LoadedLlama) -> Maker:
+        loading, params, about = self._loading, self._context_params, llama.model.metadata()
+        has_accelerator = bool(local_accelerators()) or loading.servers is not None
+        n_streams = 1 if params.kv_unified else params.n_seq_max
+        # with factors of RoPE for long contexts, a context is a long one or is none
+        n_short = int(about.get(f"{about.get('general.architecture')}.rope.scaling.original_context_length", 0))
+        settings: dict[str, Any] = {name: getattr(params, name) for name in _IN_FILES}
+        settings |= {
+            "kv_overrides": {str(key): str(value) for key, value in (llama.options["kv_overrides"] or {}).items()},
+            "lora": loading.model.costs_key().get("lora", []),
+            "n_streams": n_streams,
+            "long_context": 0 < n_short < params.n_ctx // n_streams,
+            "n_gpu_layers": self._model_params.n_gpu_layers if has_accelerator else 0,
+            "cpu_kernels": {} if loading.kernels is None else loading.kernels.n_weights,
+            "versions": [__version__, LLAMA_CPP_PYTHON_VERSION],
+        }
+        return Maker(fingerprint(loading.model_path), settings, loading.pair_id[1])
+
+    def _open_folder(self, given: ConstructorOptions) -> PrefixFolder | None:
+        folder = given["prefix_cache_dir"]
+        return None if folder is None else open_folder(folder, given["prefix_cache_disk_bytes"], self.maker)
 
     def _load_head(self, target: Target, draft_required: bool) -> Head | None:
         """Load the drafter; None if it cannot be loaded and is not required."""

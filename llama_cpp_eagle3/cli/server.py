@@ -26,6 +26,8 @@ def load_server(args: argparse.Namespace, options: ServeOptions) -> Server:
         n_parallel=n_parallel,
         kv_unified=pooled,
         prefix_cache_bytes=_host_bytes(args.cache_ram),
+        prefix_cache_dir=args.cache_disk,
+        prefix_cache_disk_bytes=None if args.cache_disk_size is None else args.cache_disk_size << 20,
         ctx_checkpoints=args.ctx_checkpoints,
         checkpoint_min_step=args.checkpoint_min_step,
     )

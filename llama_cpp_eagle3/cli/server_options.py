@@ -69,6 +69,8 @@ def serve_options(args: argparse.Namespace, why_no_draft: str) -> ServeOptions:
     for name in ("max_queued_requests", "max_body_size", "limit_concurrency", "record_max_size"):
         if getattr(args, name) < 1:
             raise ValueError(f"expected --{name.replace('_', '-')} >= 1, found {getattr(args, name)}")
+    if args.cache_disk_size is not None and (args.cache_disk is None or args.cache_disk_size < 1):
+        raise ValueError(f"--cache-disk-size: expected 1 or more and --cache-disk, found {args.cache_disk_size}")
     return ServeOptions(
         model_name=min(names),
         aliases=frozenset(names),

@@ -11,14 +11,15 @@ from .media import Media, check_media, media_tokens
 from .memory import Memory
 from .outputs import Output
 from .prefix_cache import PrefixStats
-from .prefix_tree import n_common
+from .prefix_disk import FolderEntry, PrefixFolder
+from .prefix_nodes import StoredFile, n_common
 from .proposers import AutoProposer, DraftModelProposer, FixedProposer, Proposer
 from .request import NGRAM, DraftSettings, Request, Shift, check_prompt
 from .sampler_chain import SamplerChain
 from .sampling import RNGS, SAMPLERS, LogitsProcessor, Reasoning, Rng, Sampling, check_rng, check_seed
-from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, TokenLogprob
+from .sequence import FinishReason, Result, ScheduledSequence, Sequence, State, Step, StoredPrefix, TokenLogprob
 from .slot import Slot
-from .slots import Slots, StoredPrefix
+from .slots import Slots
 from .verifier import N_ROWS_ARGMAX
 from .vocab import Vocab
 
@@ -35,10 +36,12 @@ __all__ = [
     "FimTokens",
     "FinishReason",
     "FixedProposer",
+    "FolderEntry",
     "LogitsProcessor",
     "Media",
     "Memory",
     "Output",
+    "PrefixFolder",
     "PrefixStats",
     "Proposer",
     "Reasoning",
@@ -54,6 +57,7 @@ __all__ = [
     "Slots",
     "State",
     "Step",
+    "StoredFile",
     "StoredPrefix",
     "TokenLogprob",
     "Vocab",

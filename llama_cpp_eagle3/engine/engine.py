@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from ..errors import Eagle3Error
 from .detokenizer import N_COMPLETE, Detokenizer
 from .memory import Memory
 from .outputs import Output
+from .prefix_disk import PrefixFolder
 from .proposers import Proposers
 from .request import DraftSettings, Request, RequestOptions
 from .sampler_chain import SamplerChain
 from .sampling import Sampling
-from .sequence import Sequence, State
-from .slots import Slots, StoredPrefix
+from .sequence import Sequence, State, StoredPrefix
+from .slots import Slots
 from .step import Stepper
 from .vocab import Vocab
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+_log = logging.getLogger("llama_cpp_eagle3")
 N_STEP_WITHIN = 8192
 """Tokens of a long message between two saved states."""
 
@@ -55,6 +58,7 @@ class Engine:
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
         checkpoint_min_step: int = 256,
+        prefix_folder: PrefixFolder | None = None,
         n_swa: int = 0,
         swa_full: bool = True,
         before_step: Callable[[], None] = lambda: None,
@@ -77,6 +81,7 @@ class Engine:
                 windows go back to.
             ctx_checkpoints: such states of one text at most.
             checkpoint_min_step: tokens between two of them, but for those at the end of a prompt.
+            prefix_folder: where prefixes are kept over restarts; `close` closes it.
             n_swa: tokens of the target's sliding windows; 0 = it has none.
             swa_full: the context keeps what leaves them.
             before_step: called before each step; it may raise.
@@ -86,7 +91,7 @@ class Engine:
         self.n_ctx, self.n_batch = target.n_ctx, n_batch
         """Positions of a sequence, and rows of a batch."""
         self.memory = Memory(target, drafter, tap, log, n_swa, swa_full)
-        self.slots = Slots(self.memory, prefix_cache_bytes, ctx_checkpoints)
+        self.slots = Slots(self.memory, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
         """What target and draft hold, slot by slot."""
         self.draft = draft or DraftSettings()
         self.before_step = before_step
@@ -331,6 +336,14 @@ class Engine:
                 self.stepper.clear_cells()
                 raise
 
+    def keep(self) -> bool:
+        """Nothing else is to be done: write on what is kept over restarts; whether there is more to write.
+
+        It copies at most one slot, which takes as long as copying its bytes; a thread writes.
+        """
+        with self._recovered():
+            return self.slots.cache.keep()
+
     def evict_prefix(self, seq_id: int) -> int:
         """Clear a free slot; returns the length of its cached prefix."""
         with self._recovered():
@@ -348,7 +361,14 @@ class Engine:
     def close(self) -> None:
         """The context is about to be freed: every later call raises."""
         with self._guard:
-            self._guard.closed = True
-            self.proposers.set_drafter(None)
-            self.target.close()
-            self.vocab.close()
+            try:
+                if self.slots.cache.has_folder:
+                    self.stepper.recover()
+                    self.slots.cache.close()
+            except Exception as e:
+                _log.warning("not all of the prefix cache is written to its folder: %s", e)
+            finally:
+                self._guard.closed = True
+                self.proposers.set_drafter(None)
+                self.target.close()
+                self.vocab.close()

@@ -13,7 +13,7 @@ from .._core import Drafter, FeatureTap, SavedState, Target
 from ..errors import ContextFullError, Eagle3Error
 from .media import Media
 from .request import NGRAM
-from .sequence import Saved, ScheduledSequence, Sequence
+from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
 N_MIN_COPIED = 32
 """Shorter prefixes are neither stored in host memory nor copied: to evaluate them again is as quick."""
@@ -109,6 +109,15 @@ class Memory:
             target.state_get(seq_id), b"" if drafter is None else drafter.state_get(seq_id), n_past, self._n_heads
         )
 
+    def knows_draft(self, state: Saved) -> bool:
+        """Whether the draft's part of a state is of the draft that is there now."""
+        return state.n_heads == self._n_heads
+
+    def saved_of(self, stored: StoredPrefix) -> Saved:
+        """What was in a file, to be loaded; without the draft's part the draft goes on after it."""
+        n_heads = self._n_heads if stored.draft else 0
+        return Saved(stored.target, stored.draft, len(stored.tokens), n_heads)
+
     def load(self, seq_id: int, state: Saved) -> bool:
         """Load a state into an empty slot; False if there is no room."""
         try:
@@ -116,7 +125,7 @@ class Memory:
         except ContextFullError:
             return False
         if self.drafter is not None:
-            if state.n_heads == self._n_heads:
+            if self.knows_draft(state):
                 self.drafter.state_set(state.draft, seq_id)
             else:
                 self.drafter.restart(state.n_past, seq_id)

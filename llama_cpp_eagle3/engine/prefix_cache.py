@@ -1,21 +1,29 @@
-"""The prefix cache: what slots and host memory hold of texts that were evaluated, by the tree of prefixes.
+"""The prefix cache: what slots, host memory and a folder hold of texts that were evaluated, by the tree of prefixes.
 
-`find` says where the longest beginning of a prompt is held, `store` copies what a slot holds to host memory, `save`
-keeps the state of a running sequence. Who gets which slot is decided in `slots`.
+`find` says where the longest beginning of a prompt is held, `fetch` has it read, `store` copies what a slot holds to
+host memory, `save` keeps the state of a running sequence. Who gets which slot is decided in `slots`, what goes to the
+folder in `prefix_disk`.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from .._core import SavedState
 from .memory import N_MIN_COPIED, Memory
-from .prefix_tree import Match, Prefix, PrefixTree, key_of, n_common
-from .sequence import Sequence, State
+from .prefix_disk import PrefixDisk, PrefixFolder
+from .prefix_nodes import Match, Prefix, State, key_of, n_common
+from .prefix_tree import PrefixTree
+from .sequence import Sequence
+from .sequence import State as SequenceState
 from .slot import Slot
 
+_N_SHARE = 8
+"""A text is copied from its slot while the engine is idle once an eighth of it is new: so a conversation of many turns
+is written a few times, and what is lost when the process is killed is little of it."""
 _log = logging.getLogger("llama_cpp_eagle3")
 
 
@@ -29,11 +37,17 @@ class Source:
     """Tokens that both have."""
     n_past: int = 0
     """How many of them need not be evaluated again."""
+    state: State | None = None
+    """What to go back to for that; None: no state is needed."""
 
     @property
     def tier(self) -> str:
-        """ "slot" or "host": where it is; empty: nowhere."""
-        return "" if self.prefix is None else "slot" if self.prefix.saved is None else "host"
+        """ "slot", "host" or "disk": where it is, or was until the request asked for it; empty: nowhere."""
+        if self.prefix is None:
+            return ""
+        if self.prefix.was_read or (self.state is not None and self.state.was_read):
+            return "disk"
+        return "slot" if self.prefix.is_in_slot else "host"
 
     @property
     def same_next(self) -> bool:
@@ -64,24 +78,48 @@ class PrefixStats:
     n_too_large: int
     """Prefixes and states that were not kept because host memory may not hold one of them."""
     reused_tokens: dict[str, int]
-    """Prompt tokens that were not evaluated again, by where they were: "slot" or "host"."""
+    """Prompt tokens that were not evaluated again, by where they were: "slot", "host" or "disk"."""
+    n_file_bytes: int = 0
+    """On disk, of prefixes and states; those in host memory too count in both places."""
+    n_file_bytes_max: int = 0
+    """0: there is no folder."""
+    n_prefix_files: int = 0
+    n_state_files: int = 0
+    n_evicted_files: int = 0
+    """Files that went for others."""
 
 
 class PrefixCache:
-    """Finds and keeps prefixes and states in slots and in host memory."""
+    """Finds and keeps prefixes and states in slots, in host memory and in a folder."""
 
-    def __init__(self, memory: Memory, slots: SequenceOf[Slot], n_bytes_max: int, n_states_max: int):
-        """n_bytes_max: of host memory. n_states_max: of one text."""
+    def __init__(
+        self,
+        memory: Memory,
+        slots: SequenceOf[Slot],
+        n_bytes_max: int,
+        n_states_max: int,
+        folder: PrefixFolder | None = None,
+    ):
+        """n_bytes_max: of host memory. n_states_max: of one text. folder: for what is kept over restarts."""
         self.memory, self.slots = memory, slots
-        self.tree = PrefixTree(n_bytes_max, n_states_max)
+        self.tree = PrefixTree(n_bytes_max, n_states_max, 0 if folder is None else folder.n_bytes_max)
+        self._disk = None if folder is None else PrefixDisk(folder, self.tree, memory)
         self.n_too_large = 0
         """Prefixes and states that were not kept because host memory may not hold one of them."""
-        self._n_reused = {"slot": 0, "host": 0}
+        self._n_too_long = 0  # tokens of the shortest of these prefixes
+        self._n_reused = {"slot": 0, "host": 0, "disk": 0}
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether something is kept over restarts."""
+        return self._disk is not None
 
     @property
     def stats(self) -> PrefixStats:
         """What it holds and did. From any thread."""
         tree = self.tree
+        filed = tuple(tree.filed)
+        n_prefix_files = sum(isinstance(item, Prefix) for item in filed)
         return PrefixStats(
             n_bytes=tree.n_bytes,
             n_bytes_max=tree.n_bytes_max,
@@ -90,12 +128,20 @@ class PrefixCache:
             n_evicted=tree.n_evicted,
             n_too_large=self.n_too_large,
             reused_tokens=dict(self._n_reused),
+            n_file_bytes=tree.n_file_bytes,
+            n_file_bytes_max=tree.n_file_bytes_max,
+            n_prefix_files=n_prefix_files,
+            n_state_files=len(filed) - n_prefix_files,
+            n_evicted_files=tree.n_evicted_files,
         )
 
     # looking up
 
-    def find(self, sequence: Sequence) -> Source:
-        """Where the longest beginning of a sequence's tokens is held; the last one is evaluated for its logits."""
+    def find(self, sequence: Sequence, *, in_files: bool = False) -> Source:
+        """Where the longest beginning of a sequence's tokens is held; the last one is evaluated for its logits.
+
+        in_files: what is to be read first counts too.
+        """
         if not sequence.request.reuses_prefix:
             return Source(Match(0, [], None))
         for slot in self.slots:
@@ -108,23 +154,36 @@ class PrefixCache:
             if n < best.n_past:
                 break
             n_past_min = prefix.n_past_min
-            if prefix.saved is None:
+            if not (prefix.is_in_slot or prefix.saved is not None or in_files):
+                continue
+            if prefix.is_in_slot:
                 slot = self.slots[prefix.seq_id]
                 if not slot.is_intact:
                     continue
                 n = n_common(slot.tokens, tokens)  # a running sequence may not have come so far
                 n_past_min = 1 if self.memory.is_cut_anywhere else self.memory.target.n_past_min(slot.seq_id)
-            n_past = min(n, len(tokens) - 1)
+            n_past, state = min(n, len(tokens) - 1), None
             if n_past < n_past_min:
-                state = match.state(n_past)
+                state = match.state(n_past, in_files=in_files)
                 n_past = 0 if state is None else state.n_tokens
-            # of equal ones the slot that the request names, a free one, a busy one, host memory
-            nearness = 0
-            if prefix.saved is None:
+            # of equal ones the slot that the request names, a free one, a busy one, host memory, a file
+            nearness = 0 if prefix.saved is not None else -1
+            if prefix.is_in_slot:
                 nearness = 1 + self.slots[prefix.seq_id].is_free + (prefix.seq_id == sequence.request.seq_id)
             if (n_past, nearness) > rank:
-                best, rank = Source(match, prefix, n, n_past), (n_past, nearness)
+                best, rank = Source(match, prefix, n, n_past, state), (n_past, nearness)
         return best
+
+    def fetch(self, sequence: Sequence, blocks: bool) -> bool:
+        """Have what a sequence can begin with in memory; False: it is being read. blocks: wait for that."""
+        if self._disk is None or sequence.saved is not None:
+            return True
+        source = self.find(sequence, in_files=True)
+        if source.n_past < N_MIN_COPIED:
+            return True
+        items = (source.prefix, source.state)
+        missing = [x for x in items if x is not None and x.saved is None and x.file is not None]
+        return not missing or self._disk.fetch(missing, blocks)
 
     def awaits(self, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
         """Whether a running sequence is about to evaluate a beginning of this one, which need not be done twice."""
@@ -155,8 +214,18 @@ class PrefixCache:
         """Saved states that what a slot holds can go back to."""
         return len(self.tree.match(key_of(slot.tokens)).states)
 
+    def use(self, source: Source) -> None:
+        """A request begins with a source."""
+        items = source.prefix, source.match.state(source.n_past)
+        self.tree.use(*items)
+        for item in items:
+            if item is not None:
+                item.was_read = False
+        if self._disk is not None:
+            self._disk.used(*items)
+
     def count(self, sequence: Sequence, tier: str) -> None:
-        """A request begins with tokens that were in a tier."""
+        """A request has begun with tokens that were in a tier."""
         if sequence.n_past > 0:
             sequence.cached_in = tier
             self._n_reused[tier] += sequence.n_past
@@ -169,7 +238,7 @@ class PrefixCache:
         if user is None:
             tokens: SequenceOf[int] = slot.cached
         else:
-            tokens = user.tokens[: max(user.n_past, user.n_prompt if user.state is not State.PAUSED else 0)]
+            tokens = user.tokens[: max(user.n_past, user.n_prompt if user.state is not SequenceState.PAUSED else 0)]
         self.place_at(slot, tokens)
 
     def place_at(self, slot: Slot, tokens: SequenceOf[int]) -> None:
@@ -202,35 +271,91 @@ class PrefixCache:
         if self._fits(saved.n_bytes, "state", len(tokens)):
             self.tree.insert_state(key_of(tokens), saved)
 
-    def store(self, slot: Slot, keep: Prefix | None = None) -> None:
-        """Copy what a slot holds to host memory, unless it is there, or is too short. keep: does not go for it."""
+    def store(self, slot: Slot, keep: Prefix | None = None, *, for_file: bool = False) -> bool:
+        """Copy what a slot holds to host memory, unless it is there, or is too short; whether it was copied.
+
+        keep: does not go for it. for_file: others are evicted rather than this one until it is in a file.
+        """
         tokens = slot.tokens
         if self.tree.n_bytes_max == 0 or len(tokens) < N_MIN_COPIED or not slot.is_intact:
-            return
+            return False
         self.place_at(slot, tokens)
         key = key_of(tokens)
-        held = [(n, prefix) for n, prefix in self.tree.match(key).prefixes if prefix.saved is not None]
+        found = list(self.tree.match(key).prefixes)
+        held = [(n, prefix) for n, prefix in found if prefix.saved is not None]
         if any(n == len(tokens) and (prefix.n_tokens == n or self.memory.is_cut_anywhere) for n, prefix in held):
-            return
+            return False
+        if 0 < self._n_too_long <= len(tokens):
+            self.n_too_large += 1
+            return False
         saved = self.memory.state_of(slot.seq_id)
         if not self._fits(saved.n_bytes, "prefix", len(tokens)):
-            return
+            self._n_too_long = len(tokens)
+            return False
         n_past_min = 1 if self.memory.is_cut_anywhere else len(tokens)
         before = slot.prefix
-        prefix = Prefix(saved.n_bytes, saved=saved, n_turn=before.n_turn, n_past_min=n_past_min, n_hits=before.n_hits)
-        self.tree.insert(prefix, key)
-        prefix.used_at = before.used_at
+        in_file = next((p for n, p in found if p.file is not None and n == p.n_tokens == len(tokens)), None)
+        if in_file is None:
+            prefix = Prefix(saved.n_bytes, saved=saved, n_past_min=n_past_min, n_hits=before.n_hits)
+            self.tree.insert(prefix, key)
+        else:
+            prefix = in_file
+            self.tree.host(prefix, saved)
+        prefix.n_turn, prefix.used_at, prefix.is_busy = before.n_turn, before.used_at, for_file
         for n, other in held:
             if n == other.n_tokens and other is not keep and not other.is_pinned:
-                self.tree.drop(other)  # the new one begins with it
+                self.tree.leave_host(other)  # the new one begins with it
         self.tree.evict()
+        return True
+
+    def sync(self) -> None:
+        """Take what the folder's threads have read and written, and give them the next. Before each step."""
+        if self._disk is not None:
+            self._disk.sync()
+
+    def keep(self, share: int = _N_SHARE) -> bool:
+        """Write on while the engine has nothing to do; whether there is more to write.
+
+        Then slots are copied to host memory, one a call: those of whose tokens at least 1 / share is in no file.
+        """
+        if self._disk is None:
+            return False
+        if self._disk.sync():
+            return True
+        for slot in self.slots:
+            n = len(slot.tokens)
+            if not slot.is_free or not slot.is_intact or n < N_MIN_COPIED:
+                continue
+            found = self.tree.match(key_of(slot.tokens)).prefixes
+            kept = (m for m, p in found if not p.is_in_slot and (self.memory.is_cut_anywhere or p.n_tokens == m))
+            if n - max(kept, default=0) >= max(N_MIN_COPIED, n // share) and self.store(slot, for_file=True):
+                self._disk.sync()
+                return True
+        return False
+
+    def close(self) -> None:
+        """Write what is worth it: the process ends."""
+        if self._disk is None:
+            return
+        while self.keep(sys.maxsize):
+            self._disk.flush()
+        self._disk.close()
 
     def clear(self) -> None:
-        """Drop what host memory holds, but for what preempted sequences go on from."""
+        """Drop what host memory holds, but for what preempted sequences go on from; files stay."""
         for prefix in list(self.tree.hosted):
             if not prefix.is_pinned:
-                self.tree.drop(prefix)
+                self.tree.leave_host(prefix)
         self.tree.clear_states()
+
+    def distrust(self, tokens: SequenceOf[int]) -> None:
+        """Drop what host memory and files hold of the beginnings of a text: it gave numbers that are none."""
+        match = self.tree.match(key_of(tokens))
+        for prefix in [prefix for n, prefix in match.prefixes if n > 0]:
+            if not (prefix.is_in_slot or prefix.is_pinned):
+                self.tree.drop(prefix)
+        for state in match.states:
+            self.tree.drop(state)
 
     def _fits(self, n_bytes: int, what: str, n_tokens: int) -> bool:
         """Whether host memory may hold so much; says so once if not."""

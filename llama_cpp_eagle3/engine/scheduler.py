@@ -139,7 +139,7 @@ class Scheduler:
         while len(self.running) < target.n_seq:
             taken = {s.seq_id for s in self.running}
             free = (s for s in list(self.waiting) if s.request.seq_id not in taken)
-            sequence = next((s for s in free if not self.slots.cache.awaits(s, self.running)), None)
+            sequence = next((s for s in free if self._fetch(s)), None)
             if sequence is None:
                 return
             n_held = sum(len(s.tokens) for s in self.running)
@@ -151,6 +151,11 @@ class Scheduler:
                     return
             self.waiting.remove(sequence)
             self._run(sequence, len(self.running))
+
+    def _fetch(self, sequence: Sequence) -> bool:
+        """Have what it can begin with in memory; False: not yet. Files are read beside the steps of those that run."""
+        cache = self.slots.cache
+        return not cache.awaits(sequence, self.running) and cache.fetch(sequence, blocks=not self.running)
 
     def _compact_slots(self) -> None:
         """Move the last sequence into a gap: without a shared cache llama.cpp cuts a batch where slots are free."""
@@ -191,6 +196,7 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Choose what the next step evaluates; None if there is nothing."""
+        self.slots.cache.sync()
         self._admit()
         self._compact_slots()
         return self._next_step()

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .._core import SavedState
 from ..draft import Draft
 from ..stats import Stats
 from .detokenizer import Detokenizer
@@ -43,6 +44,21 @@ class Saved:
     def n_bytes(self) -> int:
         """Of both sides."""
         return len(self.target) + len(self.draft)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """What target and draft hold of some tokens as it goes to a file, or states of these tokens alone."""
+
+    tokens: list[int]
+    target: bytes
+    """Empty: it has states alone."""
+    draft: bytes
+    """Empty without a head."""
+    states: list[tuple[int, SavedState]]
+    """(tokens, state): where its memory can go back to."""
+    n_turn: int = 0
+    """Where its last answer begins; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +159,7 @@ class Sequence:
         self.n_cached = -1
         """Tokens of the prompt that came from the prefix cache; -1 before it runs."""
         self.cached_in = ""
-        """Where these were: "slot" or "host"."""
+        """Where these were: "slot", "host" or "disk"."""
         self.saves: list[int] = []
         """Positions at which its state is kept to go back to, if its memory needs that, in order: of the prompt, where
         a pass ends; where its thought ends, there or after the next tokens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from .prefix_tree import Prefix
+from .prefix_nodes import Prefix
 from .sequence import Sequence, State
 
 

@@ -2,7 +2,8 @@
 
 A slot is a sequence id of target and draft. A sequence that ends leaves its tokens there as a cached prefix, for the
 next prompt that begins with them, until the slot or its cells are needed. An evicted prefix may go to host memory, up
-to a limit, and is restored from there. `prefix_cache` finds and keeps, `prefix_tree` knows what is where.
+to a limit, and from there to a folder, and is restored from there. `prefix_cache` finds and keeps, `prefix_tree` knows
+what is where.
 """
 
 from __future__ import annotations
@@ -10,30 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from .._core import Drafter, SavedState
+from .._core import Drafter
 from ..errors import Eagle3Error
 from .memory import N_MIN_COPIED, Memory, ends_with_media
 from .prefix_cache import PrefixCache, Source
-from .prefix_tree import Prefix, key_of
-from .sequence import Saved, Sequence
+from .prefix_disk import PrefixFolder
+from .prefix_nodes import Prefix, key_of
+from .sequence import Saved, Sequence, StoredPrefix
 from .slot import Slot
 
 N_MIN_STATE = 16
 """Of a prompt: no pass ends for a state that is so near to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPrefix:
-    """A cached prefix as it goes to a file."""
-
-    tokens: list[int]
-    target: bytes
-    draft: bytes
-    """Empty without a head."""
-    states: list[tuple[int, SavedState]]
-    """(tokens, state): where its memory can go back to."""
 
 
 class Slots:
@@ -44,6 +33,7 @@ class Slots:
         memory: Memory,
         prefix_cache_bytes: int = 0,
         ctx_checkpoints: int = 32,
+        prefix_folder: PrefixFolder | None = None,
     ):
         """Make the slots of an empty context.
 
@@ -51,10 +41,11 @@ class Slots:
             memory: of target and draft.
             prefix_cache_bytes: of host memory, for evicted prefixes and saved states.
             ctx_checkpoints: saved states of one text.
+            prefix_folder: where prefixes and states are kept over restarts.
         """
         self.memory = memory
         self.all = [Slot(i, Prefix(0, seq_id=i)) for i in range(memory.target.n_seq)]
-        self.cache = PrefixCache(memory, self.all, prefix_cache_bytes, ctx_checkpoints)
+        self.cache = PrefixCache(memory, self.all, prefix_cache_bytes, ctx_checkpoints, prefix_folder)
         self._preempted: dict[int, Prefix] = {}  # by the id of the sequence
 
     def __getitem__(self, seq_id: int) -> Slot:
@@ -87,7 +78,7 @@ class Slots:
             return self._resume_preempted(self._cheapest(free), sequence, sequence.saved)
         source = self.cache.find(sequence)
         prefix, tier = source.prefix, source.tier
-        self.cache.tree.use(prefix, source.match.state(source.n_past))
+        self.cache.use(source)
         n_hits = 0 if prefix is None else prefix.n_hits
         if prefix is None or source.n_past == 0:
             self._start_in(self._cheapest(free), sequence)
@@ -170,7 +161,8 @@ class Slots:
         slot = self._unused(seq_id)
         saved = self.memory.state_of(seq_id)
         states = self.cache.tree.match(key_of(slot.cached)).states
-        return StoredPrefix(slot.cached, saved.target, saved.draft, [(s.n_tokens, s.saved) for s in states])
+        kept = [(state.n_tokens, state.saved) for state in states if state.saved is not None]
+        return StoredPrefix(slot.cached, saved.target, saved.draft, kept, min(slot.prefix.n_turn, len(slot.cached)))
 
     def restore_prefix(self, seq_id: int, stored: StoredPrefix) -> None:
         """Load what `store_prefix` gave into a free slot, as its cached prefix.
@@ -184,7 +176,7 @@ class Slots:
         with self._changing(slot):
             self.memory.load_states(seq_id, len(stored.tokens), stored.target, stored.draft)
         slot.cached = list(stored.tokens)
-        slot.prefix.n_turn = 0
+        slot.prefix.n_turn = stored.n_turn
         self.cache.place(slot)
         for n_tokens, state in stored.states:
             self.cache.add_state(stored.tokens[:n_tokens], state)
@@ -285,7 +277,7 @@ class Slots:
         self._evict(slot, keep=prefix)
         self.cache.place_at(slot, sequence.tokens[: found.n_past])  # its states go along
         if is_taken:
-            self.cache.tree.drop(prefix)
+            self.cache.tree.leave_host(prefix)
         with self._changing(slot):
             is_there = self.memory.load(slot.seq_id, saved)
             while not is_there and self._evict_other(slot):

@@ -215,6 +215,7 @@ class Stepper:
             )
         except LogitsError:
             self.has_bad_cells = True
+            self.slots.cache.distrust(s.tokens)
             raise
         s.result.logprobs.append(logprob)
         return token, logprob

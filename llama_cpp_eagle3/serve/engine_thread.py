@@ -18,6 +18,7 @@ from .request_metrics import RequestMetrics
 
 _N_FAILURES_MAX = 3
 _STOP_SECONDS = 60.0  # a pass may take long, but a device that hangs never comes back
+_QUIET_SECONDS = 0.2  # agents come back at once
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -217,7 +218,7 @@ class EngineThread:
         is_idle = not self.engine.has_work
         while True:
             try:
-                item = self._inbox.get(block=is_idle)
+                item = self._wait() if is_idle else self._inbox.get(block=False)
             except queue.Empty:
                 return
             is_idle = False
@@ -230,6 +231,15 @@ class EngineThread:
                     self._admit(item)
             elif item is not None:
                 self._deferred.append(item)
+
+    def _wait(self) -> Job | _Call | None:
+        """The next item. While none comes, the engine writes on what is kept over restarts."""
+        may_keep = True
+        while True:
+            try:
+                return self._inbox.get(timeout=_QUIET_SECONDS if may_keep else None)
+            except queue.Empty:
+                may_keep = self.engine.keep()
 
     def _admit(self, job: Job) -> None:
         self._by_sequence[job.sequence] = job

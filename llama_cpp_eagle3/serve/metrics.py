@@ -236,6 +236,11 @@ def _prefix_lines(stats: PrefixStats) -> Iterator[str]:
         ("states", "gauge", "Saved states of recurrent layers and sliding windows", stats.n_states),
         ("evictions_total", "counter", "Prefixes and states that went for others", stats.n_evicted),
         ("too_large_total", "counter", "Prefixes and states that host memory may not hold", stats.n_too_large),
+        ("disk_bytes", "gauge", "Files of prefixes and states", stats.n_file_bytes),
+        ("disk_bytes_max", "gauge", "What they may have", stats.n_file_bytes_max),
+        ("disk_prefixes", "gauge", "Files of prefixes", stats.n_prefix_files),
+        ("disk_states", "gauge", "Files of states", stats.n_state_files),
+        ("disk_evictions_total", "counter", "Files that went for others", stats.n_evicted_files),
     )
     for key, kind, text, value in items:
         name = f"llamacpp:prefix_cache_{key}"

@@ -1,16 +1,11 @@
 """/slots: the state of the slots, and saved slots.
 
-A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; it names the
-pair that made it. A checksum of all of it comes last and is looked at first: llama.cpp takes any number as it is, NaN
-too.
+A saved slot is a file with the tokens and what target and head hold of them, so that both go on exactly; see
+`prefix_file`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
-import struct
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,18 +13,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .._core import SavedState
 from ..engine import Sequence, StoredPrefix
 from ..errors import Eagle3Error
-from ..whole_file import whole_file
+from ..prefix_file import Maker, PrefixFileError, read_prefix, write_prefix
 from .errors import ApiError, failed, invalid, unsupported
 from .generation import Answer, Generation
 from .http import Json, compute, until_gone
 from .response_format import settings_of
 from .server import Server
 
-_MAGIC = b"EAGLE3SLOT\x03\n"
-_N_DIGEST = hashlib.sha256().digest_size
 _N_NAME_MAX = 255
 
 
@@ -131,7 +123,7 @@ def _path(server: Server, body: Any) -> Path:
 async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
     stored = await server.run_on_engine_thread(lambda: server.engine.store_prefix(id_slot), id_slot)
-    n_written = await server.run_in_executor(_write, path, server.llm.loaded.pair_id, stored)
+    n_written = await server.run_in_executor(_write, path, server.llm.loaded.maker, stored)
     return {
         "id_slot": id_slot,
         "filename": path.name,
@@ -143,7 +135,7 @@ async def _save(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
 
 async def _restore(server: Server, id_slot: int, path: Path) -> dict[str, Any]:
     start = perf_counter()
-    stored, n_read = await server.run_in_executor(_read, path, server.llm.loaded.pair_id, server.engine.n_ctx)
+    stored, n_read = await server.run_in_executor(_read, path, server.llm.loaded.maker, server.engine.n_ctx)
     try:
         await server.run_on_engine_thread(lambda: server.engine.restore_prefix(id_slot, stored), id_slot)
     except (Eagle3Error, ValueError) as e:
@@ -162,77 +154,28 @@ async def _erase(server: Server, id_slot: int) -> dict[str, Any]:
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 
-def _write(path: Path, pair: tuple[str, str], stored: StoredPrefix) -> int:
+def _write(path: Path, maker: Maker, stored: StoredPrefix) -> int:
     """Write a file, all of it or nothing; returns its size."""
-    tokens = stored.tokens
-    header = json.dumps(
-        {
-            "target": pair[0],
-            "draft": pair[1],
-            "n_tokens": len(tokens),
-            "n_target": len(stored.target),
-            "n_draft": len(stored.draft),
-            "states": [[n_tokens, state.n_past, state.n_bytes] for n_tokens, state in stored.states],
-        }
-    ).encode()
-    head = _MAGIC + struct.pack("<I", len(header)) + header + struct.pack(f"<{len(tokens)}i", *tokens)
-    pieces = [head, stored.target, stored.draft, *(state.data for _, state in stored.states)]
-    digest = hashlib.sha256()
     try:
-        with whole_file(path, mode=0o600) as part, part.open("wb") as file:
-            for piece in pieces:
-                digest.update(piece)
-                file.write(piece)
-            file.write(digest.digest())
+        return write_prefix(path, maker, stored)
     except OSError as e:
         raise failed(f"Unable to save slot: {e.strerror}") from None
-    return sum(map(len, pieces)) + _N_DIGEST
 
 
-def _read(path: Path, pair: tuple[str, str], n_ctx: int) -> tuple[StoredPrefix, int]:
+def _read(path: Path, maker: Maker, n_ctx: int) -> tuple[StoredPrefix, int]:
     """(what was saved, size of the file).
 
     Raises:
         ApiError: it is no such file, or another pair's.
     """
     try:
-        data = path.read_bytes()
+        head, stored = read_prefix(path)
     except OSError as e:
         raise invalid(f"Unable to restore slot: {e.strerror}") from None
-    try:
-        if not data.startswith(_MAGIC):
-            raise ValueError("it is none, or another version's")
-        n_end = len(data) - _N_DIGEST
-        if hashlib.sha256(memoryview(data)[:n_end]).digest() != data[n_end:]:
-            raise ValueError("it is truncated or damaged: its checksum is another one")
-        (n_header,) = struct.unpack_from("<I", data, len(_MAGIC))
-        begin = len(_MAGIC) + 4
-        header = json.loads(data[begin : begin + n_header])
-        begin += n_header
-        n_tokens, n_target, n_draft = (int(header[name]) for name in ("n_tokens", "n_target", "n_draft"))
-        sizes = [tuple(map(int, state)) for state in header["states"]]
-        n_states = sum(n_bytes for _, _, n_bytes in sizes)
-        if (
-            min(n_tokens, n_target, n_draft, *(min(state) - 1 for state in sizes)) < 0
-            or any(n > n_tokens for n, _, _ in sizes)
-            or n_end != begin + 4 * n_tokens + n_target + n_draft + n_states
-        ):
-            raise ValueError("it is truncated")
-        saved = str(header["target"]), str(header["draft"])
-        tokens = list(struct.unpack_from(f"<{n_tokens}i", data, begin))
-    except (ValueError, KeyError, TypeError, struct.error) as e:
+    except PrefixFileError as e:
         raise invalid(f"Unable to restore slot: '{path.name}' is not a saved slot of this server ({e})") from None
-    for name, mine, other in zip(("target", "draft"), pair, saved, strict=True):
-        if mine != other:
-            raise invalid(
-                f"Unable to restore slot: '{path.name}' was saved with another {name}: fingerprint "
-                f"{other[:12] or 'none'}, this server has {mine[:12] or 'none'}"
-            )
-    if n_tokens > n_ctx:
-        raise invalid(f"Unable to restore slot: it holds {n_tokens} tokens, the slot's context {n_ctx}")
-    ends = [begin + 4 * n_tokens]
-    for n_bytes in (n_target, n_draft, *(n for _, _, n in sizes)):
-        ends.append(ends[-1] + n_bytes)
-    target, draft, *states = (data[a:b] for a, b in itertools.pairwise(ends))
-    stored = [(n, SavedState(n_past, state)) for (n, n_past, _), state in zip(sizes, states, strict=True)]
-    return StoredPrefix(tokens, target, draft, stored), len(data)
+    if difference := maker.differs(head.maker):
+        raise invalid(f"Unable to restore slot: '{path.name}' was saved with {difference}")
+    if len(head.tokens) > n_ctx:
+        raise invalid(f"Unable to restore slot: it holds {len(head.tokens)} tokens, the slot's context {n_ctx}")
+    return stored, head.n_file_bytes

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from invariants import check_tree
 from llama_cpp_eagle3._core import SavedState
-from llama_cpp_eagle3.engine.prefix_tree import Prefix, PrefixTree, key_of, n_common
+from llama_cpp_eagle3.engine.prefix_nodes import Prefix, key_of, n_common
+from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 from llama_cpp_eagle3.engine.sequence import Saved
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=9)

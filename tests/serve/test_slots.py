@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llama_cpp_eagle3.prefix_file import MAGIC
 from serving import Running
 from tiny import write_head
 
-MAGIC = b"EAGLE3SLOT\x02\n"
 FIRST = {"prompt": "the self returned another list of words", "n_predict": 30, "temperature": 0.0}
 SAMPLED = {"temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7}
 
@@ -165,11 +165,18 @@ def test_spoilt_files(running: Running) -> None:
     assert running.ask("/completion", {**FIRST, "id_slot": 0})["timings"]["cache_n"] > 0
 
 
+def header_of(data: bytes) -> tuple[dict[str, Any], int]:
+    """(what the JSON says, where the target's bytes begin)."""
+    begin = len(MAGIC) + 4
+    end = begin + struct.unpack_from("<I", data, len(MAGIC))[0]
+    header = json.loads(data[begin:end])
+    return header, end + 4 * header["n_tokens"] + 32
+
+
 def fill_with_nan(data: bytes) -> bytes:
     """The end of what the target holds: values of cells of the last layer, and none of the numbers around."""
-    begin = len(MAGIC) + 4 + struct.unpack_from("<I", data, len(MAGIC))[0]
-    header = json.loads(data[len(MAGIC) + 4 : begin])
-    end = begin + 4 * header["n_tokens"] + header["n_target"]
+    header, begin = header_of(data)
+    end = begin + header["n_target"]
     first = end - header["n_target"] // 128 * 2
     last = end - 64
     nan = b"\xff" * (last - first)  # of any float type
@@ -194,7 +201,7 @@ def test_nan_in_a_state(pair: Any, tmp_path: Path) -> None:
                 assert found["content"] == expected[i]["content"]
                 assert found["timings"]["draft_n_accepted"] == found["timings"]["draft_n"] > 0
         # refused in the middle: NaN is in the cells already, then the head's part is none
-        n_draft = json.loads(damaged[len(MAGIC) + 4 :].split(b"}")[0] + b"}")["n_draft"]
+        n_draft = header_of(damaged)[0]["n_draft"]
         (tmp_path / "refused").write_bytes(seal(damaged[:-n_draft] + b"x" * n_draft))
         assert running.post("/slots/0?action=restore", {"filename": "refused"}).status_code == 400
         found = running.ask("/completion", {**FIRST, "id_slot": 0})

@@ -10,8 +10,10 @@ import numpy as np
 
 from llama_cpp_eagle3 import Eagle3Llama
 from llama_cpp_eagle3._core import DflashDrafter, Drafter, Eagle3Drafter, SimpleDrafter
-from llama_cpp_eagle3.engine import Engine, Sequence, Slot, State
-from llama_cpp_eagle3.engine.prefix_tree import PrefixTree, key_of
+from llama_cpp_eagle3.engine import Engine, Sequence, Slot
+from llama_cpp_eagle3.engine import State as SequenceState
+from llama_cpp_eagle3.engine.prefix_nodes import Prefix, State, key_of
+from llama_cpp_eagle3.engine.prefix_tree import PrefixTree
 
 
 def check_engine(llm: Eagle3Llama, head_may_be_behind: bool = False) -> None:
@@ -32,12 +34,12 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
     assert len(set(ids)) == len(ids), "a sequence is listed twice"
     slots = engine.slots
     for s in running:
-        assert s.state is State.RUNNING, s
+        assert s.state is SequenceState.RUNNING, s
         assert s.seq_id >= 0, s
         assert slots[s.seq_id].user is s, s
         assert s.saved is None, s
     for s in waiting:
-        assert s.state is State.WAITING, s
+        assert s.state is SequenceState.WAITING, s
         assert s.seq_id == -1, s
         assert not s.result.finish_reason, s
     for seq_id, slot in enumerate(slots):
@@ -45,8 +47,8 @@ def _check_lists(engine: Engine, own: Sequence) -> None:
         if slot.user is not None:
             assert slot.user.seq_id == seq_id, slot
             assert not slot.cached, slot
-            assert slot.user.state is State.PAUSED or any(slot.user is s for s in running), slot
-    assert own.state in (State.PAUSED, State.DONE), own
+            assert slot.user.state is SequenceState.PAUSED or any(slot.user is s for s in running), slot
+    assert own.state in (SequenceState.PAUSED, SequenceState.DONE), own
     assert own.saved is None, own
     if own.seq_id >= 0:
         assert slots[own.seq_id].user is own
@@ -64,35 +66,52 @@ def _check_host(engine: Engine) -> None:
 
 def check_tree(tree: PrefixTree) -> None:
     """The books of a tree agree with what is in it, and nothing is left that no prefix goes through."""
-    n_bytes, states, hosted = 0, set(), set()
+    n_bytes, n_file_bytes, states, hosted, filed = 0, 0, set(), set(), set()
 
-    def look(node: Any) -> tuple[int, int]:
+    def count_file(item: Prefix | State) -> None:
+        nonlocal n_file_bytes
+        if item.file is not None:
+            filed.add(item)
+            n_file_bytes += item.file.n_bytes
+
+    def look(node: Any) -> tuple[int, int, int, int]:
         nonlocal n_bytes
-        n = len(node.prefixes)
-        n_slots = sum(prefix.saved is None for prefix in node.prefixes)
+        counts = [0, 0, 0, 0]
         for prefix in node.prefixes:
             assert prefix.node is node
+            assert prefix.is_in_slot or prefix.saved is not None or prefix.file is not None
+            places = 1, prefix.is_in_slot, prefix.saved is not None, prefix.file is not None
+            counts = [a + b for a, b in zip(counts, places, strict=True)]
             if prefix.saved is not None:
                 hosted.add(prefix)
                 n_bytes += 0 if prefix.is_pinned else prefix.n_bytes
-        if node.state is not None:
-            assert node.state.node is node
-            states.add(node.state)
-            n_bytes += node.state.n_bytes
+            count_file(prefix)
         for first, child in node.children.items():
             assert child.parent is node
             assert child.edge[:4] == first
             assert child.n_tokens == node.n_tokens + len(child.edge) // 4
             assert child.prefixes or child.state or len(child.children) > 1
-            below = look(child)
-            n, n_slots = n + below[0], n_slots + below[1]
-        assert node.parent is None or n == node.n_through > 0
-        assert node.parent is None or n_slots == node.n_slots
-        return n, n_slots
+            counts = [a + b for a, b in zip(counts, look(child), strict=True)]
+        state = node.state
+        if state is not None:
+            assert state.node is node
+            assert state.saved is not None or state.file is not None
+            assert state.file is None or counts[3] > 0
+            if state.saved is not None:
+                states.add(state)
+                n_bytes += state.n_bytes
+            count_file(state)
+        if node.parent is not None:
+            assert counts == [node.n_through, node.n_slots, node.n_hosted, node.n_filed]
+            assert node.n_through > 0
+        return tuple(counts)
 
     look(tree._root)
     assert (n_bytes, states, hosted) == (tree.n_bytes, set(tree.states), set(tree.hosted))
+    assert (n_file_bytes, filed) == (tree.n_file_bytes, set(tree.filed))
+    assert set(tree.unfiled) <= {item for item in (*hosted, *states) if item.file is None}
     assert n_bytes <= tree.n_bytes_max
+    assert n_file_bytes <= tree.n_file_bytes_max
 
 
 def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
@@ -102,7 +121,7 @@ def _check_place(engine: Engine, slot: Slot, head_may_be_behind: bool) -> None:
     if user is not None:
         assert 0 <= user.n_past <= len(user.tokens), user
         assert user.scheduled is None, user
-        if user.state is State.RUNNING and not user.result.finish_reason:
+        if user.state is SequenceState.RUNNING and not user.result.finish_reason:
             assert user.n_pending or user.rows, user
         assert len(user.rows) <= max(1, user.n_past), user
         assert not user.rows or user in engine.stepper.verifier.owners, user

@@ -57,6 +57,15 @@ SERVER = (
         env="LLAMA_ARG_CACHE_RAM",
         differs="8192 or a quarter of the free memory, llama.cpp 8192; states count too",
     ),
+    flag("--cache-disk", "DIR", "keep prompts there, for the next start too (default: no)", Path, is_ours=True),
+    flag(
+        "--cache-disk-size",
+        "MiB",
+        "of that folder (default: 8192, or a quarter of the free room)",
+        int,
+        default=None,
+        is_ours=True,
+    ),
     flag(
         "-ctxcp --ctx-checkpoints --swa-checkpoints",
         "N",

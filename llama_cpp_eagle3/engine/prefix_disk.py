@@ -1,0 +1,225 @@
+"""The prefix cache's files: what of host memory is written to a folder, and what is read from there again.
+
+Threads of the folder read and write; the engine's steps begin that and take what has come of it. What is in host memory
+is written one by one, what is worth the most per byte first, a state after a prefix that goes through it. So little is
+lost when the process ends at once, and what is evicted from host memory is in a file by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from .._core import SavedState
+from .memory import Memory
+from .prefix_nodes import Prefix, State, StoredFile, key_of
+from .prefix_tree import PrefixTree
+from .sequence import Saved, StoredPrefix
+
+_log = logging.getLogger("llama_cpp_eagle3")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """A file of a folder, by its head."""
+
+    file: StoredFile
+    tokens: SequenceOf[int]
+    n_turn: int
+    n_memory_bytes: int
+    """Of host memory that what it holds takes."""
+    is_state: bool
+
+
+class PrefixFolder(Protocol):
+    """Reads and writes files of prefixes and states, in threads of its own. An error is said there."""
+
+    n_bytes_max: int
+    """Of all files."""
+
+    def entries(self) -> Iterable[FolderEntry]:
+        """The files that fit target and settings, those that were used last first."""
+
+    def size_of(self, stored: StoredPrefix) -> int:
+        """Bytes of a file."""
+
+    def write(self, stored: StoredPrefix) -> Future[StoredFile | None]:
+        """Write a file; None: it cannot be written."""
+
+    def read(self, file: StoredFile) -> Future[StoredPrefix | None]:
+        """Read a file; None: it is gone, or damaged."""
+
+    def remove(self, files: SequenceOf[StoredFile]) -> None:
+        """Remove files, after what is being written; it is no error if they are gone."""
+
+    def touch(self, file: StoredFile) -> None:
+        """A file was used now."""
+
+    def close(self) -> None:
+        """Wait for what is being read and written."""
+
+
+class PrefixDisk:
+    """What of a tree is in a folder."""
+
+    def __init__(self, folder: PrefixFolder, tree: PrefixTree, memory: Memory):
+        """Add the folder's files to an empty tree."""
+        self._folder, self._tree, self._memory = folder, tree, memory
+        self._written: tuple[Prefix | State, Future[StoredFile | None]] | None = None
+        self._read: dict[Prefix | State, Future[StoredPrefix | None]] = {}
+        self._has_said_size = False
+        entries = [entry for entry in folder.entries() if entry.n_memory_bytes <= tree.n_bytes_max]
+        for is_state in (False, True):  # a state needs a prefix that goes through it
+            for age, entry in enumerate(entries):
+                if entry.is_state is is_state:
+                    self._add(entry, -age)
+        tree.evict_files()
+        self._remove_unused()
+
+    def _add(self, entry: FolderEntry, used_at: int) -> None:
+        item: Prefix | State = State(entry.n_memory_bytes) if entry.is_state else Prefix(entry.n_memory_bytes)
+        item.used_at = used_at
+        if isinstance(item, Prefix):
+            item.n_turn = entry.n_turn
+            item.n_past_min = 1 if self._memory.is_cut_anywhere else len(entry.tokens)
+        self._tree.insert_file(key_of(entry.tokens), item, entry.file)
+
+    # reading
+
+    def fetch(self, items: SequenceOf[Prefix | State], blocks: bool) -> bool:
+        """Have what files hold in host memory; False: it is being read, ask again. blocks: wait for it."""
+        for item in items:
+            if item not in self._read:
+                assert item.file is not None
+                self._read[item] = self._folder.read(item.file)
+        if blocks:
+            self._take_read(blocks)
+        return blocks
+
+    def _take_read(self, blocks: bool) -> None:
+        """What was read is in host memory now, as far as it may be; what cannot be read is in the tree no more."""
+        for item, future in list(self._read.items()):
+            if not (blocks or future.done()):
+                continue
+            stored = future.result()
+            del self._read[item]
+            if item.node is None or item.saved is not None:
+                continue
+            saved = None if stored is None else self._saved_of(item, stored)
+            if saved is None:
+                self._tree.drop(item)
+                continue
+            self._tree.host(item, saved)
+            item.was_read, is_busy, item.is_busy = True, item.is_busy, True
+            self._tree.evict()
+            item.is_busy = is_busy
+
+    def _saved_of(self, item: Prefix | State, stored: StoredPrefix) -> Saved | SavedState | None:
+        if key_of(stored.tokens) != self._tree.key(item):
+            return None
+        if isinstance(item, State):
+            return stored.states[0][1] if len(stored.states) == 1 else None
+        return self._memory.saved_of(stored)
+
+    def used(self, *items: Prefix | State | None) -> None:
+        """A request begins with them."""
+        for item in items:
+            if item is not None and item.file is not None:
+                self._folder.touch(item.file)
+
+    # writing
+
+    def sync(self) -> bool:
+        """Take what was read and written, and begin to write what is worth the most; whether there is more to do."""
+        self._take_read(False)
+        if self._written is not None and self._written[1].done():
+            self._take_written()
+        self._remove_unused()
+        while self._written is None and self._tree.unfiled:
+            best = self._best()
+            if best is None:
+                return False
+            self._begin_to_write(best)
+        return self._written is not None
+
+    def flush(self) -> None:
+        """Write all that is worth it."""
+        while self.sync():
+            assert self._written is not None
+            self._written[1].result()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self.flush()
+        self._remove_unused()
+        self._folder.close()
+
+    def _best(self) -> Prefix | State | None:
+        """What to write next."""
+        tree = self._tree
+        items = [item for item in tree.unfiled if isinstance(item, Prefix) or tree.may_be_filed(item)]
+        return max(items, key=lambda item: tree.file_value(item) / item.n_bytes, default=None)
+
+    def _begin_to_write(self, item: Prefix | State) -> None:
+        tree = self._tree
+        stored = self._stored_of(item)
+        n_bytes = self._folder.size_of(stored)
+        if n_bytes <= tree.n_file_bytes_max < tree.n_file_bytes + n_bytes:
+            self._drop_beginnings(item)
+        if tree.makes_room(item, n_bytes):
+            self._remove_unused()
+            item.is_busy = True
+            self._written = item, self._folder.write(stored)
+            return
+        if n_bytes > tree.n_file_bytes_max and not self._has_said_size:
+            self._has_said_size = True
+            _log.warning(
+                "a %s of %d tokens has %.1f MiB and goes to no file: the prefix cache may have %.1f MiB on disk "
+                "(--cache-disk-size, prefix_cache_disk_bytes)",
+                "state" if isinstance(item, State) else "prefix",
+                *(item.n_tokens, n_bytes / 2**20, tree.n_file_bytes_max / 2**20),
+            )
+        self._give_up(item)
+
+    def _stored_of(self, item: Prefix | State) -> StoredPrefix:
+        tokens = array("i", self._tree.key(item)).tolist()
+        if isinstance(item, State):
+            assert item.saved is not None
+            return StoredPrefix(tokens, b"", b"", [(len(tokens), item.saved)])
+        assert item.saved is not None
+        draft = item.saved.draft if self._memory.knows_draft(item.saved) else b""
+        return StoredPrefix(tokens, item.saved.target, draft, [], item.n_turn)
+
+    def _take_written(self) -> None:
+        assert self._written is not None
+        (item, future), self._written = self._written, None
+        file = future.result()
+        item.is_busy = False
+        if file is None:
+            self._give_up(item)
+        elif item.node is None:  # it went meanwhile
+            self._tree.unused_files.append(file)
+        else:
+            self._tree.insert_file(b"", item, file)
+            self._drop_beginnings(item)
+
+    def _give_up(self, item: Prefix | State) -> None:
+        """It is not tried again as long as it is where it is."""
+        item.is_busy = False
+        self._tree.unfiled.pop(item, None)
+
+    def _drop_beginnings(self, item: Prefix | State) -> None:
+        """Remove files of prefixes that another one begins with."""
+        if isinstance(item, Prefix):
+            for other in self._tree.beginnings_of(item):
+                self._tree.leave_file(other)
+
+    def _remove_unused(self) -> None:
+        if self._tree.unused_files:
+            self._folder.remove(self._tree.unused_files)
+            self._tree.unused_files = []

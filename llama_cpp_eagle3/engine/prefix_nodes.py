@@ -1,0 +1,186 @@
+"""What is in the tree of prefixes: nodes, and prefixes and states at them; and how far a text is in it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+from .._core import SavedState
+from .sequence import Saved
+
+N_BYTES = 4
+"""Of a token in a key."""
+_N_LOOKED_AT = 64
+"""Prefixes that one look-up compares: those that have more in common come first."""
+
+
+def key_of(tokens: SequenceOf[int]) -> bytes:
+    """Tokens as the tree has them: comparing bytes takes microseconds for 100,000 of them."""
+    return array("i", tokens).tobytes()
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """Where texts part, or something that is held ends."""
+
+    parent: Node | None
+    edge: bytes
+    """Tokens from the parent to here."""
+    n_tokens: int
+    """From the root to here."""
+    children: dict[bytes, Node] = field(default_factory=dict)
+    """By the first token of their edges."""
+    prefixes: list[Prefix] = field(default_factory=list)
+    """That end here."""
+    state: State | None = None
+    n_through: int = 0
+    """Prefixes that end here or below."""
+    n_slots: int = 0
+    """Those of them that are in slots."""
+    n_hosted: int = 0
+    """In host memory."""
+    n_filed: int = 0
+    """In files."""
+
+    @property
+    def above(self) -> Iterator[Node]:
+        """The nodes on the path, this one first, without the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that holds a prefix or a state."""
+
+    name: str
+    n_bytes: int
+    """Of the file."""
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    n_bytes: int
+    """Of host memory, while it is there."""
+    used_at: int = 0
+    n_hits: int = 0
+    node: Node | None = None
+    """None: it is not in the tree."""
+    file: StoredFile | None = None
+    """None: it is in none."""
+    is_busy: bool = False
+    """It is being written, or a request is about to begin with it: others are evicted first."""
+    was_read: bool = False
+    """It came from its file for the request that begins with it next."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Where it ends."""
+        assert self.node is not None
+        return self.node.n_tokens
+
+
+@dataclass(eq=False, slots=True)
+class Prefix(_Item):
+    """What target and draft hold of the tokens up to a node."""
+
+    seq_id: int = -1
+    """The slot that it is in; -1: it is in host memory."""
+    saved: Saved | None = None
+    """In host memory."""
+    n_turn: int = 0
+    """Where its last answer begins: what follows is not likely to be asked for again."""
+    n_past_min: int = 1
+    """The least number of tokens that it can be cut to without a state; of a slot its memory is asked instead."""
+    is_pinned: bool = False
+    """A sequence goes on from it: it is neither counted nor evicted."""
+
+    @property
+    def is_in_slot(self) -> bool:
+        """Whether it is what a slot holds now."""
+        return self.seq_id >= 0
+
+
+@dataclass(eq=False, slots=True)
+class State(_Item):
+    """What cannot be cut anywhere, as it was when a sequence had the tokens up to a node."""
+
+    saved: SavedState | None = None
+    """In host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a text is in the tree."""
+
+    n_tokens: int
+    nodes: list[Node]
+    """On its path, the root first."""
+    below: Node | None
+    """The node whose edge it leaves in the middle."""
+
+    def state(self, n_tokens: int, *, in_files: bool = False) -> State | None:
+        """The deepest state at this many tokens or before, in host memory; in_files: or in a file."""
+        for node in reversed(self.nodes):
+            state = node.state
+            if node.n_tokens <= n_tokens and state is not None and (in_files or state.saved is not None):
+                return state
+        return None
+
+    @property
+    def states(self) -> list[State]:
+        """All on its path, the shallowest first."""
+        return [node.state for node in self.nodes if node.state is not None]
+
+    @property
+    def saved(self) -> list[SavedState]:
+        """Those in host memory, as the target takes them."""
+        return [state.saved for state in self.states if state.saved is not None]
+
+    @property
+    def prefixes(self) -> Iterator[tuple[int, Prefix]]:
+        """(tokens in common, prefix), the most in common first."""
+        points = [(node.n_tokens, node) for node in self.nodes]
+        if self.below is not None:
+            points.append((self.n_tokens, self.below))
+        seen: Node | None = None
+        n_left = _N_LOOKED_AT
+        for n, point in reversed(points):
+            todo = [point]
+            while todo:
+                node = todo.pop()
+                if node is seen:
+                    continue
+                for prefix in node.prefixes:
+                    yield n, prefix
+                    n_left -= 1
+                    if n_left == 0:
+                        return
+                todo += node.children.values()
+            seen = point
+
+
+def n_common_bytes(a: bytes, b: bytes) -> int:
+    """Bytes of the tokens that both begin with."""
+    n_same, n_other = 0, min(len(a), len(b))
+    if a[:n_other] == b[:n_other]:
+        return n_other
+    while n_other - n_same > N_BYTES:
+        n = (n_same + n_other) // (2 * N_BYTES) * N_BYTES
+        if a[n_same:n] == b[n_same:n]:
+            n_same = n
+        else:
+            n_other = n
+    return n_same
+
+
+def n_common(a: SequenceOf[int], b: SequenceOf[int]) -> int:
+    """Length of the common prefix."""
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

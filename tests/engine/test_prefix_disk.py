@@ -1,0 +1,264 @@
+"""The prefix cache with a folder, whatever happens in whatever order: never another text, never over a limit.
+
+Slots, tree, files and their format are the real ones; a target holds texts instead of numbers, threads run when the
+test says so, and disks fail, fill up and lose what they hold at every step of writing and reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from fake_memory import Pool, fake_memory
+from invariants import check_tree
+from llama_cpp_eagle3 import prefix_file, prefix_folder, whole_file
+from llama_cpp_eagle3.engine import DraftSettings, Request, Sampling, Sequence, Slots
+from llama_cpp_eagle3.prefix_file import Maker
+from llama_cpp_eagle3.prefix_folder import PrefixFolder, open_folder
+
+N_SLOTS = 3
+N_STEPS_EACH = 30
+SEED = int(os.environ.get("EAGLE3_STATEFUL_SEED", "0"))
+
+
+done: Counter[str] = Counter()
+"""What has happened, so that a run that tries nothing is seen."""
+
+
+FAULTS = ("open", "full", "kill", "half", "torn")
+SPOILS = ("flip", "cut", "remove", "swap")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests that begin as others do, restarts and faults."""
+
+    is_cut = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = tempfile.TemporaryDirectory()
+        self.folder = Path(self._place.name)
+        self.fault = ""
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(prefix_file, "whole_file", self._whole_file)
+        self._patch.setattr(os, "replace", self._replace)
+        self._replaced, self._whole = os.replace, whole_file.whole_file
+        self._patch.setattr(os, "replace", self._replace)
+        self._patch.setattr(PrefixFolder, "_drop_damaged", self._drop_damaged)
+        self.rng = random.Random(0)
+        self.texts: list[list[int]] = [[]]
+
+    def teardown(self) -> None:
+        self._patch.undo()
+        self._place.cleanup()
+
+    # faults
+
+    def _drop_damaged(self, name: str, e: Exception) -> None:
+        done["dropped"] += 1
+        (self.folder / name).unlink(missing_ok=True)
+
+    def _whole_file(self, path: Path, **options: Any) -> Any:
+        if self.fault == "open":
+            self.fault = ""
+            raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+        return self._whole(path, **options)
+
+    def _replace(self, part: Path, path: Path) -> None:
+        """Between the last write and the rename."""
+        fault, self.fault = self.fault, ""
+        if fault == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if fault in ("kill", "half"):
+            if fault == "half":
+                os.truncate(part, part.stat().st_size // 2)
+            kept = part.with_name(part.name + "x")  # `whole_file` would remove what a killed process leaves
+            os.link(part, kept)
+            self._killed = (kept, part)
+            raise Killed
+        real_replace(part, path)
+        if fault == "torn":  # renamed, and lost by the disk when the power went
+            os.truncate(path, path.stat().st_size // 2)
+
+    # rules
+
+    @initialize(
+        n_host=st.sampled_from([0, 1000, 5000, 100_000, 100_000]),
+        n_disk=st.sampled_from([1000, 4000, 10_000, 20_000, 1 << 20]),
+        n_states=st.sampled_from([1, 3, 32]),
+        seed=st.integers(0, 1000),
+    )
+    def begin(self, n_host: int, n_disk: int, n_states: int, seed: int) -> None:
+        self.options = (n_host, n_disk, n_states)
+        self.rng = random.Random(seed)
+        self._start()
+
+    def _start(self) -> None:
+        n_host, n_disk, n_states = self.options
+        folder = open_folder(self.folder, n_disk, Maker("target", {"a": 1}, ""))
+        assert folder is not None
+        folder.close()
+        self.pools = Pool(), Pool()
+        folder._writer, folder._reader = self.pools  # type: ignore[assignment]
+        self.slots = Slots(fake_memory(N_SLOTS, is_cut=self.is_cut), n_host, n_states, folder)
+        self.running: list[Sequence] = []
+        self._check()
+
+    def _run(self, function: Any) -> None:
+        """Call something; if that kills the process, start again."""
+        try:
+            function()
+        except Killed:
+            done["killed"] += 1
+            kept, part = self._killed
+            os.rename(kept, part)
+            self._start()
+        self._check()
+
+    @rule(
+        what=st.sampled_from(["ask"] * 12 + [*FAULTS, *SPOILS, "hold", "go", "restart", "end", "clear", "distrust"]),
+        index=st.integers(0, 15), share=st.floats(0, 1), n_new=st.integers(1, 120), blocks=st.booleans(),
+        stays=st.booleans(), n_idle=st.integers(0, 4), n=st.integers(1, 4),
+    )  # fmt: skip
+    def act(
+        self, what: str, index: int, share: float, n_new: int, blocks: bool, stays: bool, n_idle: int, n: int
+    ) -> None:
+        """One rule for all that happens: of several ones Hypothesis would leave some out."""
+        if what in FAULTS:
+            self.fault = what  # the next file that is written meets it
+        elif what in SPOILS:
+            self._spoil(index, what)
+        elif what in ("hold", "go"):  # threads are slow, or quick again
+            for pool in self.pools:
+                pool.is_held = what == "hold"
+                if what == "go":
+                    self._run(pool.run)
+        elif what == "restart":  # the process is killed, and another one begins
+            self._start()
+        elif what == "end":
+            self._run(self._end)
+        elif what == "clear":
+            self._run(self.slots.clear)
+        elif what == "distrust":
+            self._run(lambda: self.slots.cache.distrust(self.texts[index % len(self.texts)]))
+        else:
+            for i in range(n):
+                self._run(lambda i=i: self._ask(index + i, share, n_new, blocks, stays))  # type: ignore[misc]
+                for _ in range(n_idle):
+                    self._run(self.slots.cache.keep)
+
+    def _end(self) -> None:
+        """The process ends as it should, and another one begins."""
+        while self.running:
+            self.slots.release(self.running.pop())
+        self.slots.cache.close()
+        self._start()
+
+    def _spoil(self, index: int, what: str) -> None:
+        files = sorted(path for path in self.folder.iterdir() if not path.name.startswith("."))
+        if not files:
+            return
+        path = files[index % len(files)]
+        data = bytearray(path.read_bytes())
+        if what == "flip" and data:
+            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+            path.write_bytes(data)
+        elif what == "cut":
+            path.write_bytes(data[: self.rng.randrange(len(data) + 1)])
+        elif what == "remove":
+            path.unlink()
+        elif what == "swap":
+            path.write_bytes(files[(index + 1) % len(files)].read_bytes())
+
+    def _ask(self, index: int, share: float, n_new: int, blocks: bool, stays: bool) -> None:
+        text = self.texts[index % len(self.texts)]
+        prompt = text[: int(share * len(text))] + [self.rng.randrange(3) for _ in range(n_new)]
+        request = Request(prompt, Sampling())
+        sequence = Sequence(request, max_tokens=10, draft=DraftSettings())
+        sequence.n_turn = len(prompt)
+        sequence.saves = sorted({self.rng.randrange(1, len(prompt) + 1) for _ in range(3)})
+        cache, target = self.slots.cache, self.slots.memory.target
+        while len(self.running) >= N_SLOTS:
+            self.slots.release(self.running.pop(0))
+        cache.sync()
+        if not cache.fetch(sequence, blocks):
+            self.pools[1].run()
+            cache.sync()
+        assert self.slots.assign(sequence)
+        held = target.texts[sequence.seq_id]
+        done.update(tier for tier, n in cache.stats.reused_tokens.items() if n and sequence.n_past)
+        assert held == prompt[: sequence.n_past], "another text"
+        assert len(held) == sequence.n_past < len(prompt)
+        for n in [*(n for n in sequence.saves if n > sequence.n_past), len(prompt)]:
+            held += prompt[len(held) : n]
+            sequence.n_past = len(held)
+            if n in sequence.saves:
+                cache.save(sequence)
+            self._check()
+        for _ in range(self.rng.randrange(40)):
+            sequence.tokens.append(self.rng.randrange(3))
+        held += sequence.tokens[len(held) : -1]
+        sequence.n_past = len(held)
+        self.texts = [*self.texts[-15:], list(sequence.tokens)]
+        if stays:
+            self.running.append(sequence)
+        else:
+            self.slots.release(sequence)
+
+    def _check(self) -> None:
+        tree = self.slots.cache.tree
+        check_tree(tree)
+        done["evicted"] += tree.n_evicted_files > 0
+        stats = self.slots.cache.stats
+        assert stats.n_bytes <= stats.n_bytes_max == self.options[0]
+        assert stats.n_file_bytes <= stats.n_file_bytes_max == self.options[1]
+        files = [path for path in self.folder.iterdir() if not path.name.endswith(".part")]
+        if not any(pool.todo for pool in self.pools):
+            assert sum(path.stat().st_size for path in files) <= self.options[1]
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+
+
+class RecurrentMachine(Machine):
+    """The same where a text can go back to saved states alone."""
+
+    is_cut = False
+
+
+real_replace = os.replace
+
+
+@pytest.mark.parametrize("machine", [Machine, RecurrentMachine])
+def test_whatever_happens(machine: type[Machine]) -> None:
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    n_examples = int(os.environ.get("EAGLE3_STATEFUL_STEPS", "0")) // N_STEPS_EACH or 40
+    run = settings(
+        max_examples=n_examples, stateful_step_count=N_STEPS_EACH, deadline=None, suppress_health_check=checks,
+        derandomize=SEED == 0, database=None,
+    )  # fmt: skip
+    seed(SEED)(machine)
+    done.clear()
+    run_state_machine_as_test(machine, settings=run)
+    assert all(done[what] for what in ("slot", "host", "disk", "killed", "evicted", "dropped")), done
+
+
+def test_names_of_files_are_found(tmp_path: Path) -> None:
+    """Of those that are there, and of those that a killed process was writing."""
+    folder = PrefixFolder(tmp_path, 1 << 20, Maker("t", {}, ""))
+    name = folder._name_of([1, 2, 3], is_state=True)
+    assert prefix_folder._NAME.fullmatch(name)
+    with whole_file.whole_file(tmp_path / name) as part:
+        assert prefix_folder._PART.fullmatch(part.name)

@@ -1,0 +1,221 @@
+"""Conversations that go on in another process: as bytes, by the same text and logits as a fresh evaluation.
+
+On CPUs that our kernels are for, rows are bit for bit what they are alone, so both must be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llama_cpp_eagle3 import Eagle3Llama, _core
+from llama_cpp_eagle3.bench.inflate import quantize_target
+from llama_cpp_eagle3.engine import Sampling, Sequence
+from random_arch import write_random_arch
+from tiny import write_head, write_perfect_pair
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("llama", {}),
+    "hybrid": ("qwen35", {}),
+    "windows": ("gemma3", {"swa_full": True}),
+    "windows-alone": ("gemma3", {"swa_full": False}),
+}
+OPENING = [100, 101, 102, 103]
+needs_kernels = pytest.mark.skipif(not _core.cpu_kernel_names(), reason="no kernel for this processor")
+
+
+def some(n: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(30, 120) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """(target, head) of each architecture; weights in F16, which there is a kernel for."""
+    found = {}
+    for arch in ("llama", "qwen35", "gemma3"):
+        folder = tmp_path_factory.mktemp(arch)
+        path = folder / "target.gguf"
+        quantize_target(write_random_arch(folder, arch), path, "F16", 2)
+        info = _core.read_target(str(path))
+        target: Any = SimpleNamespace(
+            path=str(path), arch=info.arch, n_embd=info.n_embd, n_vocab=info.n_vocab, n_layer=info.n_layer
+        )
+        write_head(folder / "head.gguf", target, boundaries=(1, info.n_layer - 1, info.n_layer))
+        found[arch] = path, folder / "head.gguf"
+    return found
+
+
+def load(path: Path, head: Path | None = None, **options: Any) -> Eagle3Llama:
+    defaults: dict[str, Any] = {"n_ctx": 2048, "n_batch": 64, "n_ubatch": 64, "n_threads": 1, "cpu_kernels": "on"}
+    if head is not None:
+        defaults |= {"draft_model_path": str(head), "draft": "chain", "draft_n_max": 3}
+    return Eagle3Llama(str(path), verbose=False, **{**defaults, **options})
+
+
+def run(llm: Eagle3Llama, parts: list[list[int]], n: int = 12) -> Sequence:
+    """Answer a prompt of messages, the last of which is the beginning of the answer."""
+    tokens = [token for part in parts for token in part]
+    ends = [sum(map(len, parts[: i + 1])) for i in range(len(parts) - 1)]
+    sampling = Sampling(temperature=0.0, ignore_eos=True)
+    sequence = llm.engine.add(tokens, sampling, max_tokens=n, boundaries=ends, logprobs=4)
+    while not sequence.is_done:
+        llm.engine.step()
+    assert sequence.result.error is None
+    return sequence
+
+
+def check_fresh(llm: Eagle3Llama, sequence: Sequence) -> None:
+    """Text and log-probabilities are those of an evaluation from the beginning, bit for bit."""
+    llm.reset()
+    expected = run(llm, [sequence.tokens[: sequence.n_prompt], []], len(sequence.generated))
+    assert expected.n_cached == 0
+    assert sequence.generated == expected.generated
+    assert sequence.result.logprobs == expected.result.logprobs
+
+
+@needs_kernels
+@pytest.mark.parametrize("has_head", [False, True], ids=["alone", "head"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str, has_head: bool) -> None:
+    """A restart after each turn, of which the second answer has thoughts that the template drops."""
+    arch, options = KINDS[kind]
+    path, head = files[arch]
+    options = options | ({"head": head} if has_head else {})
+    history = [some(150, 1)]
+    with closing(load(path, **options, prefix_cache_bytes=0)) as fresh:
+        for turn in range(4):
+            history.append(some(40, 10 + turn))
+            n_before = sum(map(len, history[:-1]))
+            with closing(load(path, **options, prefix_cache_dir=tmp_path)) as llm:
+                sequence = run(llm, [*history, OPENING], 30)
+                check_fresh(fresh, sequence)
+                stats = llm.prefix_stats
+                if turn:
+                    n_dropped = 20 + len(OPENING) if turn == 2 else 1
+                    assert sequence.n_cached >= n_before - n_dropped - 20
+                    assert stats.reused_tokens == {"slot": 0, "host": 0, "disk": sequence.n_cached}
+                # another one begins as this one did
+                other = run(llm, [history[0], some(60, 20 + turn), OPENING])
+                check_fresh(fresh, other)
+                assert other.n_cached >= 150 - 1
+            answer = sequence.generated[:-1]
+            history.append([*OPENING, *(answer[10:] if turn == 1 else answer)])
+    assert list(tmp_path.glob("*.prefix"))
+    assert bool(list(tmp_path.glob("*.state"))) == (kind in ("hybrid", "windows-alone"))
+
+
+def test_the_drafter_goes_on(tmp_path: Path) -> None:
+    """Its rows come from the file too: drafts are as right as they were. Those of another head are left out."""
+    target, head = write_perfect_pair(tmp_path / "target.gguf", tmp_path / "head.gguf")
+    other = write_head(tmp_path / "other.gguf", target)
+    cache = tmp_path / "cache"
+    parts = [some(100, 1), OPENING]
+    with closing(load(target.path, head.path, prefix_cache_dir=cache)) as llm:
+        first = run(llm, parts, 30)
+    parts = [parts[0], [*OPENING, *first.generated, 40], OPENING]
+    with closing(load(target.path, head.path, prefix_cache_dir=cache)) as llm:
+        second = run(llm, parts)
+        stats = second.result.stats
+        assert second.n_cached >= 130
+        assert stats.drafted == stats.accepted > 0
+    with closing(load(target.path, other.path, prefix_cache_dir=cache)) as llm:
+        third = run(llm, parts)
+        assert third.n_cached >= 130
+        assert third.generated == second.generated
+    with closing(load(target.path, prefix_cache_dir=cache)) as llm:
+        fourth = run(llm, parts)
+        assert fourth.n_cached >= 130
+        assert fourth.generated == second.generated
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "type_k": {"type_k": 8},
+    "flash_attn": {"flash_attn": True},
+    "kv_unified": {"n_parallel": 2, "kv_unified": False},
+    "cpu_kernels": {"cpu_kernels": "off"},
+    "rope": {"rope_freq_base": 20_000.0},
+}
+
+
+@needs_kernels
+def test_other_settings_have_other_files(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    """What changes hidden states or their bytes; each finds its own again, and none another one's."""
+    (path, _), (other, _) = files["llama"], files["gemma3"]
+    parts = [some(100, 1), OPENING]
+    loads = [(path, {}), *((path, options) for options in SETTINGS.values()), (other, {})]
+    for n_found in (0, 100):
+        for model, options in loads:
+            with closing(load(model, **options, prefix_cache_dir=tmp_path)) as llm:
+                assert (run(llm, parts).n_cached >= 90) == (n_found > 0), options
+    assert len({name.name.split("-")[0] for name in tmp_path.iterdir()}) == len(loads)
+
+
+CHILD = """
+import json, os, sys
+from pathlib import Path
+from contextlib import closing
+from llama_cpp_eagle3.whole_file import whole_file
+import llama_cpp_eagle3.prefix_file as prefix_file
+from test_restarts import OPENING, load, run, some
+path, folder, n_kill = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+n = 0
+def replace(part, to, before=os.replace):
+    global n
+    n += 1
+    if n == n_kill:
+        os.kill(os.getpid(), 9)
+    before(part, to)
+os.replace = replace
+llm = load(path, prefix_cache_dir=folder)
+for i in range(2):
+    print(json.dumps(run(llm, [some(150, 1), some(40, 10 + i), OPENING]).n_cached), flush=True)
+    while llm.engine.keep():
+        pass
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("n_kill", [0, 1, 2], ids=["idle", "first", "second"])
+@pytest.mark.parametrize("arch", ["llama", "qwen35"])
+def test_killed(files: dict[str, tuple[Path, Path]], tmp_path: Path, arch: str, n_kill: int) -> None:
+    """While nothing happens, or between the writing of a file and its rename: what was whole before is found."""
+    path, _ = files[arch]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, path, tmp_path, str(n_kill)], capture_output=True, env=env, timeout=300
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    assert json.loads(child.stdout.splitlines()[0]) == 0
+    assert bool(list(tmp_path.glob(".*.part"))) == (n_kill > 0)
+    with closing(load(path, prefix_cache_bytes=0)) as fresh, closing(load(path, prefix_cache_dir=tmp_path)) as llm:
+        sequence = run(llm, [some(150, 1), some(40, 10), OPENING])
+        assert sequence.n_cached >= (0 if n_kill == 1 else 149 if arch == "qwen35" and n_kill == 2 else 190 - 1)
+        check_fresh(fresh, sequence)
+
+
+def test_two_at_once(files: dict[str, tuple[Path, Path]], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each writes what it has; a third one has all of it. What one removes the other evaluates again."""
+    path, _ = files["llama"]
+    talks = [[some(100, seed), OPENING] for seed in (1, 2)]
+    with closing(load(path, prefix_cache_dir=tmp_path)) as a, closing(load(path, prefix_cache_dir=tmp_path)) as b:
+        for llm, talk in ((a, talks[0]), (b, talks[1])):
+            run(llm, talk)
+    with closing(load(path, prefix_cache_dir=tmp_path)) as llm:
+        assert llm.prefix_stats.n_prefix_files == 2
+        for file in tmp_path.iterdir():
+            file.unlink()
+        assert [run(llm, talk).n_cached for talk in talks] == [0, 0]
+    with closing(load(path, prefix_cache_dir=tmp_path)) as llm:
+        assert all(run(llm, talk).n_cached >= 100 for talk in talks)
+    assert not caplog.messages
