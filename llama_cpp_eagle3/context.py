@@ -211,6 +211,8 @@ class Context:
                     if self._driver is generation:
                         self._begin()  # the context holds everything before the token that came last
                     self.end_run(generation.draft)
+                    if self.engine is not None:
+                        self.engine.keep()
 
     def _start(self, generation: Generation, prompt: list[int], reset: bool) -> None:
         """Begin a text: a new sequence that starts from a cached prefix, unless all of it is there with logits."""
