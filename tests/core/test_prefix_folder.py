@@ -1,4 +1,4 @@
-"""Files of prefixes and their folder: whatever is in it, what was written alone comes back, and what is wrong is said."""
+"""Files of prefixes and their folder: whatever is in it, only what was written comes back, and what fails is said."""
 
 from __future__ import annotations
 

@@ -88,7 +88,10 @@ def check_fresh(llm: Eagle3Llama, sequence: Sequence) -> None:
 @pytest.mark.parametrize("has_head", [False, True], ids=["alone", "head"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kind: str, has_head: bool) -> None:
-    """A restart after each turn, of which the second answer has thoughts that the template drops."""
+    """A restart after each turn, of which the second answer has thoughts that the template drops.
+
+    A whole cache of windows can be cut anywhere in a slot, but what is saved of it serves at its end alone.
+    """
     arch, options = KINDS[kind]
     path, head = files[arch]
     options = options | ({"head": head} if has_head else {})
@@ -101,14 +104,15 @@ def test_a_conversation(files: dict[str, tuple[Path, Path]], tmp_path: Path, kin
                 sequence = run(llm, [*history, OPENING], 30)
                 check_fresh(fresh, sequence)
                 stats = llm.prefix_stats
-                if turn:
+                serves = kind != "windows" or turn != 2
+                if turn and serves:
                     n_dropped = 20 + len(OPENING) if turn == 2 else 1
                     assert sequence.n_cached >= n_before - n_dropped - 20
                     assert stats.reused_tokens == {"slot": 0, "host": 0, "disk": sequence.n_cached}
                 # another one begins as this one did
                 other = run(llm, [history[0], some(60, 20 + turn), OPENING])
                 check_fresh(fresh, other)
-                assert other.n_cached >= 150 - 1
+                assert other.n_cached >= 150 - 1 or (kind == "windows" and turn)
             answer = sequence.generated[:-1]
             history.append([*OPENING, *(answer[10:] if turn == 1 else answer)])
     assert list(tmp_path.glob("*.prefix"))
@@ -151,7 +155,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @needs_kernels
 def test_other_settings_have_other_files(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
     """What changes hidden states or their bytes; each finds its own again, and none another one's."""
-    (path, _), (other, _) = files["llama"], files["gemma3"]
+    (path, _), (other, _) = files["llama"], files["qwen35"]
     parts = [some(100, 1), OPENING]
     loads = [(path, {}), *((path, options) for options in SETTINGS.values()), (other, {})]
     for n_found in (0, 100):
@@ -200,7 +204,8 @@ def test_killed(files: dict[str, tuple[Path, Path]], tmp_path: Path, arch: str, 
     assert bool(list(tmp_path.glob(".*.part"))) == (n_kill > 0)
     with closing(load(path, prefix_cache_bytes=0)) as fresh, closing(load(path, prefix_cache_dir=tmp_path)) as llm:
         sequence = run(llm, [some(150, 1), some(40, 10), OPENING])
-        assert sequence.n_cached >= (0 if n_kill == 1 else 149 if arch == "qwen35" and n_kill == 2 else 190 - 1)
+        # the second file of the hybrid is a state, without which its prefix serves at its end alone
+        assert sequence.n_cached >= (0 if n_kill == 1 or (arch == "qwen35" and n_kill) else 190 - 1)
         check_fresh(fresh, sequence)
 
 
