@@ -17,6 +17,7 @@ import llama_cpp.mtmd_cpp as mtmd
 
 from .._core import read_projector, tokenize
 from ..engine import Media
+from ..pair import fingerprint
 from .families import check_family
 from .placeholders import find_placeholder
 from .projector import context_params, make_media, sound_bitmap
@@ -77,7 +78,7 @@ class _Module(ModuleType):
         placeholder, _ = find_placeholder(
             types[is_audio], is_audio, lambda text: tokenize(vocab, text.encode(), False, True)
         )
-        key = f"{types}:{owner.n_tokens}:".encode() + (mtmd.mtmd_input_chunk_get_id(chunk) or b"")
+        key = f"{fingerprint(self._path)}:{owner.n_tokens}:".encode() + (mtmd.mtmd_input_chunk_get_id(chunk) or b"")
         n_embd_inp = int(lib.llama_model_n_embd_inp(owner.model_address))
         owner.eval_media(
             make_media(ctx, chunk, owner.n_tokens, placeholder, key, n_embd_inp, lambda encode: encode(ctx))

@@ -24,6 +24,7 @@ from ..engine import Media, media_tokens
 from ..engine.media import Rows
 from ..errors import Eagle3Error, ModelFileError
 from ..guard import closed_error
+from ..pair import fingerprint
 from .families import check_family
 from .limits import N_SAMPLES_MAX, MediaError
 from .placeholders import find_placeholder
@@ -106,6 +107,7 @@ class Projector:
         self.path = path
         self.types = read_projector(path)
         check_family(path, self.types, model)
+        self._file = fingerprint(path)  # of another one the same image is another one
         self._vocab = int(lib.llama_model_get_vocab(model))
         self._n_embd_inp = int(lib.llama_model_n_embd_inp(model))
         self._lock = threading.Lock()
@@ -235,7 +237,7 @@ class Projector:
                 continue
             is_audio = mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO
             # parts of one image have its id: they differ in where they stand among its parts
-            key = f"{self.types}:{len(media)}:".encode() + mtmd.mtmd_input_chunk_get_id(chunk)
+            key = f"{self._file}:{len(media)}:".encode() + mtmd.mtmd_input_chunk_get_id(chunk)
             made = make_media(
                 self._context(),
                 chunk,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,6 +75,7 @@ class Machine(RuleBasedStateMachine):
         n_ubatch=st.sampled_from([8, 64]),
         prefill_budget=st.sampled_from([None, 5, 40]),
         prefix_cache_bytes=st.sampled_from([0, 100_000, 64 << 20]),
+        disk_bytes=st.sampled_from([0, 200_000, 64 << 20]),
         with_head=st.sampled_from([True, True, True, False]),
         draft=st.sampled_from(["chain", "tree", "auto"]),
         draft_n_max=st.integers(1, 5),
@@ -88,6 +90,7 @@ class Machine(RuleBasedStateMachine):
         n_ubatch: int,
         prefill_budget: int | None,
         prefix_cache_bytes: int,
+        disk_bytes: int,
         with_head: bool,
         draft: str,
         draft_n_max: int,
@@ -100,6 +103,9 @@ class Machine(RuleBasedStateMachine):
         options: dict[str, Any] = {"n_parallel": n_parallel, "kv_unified": is_pool, "n_ctx": n_ctx}
         options |= {"n_batch": n_batch, "n_ubatch": min(n_batch, n_ubatch), "swa_full": False}
         options |= {"prefill_budget": prefill_budget, "prefix_cache_bytes": prefix_cache_bytes}
+        self.folder = tempfile.TemporaryDirectory()
+        if disk_bytes:
+            options |= {"prefix_cache_dir": self.folder.name, "prefix_cache_disk_bytes": disk_bytes}
         if with_head:
             options["draft"] = draft if self.is_pool or draft != "tree" else "chain"
             options["draft_n_max"] = draft_n_max
@@ -513,6 +519,7 @@ class Machine(RuleBasedStateMachine):
                 self._end()
         finally:
             self.llm.close()
+            self.folder.cleanup()
 
     def _end(self) -> None:
         n_most = 100 + 2 * sum(len(r.prompt) + min(r.max_tokens, 256) for r in self.requests)

@@ -343,7 +343,10 @@ def serve(folder: Path) -> None:
     vlm = load_vlm("qwen25vl")
     (folder / "slots").mkdir()
     more: dict[str, tuple[Any, dict[str, Any]]] = {
-        "plain": (pair, {"draft_n_max": 4, "options": {"slot_save_path": folder / "slots"}}),
+        "plain": (
+            pair,
+            {"draft_n_max": 4, "prefix_cache_dir": folder / "cache", "options": {"slot_save_path": folder / "slots"}},
+        ),
         "images": ((vlm,), {"mmproj_path": vlm.mmproj, "n_ctx": 1024, "options": {"context_shift": False}}),
         "embeddings": ((fim_target(pair[0]),), {"n_batch": 128, "options": {"embeddings": True, "pooling": 1}}),
         "tools": (pair, {"draft_n_max": 3, "n_ctx": 2048, "options": {"chat_template": TOOL_TEMPLATE}}),

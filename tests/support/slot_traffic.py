@@ -46,6 +46,8 @@ KINDS = {
     "tree": Kind("llama", {"kv_unified": True, "draft": "tree"}),
     "f16": Kind("llama", {"type_k": 1, "type_v": 1}),
     "host": Kind("llama", {"prefix_cache_bytes": 1 << 20}),
+    "disk": Kind("llama", {"prefix_cache_bytes": 1 << 20, "prefix_cache_disk_bytes": 4 << 20}),
+    "disk-snapshots": Kind("qwen35", {"prefix_cache_bytes": 4 << 20, "prefix_cache_disk_bytes": 16 << 20}),
     "windows": Kind("gemma3"),
     "windows-pool": Kind("gemma3", {"kv_unified": True, "draft": "tree"}),
     "windows-alone": Kind("gemma3", {"swa_full": False, "prefix_cache_bytes": 1 << 20}),
@@ -81,6 +83,8 @@ def write_pair(folder: Path, kind: Kind) -> tuple[Any, Any]:
 def serve(folder: Path, name: str) -> Running:
     """A server of this kind."""
     options = {"draft": "chain", "draft_n_max": 4} | KINDS[name].options
+    if "prefix_cache_disk_bytes" in options:
+        options["prefix_cache_dir"] = folder / "cache"
     if options["draft"] == "tree":
         del options["draft_n_max"]
     return Running(
