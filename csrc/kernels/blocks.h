@@ -4,17 +4,18 @@
 #include "kernels/blocks_avx2.h"
 #include "kernels/blocks_avx512.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 
 template <class set, class format>
 constexpr auto compute_of() {
+#if defined(__x86_64__)
     if constexpr (set::is_wide) {
         return avx512::compute_blocks<set, format>;
-    } else {
-        return avx2::compute_blocks<set, format>;
     }
+#endif
+    return avx2::compute_blocks<set, format>;
 }
 
 // a format's kernels
@@ -24,9 +25,10 @@ std::vector<kernel> blocks_kernels(const std::string & name, ggml_type type) {
         using set = decltype(isa);
         return kernel{ name + "/" + set::name,
                        type,
-                       format::octets ? layout::repacked : layout::mapped,
-                       format::octets ? 8 : 1,
+                       format::n_channels > 1 ? layout::repacked : layout::mapped,
+                       format::n_channels,
                        rows::n_inputs,
+                       format::n_together,
                        set::is_supported,
                        avx2::q8_row_size,
                        rows::template quantize<avx2::sums_of<set, format>>,

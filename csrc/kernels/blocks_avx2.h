@@ -1,20 +1,21 @@
 // Products of weights in blocks of 32 inputs with a scale each, and rows in Q8: eight channels at a time, a channel per
 // lane. A format unpacks its blocks to 32 int8 values of eight channels; a block is unpacked once for all rows.
+// Repacked weights come in groups of eight channels (octets) or of four (quads, on ARM).
 #pragma once
 
 #include "kernels/instruction_sets.h"
 #include "kernels/kernel.h"
 #include "kernels/q8_rows_avx2.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <algorithm>
 #include <type_traits>
 
 namespace eagle3::kernels::avx2 {
 
-// One block of eight channels. Mapped weights: q[i] is inputs 4 i to 4 i + 3 of the channels in order. Repacked ones
-// (octets): q[i] is inputs 8 i to 8 i + 7 of channels 0 to 3, q[4 + i] of channels 4 to 7.
+// One block of eight channels. In fours: q[i] is inputs 4 i to 4 i + 3 of the channels in order. In eights: q[i] is
+// inputs 8 i to 8 i + 7 of channels 0 to 3, q[4 + i] of channels 4 to 7.
 struct unpacked {
     __m256i q[8];
     __m256  d; // scales of the channels, in order
@@ -27,13 +28,15 @@ struct unpacked {
 
 // A format:
 //   block_bytes      of one channel's block
-//   octets           is it ggml's repacked layout?
+//   n_channels       of a group: 1 as the file has it, 8 or 4 in ggml's repacked layouts
+//   n_together       repacked: bytes of a channel that lie together
+//   eights           are vectors in eights?
 //   is_signed        are the values int8, or uint8?
 //   largest          magnitude of a value
 //   sums             what rows keep of their blocks' sums
-// and, as the file has it:
-//   unpack(p, b, stride, w)   block b of eight channels, `stride` bytes from each other
-// or repacked, in nibbles:
+// and
+//   unpack(p, b, stride, w)   block b of eight channels, or of two groups of four, `stride` bytes from each other
+// or, in octets of nibbles:
 //   values_at, flip  where they begin in a block of eight channels, and bits of each byte that are the other way round
 //   has_table, table()   the int8 or uint8 value that each nibble stands for
 //   scales(p)        of a block's channels
@@ -41,7 +44,7 @@ struct unpacked {
 // With VNNI int8 values are read as uint8, 128 more: their products need no signs, and what is too much is taken back
 // as in formats that have an offset.
 template <class isa, class format>
-constexpr bool is_biased = isa::has_vnni && format::is_signed;
+constexpr bool is_biased = isa::has_vnni && !isa::has_signed && format::is_signed;
 
 template <class isa, class format>
 using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128>, typename format::sums>;
@@ -49,7 +52,7 @@ using sums_of = std::conditional_t<is_biased<isa, format>, offset_sums<128>, typ
 // the row's values that q[i] is multiplied by
 template <class format>
 AVX2_INLINE __m256i values_for(const uint8_t * y, int i) {
-    return format::octets ? _mm256_set1_epi64x(read<int64_t>(y + 8 * i)) : _mm256_set1_epi32(read<int32_t>(y + 4 * i));
+    return format::eights ? _mm256_set1_epi64x(read<int64_t>(y + 8 * i)) : _mm256_set1_epi32(read<int32_t>(y + 4 * i));
 }
 
 // Sums of n vectors of values times the row's values, as int32. AVX2 adds products of two inputs in 16 bits, as many as
@@ -58,6 +61,9 @@ template <class isa, class format, int n>
 AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
     __m256i sum = _mm256_setzero_si256();
     if constexpr (isa::has_vnni) {
+        if constexpr (isa::has_lanes && !format::eights) {
+            return isa::template add_fours<n>(q, y);
+        }
         for (int i = 0; i < n; ++i) {
             sum = isa::add_bytes(sum, q[i], values_for<format>(y, i));
         }
@@ -71,25 +77,19 @@ AVX2_INLINE __m256i multiply(const __m256i * q, const uint8_t * y) {
     for (int i = 0; i < n; i += n_together) {
         __m256i part = _mm256_setzero_si256();
         for (int j = i; j < i + n_together; ++j) {
-            const __m256i values = values_for<format>(y, j);
-            part                 = _mm256_add_epi16(
-                part, format::is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q[j]), _mm256_sign_epi8(values, q[j]))
-                                        : _mm256_maddubs_epi16(q[j], values));
+            part =
+                _mm256_add_epi16(part, isa::template multiply_bytes<format::is_signed>(q[j], values_for<format>(y, j)));
         }
         sum = isa::add_words(sum, part, ones);
     }
     return sum;
 }
 
-// The eight channels' sums. Octets: channels 0 1 4 5 2 3 6 7, which in_order exchanges.
+// The eight channels' sums; of eights in an order that in_order undoes.
 template <class isa, class format>
 AVX2_INLINE __m256i dot(const unpacked & w, const uint8_t * y) {
-    if constexpr (format::octets) {
-        const __m256 low  = _mm256_castsi256_ps(multiply<isa, format, 4>(w.q, y)); // two lanes a channel
-        const __m256 high = _mm256_castsi256_ps(multiply<isa, format, 4>(w.q + 4, y));
-        const __m256 even = _mm256_shuffle_ps(low, high, 0x88);
-        const __m256 odd  = _mm256_shuffle_ps(low, high, 0xdd);
-        return _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd));
+    if constexpr (format::eights) {
+        return isa::fold(multiply<isa, format, 4>(w.q, y), multiply<isa, format, 4>(w.q + 4, y));
     } else {
         return multiply<isa, format, 8>(w.q, y);
     }
@@ -121,9 +121,50 @@ AVX2_INLINE void unpack_octet(const uint8_t * p, int64_t b, unpacked & w) {
     }
 }
 
-template <class format>
+template <class isa, class format>
 AVX2_INLINE __m256 in_order(__m256 v) {
-    return format::octets ? _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)) : v;
+    return format::eights ? isa::unfold(v) : v;
+}
+
+// A block's products with a row, which it adds to the row's sums.
+template <class isa, class format>
+AVX2_INLINE void add_block(const unpacked & w, __m256 scales, const uint8_t * row, int64_t k, int64_t b, __m256i q,
+                           __m256 & sum) {
+    using row_sums       = sums_of<isa, format>;
+    const uint8_t * kept = q8_sums(row, k) + 4 * b;
+    if constexpr (row_sums::has_offset) {
+        q = _mm256_add_epi32(q, _mm256_set1_epi32(read<int32_t>(kept)));
+    }
+    const __m256 d = _mm256_mul_ps(scales, _mm256_set1_ps(q8_scales(row, k)[b]));
+    sum            = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), d, sum);
+    if constexpr (row_sums::has_min) {
+        sum = _mm256_fmadd_ps(w.m, _mm256_set1_ps(read<float>(kept)), sum);
+    }
+}
+
+// Rows two by two; returns how many those were.
+template <class isa, class format>
+AVX2_INLINE int64_t add_block_to_pairs(const unpacked & w, __m256 scales, const uint8_t * rows, int64_t n_rows,
+                                       int64_t k, int64_t b, __m256 * sums) {
+    int64_t r = 0;
+    if constexpr (isa::has_matrices) {
+        const size_t row_bytes = q8_row_size(k);
+        __m256i      eights[8];
+        if constexpr (format::eights) {
+            std::copy(w.q, w.q + 8, eights);
+        } else if (n_rows > 1) {
+            isa::to_eights(w.q, eights);
+        }
+        for (; r + 2 <= n_rows; r += 2) {
+            const uint8_t * first  = rows + r * row_bytes;
+            const uint8_t * second = first + row_bytes;
+            __m256i         a, c;
+            isa::multiply_rows(eights, first + QK * b, second + QK * b, a, c);
+            add_block<isa, format>(w, scales, first, k, b, a, sums[r]);
+            add_block<isa, format>(w, scales, second, k, b, c, sums[r + 1]);
+        }
+    }
+    return r;
 }
 
 constexpr int64_t n_rows_at_once = 16;
@@ -133,7 +174,6 @@ constexpr int64_t n_rows_at_once = 16;
 template <class isa, class format>
 AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_t stride, int64_t k,
                                                   const uint8_t * rows, int64_t n_rows, __m256 * sums) {
-    using row_sums         = sums_of<isa, format>;
     const size_t row_bytes = q8_row_size(k);
     const auto * next      = reinterpret_cast<const char *>(weights) + k / QK * 8 * format::block_bytes;
     for (int64_t r = 0; r < n_rows; ++r) {
@@ -145,7 +185,7 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
         for (int64_t i = 0; i < 8 * format::block_bytes; i += 64) {
             _mm_prefetch(next + b * 8 * format::block_bytes + i, _MM_HINT_T0);
         }
-        if constexpr (format::octets) {
+        if constexpr (format::n_channels == 8) {
             unpack_octet<format>(weights, b, w);
         } else {
             format::unpack(weights, b, stride, w);
@@ -155,19 +195,10 @@ AVX2 __attribute__((noinline)) void compute_group(const uint8_t * weights, size_
                 q = _mm256_xor_si256(q, _mm256_set1_epi8(static_cast<char>(0x80)));
             }
         }
-        const __m256 scales = in_order<format>(w.d);
-        for (int64_t r = 0; r < n_rows; ++r) {
-            const uint8_t * row  = rows + r * row_bytes;
-            const uint8_t * kept = q8_sums(row, k) + 4 * b;
-            __m256i         q    = dot<isa, format>(w, row + QK * b);
-            if constexpr (row_sums::has_offset) {
-                q = _mm256_add_epi32(q, _mm256_set1_epi32(read<int32_t>(kept)));
-            }
-            const __m256 d = _mm256_mul_ps(scales, _mm256_set1_ps(q8_scales(row, k)[b]));
-            sums[r]        = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), d, sums[r]);
-            if constexpr (row_sums::has_min) {
-                sums[r] = _mm256_fmadd_ps(w.m, _mm256_set1_ps(read<float>(kept)), sums[r]);
-            }
+        const __m256 scales = in_order<isa, format>(w.d);
+        for (int64_t r = add_block_to_pairs<isa, format>(w, scales, rows, n_rows, k, b, sums); r < n_rows; ++r) {
+            const uint8_t * row = rows + r * row_bytes;
+            add_block<isa, format>(w, scales, row, k, b, dot<isa, format>(w, row + QK * b), sums[r]);
         }
     }
 }
@@ -182,7 +213,7 @@ AVX2 void compute_channels(const uint8_t * weights, size_t stride, int64_t k, co
         compute_group<isa, format>(weights, stride, k, rows + r0 * q8_row_size(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
             alignas(32) float s[8];
-            _mm256_store_ps(s, in_order<format>(sums[r]));
+            _mm256_store_ps(s, in_order<isa, format>(sums[r]));
             std::copy(s + first, s + last, out + (r0 + r) * ldo + first);
         }
     }
@@ -192,9 +223,15 @@ template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
     const size_t stride = k / QK * format::block_bytes;
-    if constexpr (format::octets) {
+    if constexpr (format::n_channels == 8) {
         for (int64_t group = first; group < last; ++group) {
             compute_channels<isa, format>(weights + group * 8 * stride, 0, k, rows, n_rows, 0, 8, out + 8 * group, ldo);
+        }
+    } else if constexpr (format::n_channels == 4) {
+        for (int64_t group = first; group < last; group += 2) { // two, or the last one twice
+            const bool are_two = group + 2 <= last;
+            compute_channels<isa, format>(weights + group * 4 * stride, are_two ? 4 * stride : 0, k, rows, n_rows, 0,
+                                          are_two ? 8 : 4, out + 4 * group, ldo);
         }
     } else {
         for (int64_t c = first; c < last; c += 8) {
@@ -234,15 +271,20 @@ AVX2_INLINE void load_transposed(const uint8_t * p, size_t stride, __m256i * v) 
     v[3]              = _mm256_unpackhi_epi64(h01, h23);
 }
 
-// 16 bytes of eight channels, whose low halves are inputs 0 to 15 and high halves 16 to 31
-AVX2_INLINE void load_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
+// the nibbles of v[i]: the low ones are q[i], the high ones q[i + 4]
+AVX2_INLINE void split_nibbles(const __m256i * v, __m256i * q) {
     const __m256i low = _mm256_set1_epi8(15);
-    __m256i       v[4];
-    load_transposed(p, stride, v);
     for (int i = 0; i < 4; ++i) {
         q[i]     = _mm256_and_si256(v[i], low);
         q[i + 4] = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), low);
     }
+}
+
+// 16 bytes of eight channels, whose low halves are inputs 0 to 15 and high halves 16 to 31
+AVX2_INLINE void load_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
+    __m256i v[4];
+    load_transposed(p, stride, v);
+    split_nibbles(v, q);
 }
 
 // a half float of each of eight channels
@@ -259,6 +301,35 @@ AVX2_INLINE __m256i load_dwords(const uint8_t * p, size_t stride) {
         return read<int32_t>(p + c * stride);
     };
     return _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+}
+
+// Repacked weights of ARM: two quads, `stride` bytes from each other.
+
+// four half floats of each
+AVX2_INLINE __m256 load_quads_halves(const uint8_t * p, size_t stride) {
+    return _mm256_cvtph_ps(_mm_unpacklo_epi64(load64(p), load64(p + stride)));
+}
+
+// 16 bytes of each channel in pieces of four, as load_transposed gives them
+AVX2_INLINE void load_quads_fours(const uint8_t * p, size_t stride, __m256i * v) {
+    for (int i = 0; i < 4; ++i) {
+        v[i] = load_two(p + 16 * i, p + stride + 16 * i);
+    }
+}
+
+// the same for nibbles, as load_nibbles gives them
+AVX2_INLINE void load_quads_nibbles(const uint8_t * p, size_t stride, __m256i * q) {
+    __m256i v[4];
+    load_quads_fours(p, stride, v);
+    split_nibbles(v, q);
+}
+
+// 16 bytes of each channel in pieces of eight: those of a quad, then the other's
+AVX2_INLINE void load_quads_eights(const uint8_t * p, size_t stride, __m256i * v) {
+    for (int i = 0; i < 2; ++i) {
+        v[i]     = load256(p + 32 * i);
+        v[i + 2] = load256(p + stride + 32 * i);
+    }
 }
 
 // two half floats of each of eight channels: a scale and a minimum

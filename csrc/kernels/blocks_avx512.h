@@ -76,7 +76,7 @@ AVX512_INLINE void unpack_mapped(const uint8_t * p, int64_t b, size_t stride, un
 // the channels' sums, and `offset` to each
 template <class format>
 AVX512_INLINE __m512i dot(const wide_block & w, const uint8_t * y, int32_t offset) {
-    if constexpr (format::octets) {
+    if constexpr (format::n_channels == 8) {
         __m512i low  = _mm512_maskz_set1_epi32(0x5555, offset); // once to each two lanes
         __m512i high = low;
         for (int i = 0; i < 4; ++i) {
@@ -113,7 +113,7 @@ AVX512 __attribute__((noinline)) void compute_group(const uint8_t * low, const u
         for (int64_t i = 0; i < n_bytes; i += 64) { // into L2, as in blocks_avx2.h
             _mm_prefetch(next + b * n_bytes + i, _MM_HINT_T1);
         }
-        if constexpr (format::octets) {
+        if constexpr (format::n_channels == 8) {
             unpack_octets<format>(low, high, b, w);
         } else {
             unpack_mapped<format>(low, b, stride, halves[0], halves[1], w);
@@ -144,7 +144,7 @@ AVX512 void compute_channels(const uint8_t * low, const uint8_t * high, size_t s
         __m512        sums[n_rows_at_once];
         compute_group<isa, format>(low, high, stride, k, rows + r0 * q8_row_size(k), n, sums);
         for (int64_t r = 0; r < n; ++r) {
-            _mm512_storeu_ps(out + (r0 + r) * ldo, format::octets ? in_order(sums[r]) : sums[r]);
+            _mm512_storeu_ps(out + (r0 + r) * ldo, format::n_channels == 8 ? in_order(sums[r]) : sums[r]);
         }
     }
 }
@@ -154,7 +154,7 @@ template <class isa, class format>
 void compute_blocks(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                     int64_t last, float * out, int64_t ldo) {
     const size_t      stride   = k / QK * format::block_bytes;
-    constexpr int64_t n_groups = format::octets ? 2 : 16, n_channels = format::octets ? 8 : 1;
+    constexpr int64_t n_groups = format::n_channels == 8 ? 2 : 16, n_channels = format::n_channels == 8 ? 8 : 1;
     for (; first + n_groups <= last; first += n_groups) {
         const uint8_t * w = weights + first * n_channels * stride;
         compute_channels<isa, format>(w, w + 8 * stride, stride, k, rows, n_rows, out + n_channels * first, ldo);

@@ -14,12 +14,18 @@ namespace eagle3::kernels {
 const std::vector<const kernel *> & all() {
     static const std::vector<const kernel *> kernels = [] {
         std::vector<const kernel *> found;
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
         const std::vector<kernel> * formats[] = {
-            &q4_0x8_kernels, &q4_0_kernels,     &q4_1_kernels,   &q5_0_kernels,   &q5_1_kernels,    &q8_0_kernels,
-            &q4_Kx8_kernels, &q4_K_kernels,     &q6_K_kernels,   &q5_K_kernels,   &q3_K_kernels,    &q2_Kx8_kernels,
-            &q2_K_kernels,   &iq4_nlx8_kernels, &iq4_nl_kernels, &iq4_xs_kernels, &mxfp4x8_kernels, &mxfp4_kernels,
-            &f16_kernels,    &bf16_kernels,     &f32_kernels,
+            &q4_0x8_kernels,    &q4_0_kernels,     &q4_1_kernels,     &q5_0_kernels,     &q5_1_kernels,
+            &q8_0_kernels,      &q4_Kx8_kernels,   &q4_K_kernels,     &q6_K_kernels,     &q5_K_kernels,
+            &q3_K_kernels,      &q2_Kx8_kernels,   &q2_K_kernels,     &iq4_nlx8_kernels, &iq4_nl_kernels,
+            &iq4_xs_kernels,    &mxfp4x8_kernels,  &mxfp4_kernels,    &f16_kernels,      &bf16_kernels,
+            &f32_kernels,
+#if defined(__aarch64__)
+            &q4_0_4x4_kernels,  &q4_0_4x8_kernels, &q8_0_4x4_kernels, &q8_0_4x8_kernels, &q4_K_8x4_kernels,
+            &q5_K_8x4_kernels,  &q5_K_8x8_kernels, &q6_K_8x4_kernels, &q6_K_8x8_kernels, &iq4_nl_4x4_kernels,
+            &mxfp4_4x4_kernels,
+#endif
         };
         for (const auto * format : formats) {
             for (const kernel & k : *format) {
@@ -121,7 +127,7 @@ bool reads(const kernel & k, const ggml_tensor * weight) {
     const auto buft = weight->buffer->buft;
     const bool has_layout =
         k.layout == layout::repacked
-            ? buft == libggml().repack_buffer_type() && weight->extra
+            ? repacked_as(weight) == interleaving{ k.n_together, k.n_channels }
             : ggml_backend_buft_is_host(buft) && ggml_is_contiguous(weight) && buft != libggml().repack_buffer_type();
     return k.type == weight->type && has_layout && weight->ne[0] % k.n_inputs == 0 &&
            weight->ne[1] % k.n_channels == 0 && k.is_supported();

@@ -3,7 +3,7 @@
 #include "kernels/float_weights_avx512.h"
 #include "kernels/formats.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 #include <algorithm>
 
@@ -124,6 +124,7 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     }
 }
 
+#if defined(__x86_64__)
 template <class format>
 void compute_wide(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first, int64_t last,
                   float * out, int64_t ldo) {
@@ -139,18 +140,39 @@ void compute_wide(const uint8_t * weights, int64_t k, const uint8_t * rows, int6
 }
 
 template <class format, class wide_format>
-std::vector<kernel> float_kernels(const std::string & name, ggml_type type) {
-    return { { name + "/avx512", type, layout::mapped, 1, format::n_inputs, avx512::has_floats, row_size, copy,
-               compute_wide<wide_format> },
-             { name + "/avx2", type, layout::mapped, 1, format::n_inputs, is_supported, row_size, format::quantize,
-               compute<format> } };
+std::vector<kernel> wide_kernels(const std::string & name, ggml_type type) {
+    return { { name + "/avx512", type, layout::mapped, 1, format::n_inputs, 0, avx512::has_floats, row_size, copy,
+               compute_wide<wide_format> } };
+}
+#endif
+
+#if defined(__x86_64__)
+constexpr const char * INSTRUCTION_SET = "/avx2";
+#else
+constexpr const char * INSTRUCTION_SET = "/neon";
+#endif
+
+template <class format>
+std::vector<kernel> float_kernels(const std::string & name, ggml_type type, std::vector<kernel> kernels = {}) {
+    kernels.push_back({ name + INSTRUCTION_SET, type, layout::mapped, 1, format::n_inputs, 0, is_supported, row_size,
+                        format::quantize, compute<format> });
+    return kernels;
 }
 
 } // namespace
 
-const std::vector<kernel> f16_kernels  = float_kernels<f16, avx512::f16>("f16", GGML_TYPE_F16);
-const std::vector<kernel> bf16_kernels = float_kernels<bf16, avx512::bf16>("bf16", GGML_TYPE_BF16);
-const std::vector<kernel> f32_kernels  = float_kernels<f32, avx512::f32>("f32", GGML_TYPE_F32);
+#if defined(__x86_64__)
+const std::vector<kernel> f16_kernels =
+    float_kernels<f16>("f16", GGML_TYPE_F16, wide_kernels<f16, avx512::f16>("f16", GGML_TYPE_F16));
+const std::vector<kernel> bf16_kernels =
+    float_kernels<bf16>("bf16", GGML_TYPE_BF16, wide_kernels<bf16, avx512::bf16>("bf16", GGML_TYPE_BF16));
+const std::vector<kernel> f32_kernels =
+    float_kernels<f32>("f32", GGML_TYPE_F32, wide_kernels<f32, avx512::f32>("f32", GGML_TYPE_F32));
+#else
+const std::vector<kernel> f16_kernels  = float_kernels<f16>("f16", GGML_TYPE_F16);
+const std::vector<kernel> bf16_kernels = float_kernels<bf16>("bf16", GGML_TYPE_BF16);
+const std::vector<kernel> f32_kernels  = float_kernels<f32>("f32", GGML_TYPE_F32);
+#endif
 
 } // namespace eagle3::kernels
 #endif

@@ -1,12 +1,13 @@
 // What the loops of AVX2 kernels leave to an instruction set: sums of products of bytes and of words. AVX-VNNI, and
 // AVX-512-VNNI in vectors of 256 bits, add four products of bytes to a sum of 32 bits at once, where AVX2 adds two
-// in 16 bits first.
+// in 16 bits first; ARM's dotprod likewise, where NEON adds two.
 //
 // VNNI's instructions are written as assembly. Its intrinsics could be inlined only into functions that name that
 // instruction set: the same loops and formats would have to be compiled under as many names.
 #pragma once
 
 #include "kernels/avx2.h"
+#include "kernels/instruction_sets_arm.h"
 #include "kernels/kernel.h"
 
 #if defined(__x86_64__)
@@ -14,10 +15,37 @@
 
 namespace eagle3::kernels::avx2 {
 
-struct plain_avx2 {
-    static constexpr const char * name     = "avx2";
-    static constexpr bool         has_vnni = false;
-    static constexpr bool         is_wide  = false; // are there loops in vectors of 512 bits?
+// what all sets of x86 share
+struct x86_set {
+    static constexpr bool has_vnni      = false; // are four products of bytes added at once?
+    static constexpr bool has_signed    = false; // may weights be negative where they are?
+    static constexpr bool is_wide       = false; // are there loops in vectors of 512 bits?
+    static constexpr bool has_matrices  = false; // are two rows multiplied at once?
+    static constexpr bool has_lanes     = false; // is one lane of a row's values multiplied by all of a vector?
+    static constexpr bool scales_dwords = false; // are sums of 32 bits multiplied by scales, or of 16?
+
+    // sums of two products of bytes each, in 16 bits
+    template <bool is_signed>
+    AVX2_INLINE static __m256i multiply_bytes(__m256i a, __m256i b) {
+        return is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
+                         : _mm256_maddubs_epi16(a, b);
+    }
+
+    // Of the sums of eight channels, two lanes each, one lane each: channels 0 1 4 5 2 3 6 7, ...
+    AVX2_INLINE static __m256i fold(__m256i low, __m256i high) {
+        const __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
+        const __m256 odd  = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xdd);
+        return _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd));
+    }
+
+    // ... which this exchanges.
+    AVX2_INLINE static __m256 unfold(__m256 v) {
+        return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
+    }
+};
+
+struct plain_avx2 : x86_set {
+    static constexpr const char * name = "avx2";
 
     static bool is_supported() { return avx2::is_supported(); }
 
@@ -51,10 +79,9 @@ struct avx512_vnni : emulated_vnni {
 };
 #elif defined(EAGLE3_VNNI) // the assembler has them
 
-struct avx_vnni {
+struct avx_vnni : x86_set {
     static constexpr const char * name     = "avx_vnni";
     static constexpr bool         has_vnni = true;
-    static constexpr bool         is_wide  = false;
 
     static bool is_supported() { // not all compilers' __builtin_cpu_supports know it
         unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -72,7 +99,7 @@ struct avx_vnni {
     }
 };
 
-struct avx512_vnni {
+struct avx512_vnni : x86_set {
     static constexpr const char * name     = "avx512_vnni";
     static constexpr bool         has_vnni = true;
     static constexpr bool         is_wide  = true;

@@ -1,10 +1,11 @@
 // IQ4_NL: a scale, then 32 indices of a table; as the file has it, and repacked (block_iq4_nlx8 of
-// ggml/src/ggml-cpu/repack.cpp). IQ4_XS: 256 values of that table, with a scale, and one of six bits for each 32.
+// ggml/src/ggml-cpu/repack.cpp, on ARM block_iq4_nlx4). IQ4_XS: 256 values of that table, with a scale, and one of six
+// bits for each 32.
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 #include "kernels/q8_K_avx2.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 
@@ -18,7 +19,9 @@ AVX2_INLINE __m128i values() {
 
 struct iq4_nl {
     static constexpr int64_t block_bytes = 18;
-    static constexpr bool    octets      = false;
+    static constexpr int64_t n_channels  = 1;
+    static constexpr int64_t n_together  = 0;
+    static constexpr bool    eights      = false;
     static constexpr bool    is_signed   = true;
     static constexpr int     largest     = 127;
     using sums                           = offset_sums<0>;
@@ -32,14 +35,30 @@ struct iq4_nl {
 };
 
 struct iq4_nlx8 : iq4_nl {
-    static constexpr bool octets    = true;
-    static constexpr int  values_at = 16;
-    static constexpr int  flip      = 0;
-    static constexpr bool has_table = true;
+    static constexpr int64_t n_channels = 8;
+    static constexpr int64_t n_together = 8;
+    static constexpr bool    eights     = true;
+    static constexpr int     values_at  = 16;
+    static constexpr int     flip       = 0;
+    static constexpr bool    has_table  = true;
 
     AVX2_INLINE static __m128i table() { return values(); }
     AVX2_INLINE static __m256  scales(const uint8_t * p) { return _mm256_cvtph_ps(load128(p)); }
 };
+
+#if defined(__aarch64__)
+struct iq4_nl_4x4 : iq4_nl {
+    static constexpr int64_t n_channels = 4;
+    static constexpr int64_t n_together = 4;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * 4 * block_bytes;
+        w.d = load_quads_halves(p, stride);
+        load_quads_nibbles(p + 8, stride, w.q);
+        look_up(values(), w.q);
+    }
+};
+#endif
 
 // The bytes of a block of IQ4_XS are a scale, the high bits of eight, the low ones, indices.
 struct iq4_xs : iq4_nl {
@@ -86,6 +105,9 @@ struct q8_K_rows {
 
 } // namespace
 
+#if defined(__aarch64__)
+const std::vector<kernel> iq4_nl_4x4_kernels = blocks_kernels<iq4_nl_4x4>("iq4_nl_4x4", GGML_TYPE_IQ4_NL);
+#endif
 const std::vector<kernel> iq4_xs_kernels   = blocks_kernels<iq4_xs, q8_K_rows>("iq4_xs", GGML_TYPE_IQ4_XS);
 const std::vector<kernel> iq4_nlx8_kernels = blocks_kernels<iq4_nlx8>("iq4_nlx8", GGML_TYPE_IQ4_NL);
 const std::vector<kernel> iq4_nl_kernels   = blocks_kernels<iq4_nl>("iq4_nl", GGML_TYPE_IQ4_NL);

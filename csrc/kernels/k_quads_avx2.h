@@ -1,10 +1,11 @@
-// K-quants as files have them (ggml/src/ggml-common.h), and Q4_K in ggml's repacked layout: how their weights are read.
+// K-quants as files have them (ggml/src/ggml-common.h), and in ggml's repacked layouts (ggml/src/ggml-cpu/repack.h):
+// how their weights are read.
 #pragma once
 
 #include "kernels/avx2.h"
 #include "kernels/q8_K_avx2.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels::k_quads {
 
@@ -17,14 +18,33 @@ AVX2_INLINE __m128i load16(const uint8_t * p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
 }
 
-// eight bytes of each channel, `at` bytes behind the beginnings of their blocks
+AVX2_INLINE __m128i load_two_eights(const uint8_t * a, const uint8_t * b) {
+    const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(a));
+    return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64 *>(b)));
+}
+
+// eight bytes of each channel, `at` bytes after the beginnings of their blocks
 AVX2_INLINE __m256i load_quad(const uint8_t * const * blocks, size_t at) {
-    const auto half = [](const uint8_t * a, const uint8_t * b) __attribute__((target("avx2,fma,f16c"), always_inline)) {
-        const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(a));
-        return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64 *>(b)));
-    };
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(half(blocks[0] + at, blocks[1] + at)),
-                                   half(blocks[2] + at, blocks[3] + at), 1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_two_eights(blocks[0] + at, blocks[1] + at)),
+                                   load_two_eights(blocks[2] + at, blocks[3] + at), 1);
+}
+
+// The same of one of the two quads of a repacked octet. VALUES: where byte 0 of the channels' blocks would be, if all
+// of them were repacked as the values are: TOGETHER bytes of each channel.
+template <int QUAD, int TOGETHER, int VALUES>
+struct octet_values {
+    const uint8_t * w;
+};
+
+template <int QUAD, int TOGETHER, int VALUES>
+AVX2_INLINE __m256i load_quad(octet_values<QUAD, TOGETHER, VALUES> octet, size_t at) {
+    const uint8_t * p = octet.w + VALUES + 8 * at;
+    if constexpr (TOGETHER == 8) {
+        return avx2::load256(p + 32 * QUAD);
+    } else {
+        const __m128i a = load16(p + 16 * QUAD), b = load16(p + 32 + 16 * QUAD);
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi32(a, b)), _mm_unpackhi_epi32(a, b), 1);
+    }
 }
 
 AVX2_INLINE __m256i low_bits(__m256i x, int shift, int mask) {
@@ -46,6 +66,11 @@ AVX2_INLINE void transpose(__m128i (&x)[4]) {
     x[1] = _mm_unpackhi_epi64(a, b);
     x[2] = _mm_unpacklo_epi64(c, d);
     x[3] = _mm_unpackhi_epi64(c, d);
+}
+
+// bytes of four channels four times, as four of each channel
+AVX2_INLINE __m128i by_channel(__m128i x) {
+    return _mm_shuffle_epi8(x, _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
 }
 
 AVX2_INLINE void load_scales(const uint8_t * const * blocks, size_t at, __m128i (&x)[4]) {
@@ -104,6 +129,7 @@ AVX2_INLINE void unpack_6_bits(const __m128i (&x)[4], __m128i (&scale)[2], __m12
 struct q4_K {
     static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
     enum : size_t { DM = 0, SCALES = 4, QS = 16, SIZE = 144 };
+    static constexpr int OCTET_VALUES = 0;
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4], scale[2], min[2];
@@ -116,9 +142,29 @@ struct q4_K {
         s.d = load_d_dmin(w, DM);
     }
 
+    // 12 bytes are as one channel's, but they are of one sub-block: in the place of scales 0 - 3 it has those of
+    // channels 0 - 3, and 4 - 7 likewise
+    AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
+        for (int i = 0; i < 2; ++i) {
+            __m128i x[4], scale[2], min[2];
+            for (int j = 0; j < 4; ++j) {
+                x[j] = load16(w + 32 + 12 * (4 * i + j));
+            }
+            transpose(x);
+            unpack_6_bits(x, scale, min);
+            for (int quad = 0; quad < 2; ++quad) {
+                s[quad].scale[i] = _mm256_cvtepu8_epi16(by_channel(scale[quad]));
+                s[quad].min[i]   = _mm256_cvtepu8_epi16(by_channel(min[quad]));
+            }
+        }
+        for (int quad = 0; quad < 2; ++quad) {
+            s[quad].d = load_d_dmin_of_quad(w + 8 * quad, w + 16 + 8 * quad);
+        }
+    }
+
     // inputs 64 p + 8 i
-    template <int P>
-    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    template <int P, class Source>
+    AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 4; ++i) {
             const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
             v[i]            = low_bits(q, 0, 15);
@@ -130,11 +176,16 @@ struct q4_K {
 struct q5_K {
     static constexpr int SUB = 32, OFFSET_BITS = 0, Q_MAX = 31;
     enum : size_t { DM = 0, SCALES = 4, QH = 16, QS = 48, SIZE = 176 };
+    static constexpr int OCTET_VALUES = 0;
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) { q4_K::scales(w, s); }
 
-    template <int P>
-    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
+        q4_K::scales_of_octet(w, s);
+    }
+
+    template <int P, class Source>
+    AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 4; ++i) {
             const __m256i q = load_quad(w, QS + 32 * P + 8 * i);
             const __m256i h = _mm256_srli_epi16(load_quad(w, QH + 8 * i), 2 * P);
@@ -148,7 +199,8 @@ struct q5_K {
 
 struct q6_K {
     static constexpr int SUB = 16, OFFSET_BITS = 5, Q_MAX = 63;
-    enum : size_t { QL = 0, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
+    enum : size_t { QL = 0, QS = QL, QH = 128, SCALES = 192, D = 208, SIZE = 210 };
+    static constexpr int OCTET_VALUES = 144; // after scales of scales, and scales
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
@@ -159,8 +211,22 @@ struct q6_K {
         s.d = load_d(w, D);
     }
 
-    template <int P>
-    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    // a byte of each channel, sixteen times
+    AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
+        for (int quad = 0; quad < 2; ++quad) {
+            for (int i = 0; i < 4; ++i) {
+                const uint8_t * p = w + 16 + 32 * i + 4 * quad;
+                const __m128i   a = _mm_unpacklo_epi32(avx2::load64(p), avx2::load64(p + 8));
+                const __m128i   b = _mm_unpacklo_epi32(avx2::load64(p + 16), avx2::load64(p + 24));
+                s[quad].scale[i] = s[quad].min[i] = _mm256_cvtepi8_epi16(by_channel(_mm_unpacklo_epi64(a, b)));
+            }
+            const __m128i d = _mm_unpacklo_epi16(avx2::load64(w + 8 * quad), _mm_setr_epi32(0, 0, 0, 0));
+            s[quad].d       = scales_of_pairs(d);
+        }
+    }
+
+    template <int P, class Source>
+    AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const int     at = 16 * (P % 2) + 8 * i;
             const __m256i a  = load_quad(w, QL + 64 * (P / 2) + at);
@@ -193,8 +259,8 @@ struct q3_K {
         s.d = load_d(w, D);
     }
 
-    template <int P>
-    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    template <int P, class Source>
+    AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const int     at = 16 * (P % 2) + 8 * i;
             const __m256i q  = load_quad(w, QS + 32 * (P / 2) + at);
@@ -210,6 +276,7 @@ struct q3_K {
 struct q2_K {
     static constexpr int SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
     enum : size_t { SCALES = 0, QS = 16, DM = 80, SIZE = 84 };
+    static constexpr int OCTET_VALUES = 32;
 
     AVX2_INLINE static void scales(const uint8_t * const * w, quad_scales<SUB> & s) {
         __m128i x[4];
@@ -221,8 +288,20 @@ struct q2_K {
         s.d = load_d_dmin(w, DM);
     }
 
-    template <int P>
-    AVX2_INLINE static void unpack(const uint8_t * const * w, __m256i (&v)[8]) {
+    AVX2_INLINE static void scales_of_octet(const uint8_t * w, quad_scales<SUB> (&s)[2]) {
+        for (int quad = 0; quad < 2; ++quad) {
+            for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
+                const uint8_t * p    = w + 32 + 32 * i + 8 * quad;
+                const __m128i   both = _mm_unpacklo_epi16(avx2::load64(p), avx2::load64(p + 16));
+                s[quad].scale[i]     = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
+                s[quad].min[i]       = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
+            }
+            s[quad].d = load_d_dmin_of_quad(w + 8 * quad, w + 16 + 8 * quad);
+        }
+    }
+
+    template <int P, class Source>
+    AVX2_INLINE static void unpack(const Source & w, __m256i (&v)[8]) {
         for (int i = 0; i < 2; ++i) {
             const __m256i q = load_quad(w, QS + 32 * (P / 2) + 16 * (P % 2) + 8 * i);
             v[i]            = low_bits(q, 0, 3);
@@ -265,78 +344,20 @@ struct mapped_quad : Format {
     }
 };
 
-// A block_q4_Kx8 has two quads
-struct q4_Kx8 {
-    static constexpr int N_QUADS = 2, SUB = 32, OFFSET_BITS = 0, Q_MAX = 15;
-    enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 128, SIZE = 8 * q4_K::SIZE };
+// Both quads of a repacked block, of which TOGETHER bytes of a channel lie together
+template <class Format, int TOGETHER = 8>
+struct repacked_quads {
+    static constexpr int N_QUADS = 2;
+    static constexpr int SUB = Format::SUB, OFFSET_BITS = Format::OFFSET_BITS, Q_MAX = Format::Q_MAX;
+    enum : size_t { QS = Format::OCTET_VALUES + 8 * Format::QS, SIZE = 8 * Format::SIZE };
 
     const uint8_t * w;
 
-    // 12 bytes are as one channel's in q4_K, but they are of one sub-block: in the place of scales 0 - 3 it has those
-    // of channels 0 - 3, and 4 - 7 likewise
-    AVX2_INLINE void scales(quad_scales<SUB> (&s)[2]) const {
-        const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        for (int i = 0; i < 2; ++i) {
-            __m128i x[4], scale[2], min[2];
-            for (int j = 0; j < 4; ++j) {
-                x[j] = load16(w + SCALES + 12 * (4 * i + j));
-            }
-            transpose(x);
-            unpack_6_bits(x, scale, min);
-            for (int quad = 0; quad < 2; ++quad) {
-                s[quad].scale[i] = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(scale[quad], by_channel));
-                s[quad].min[i]   = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(min[quad], by_channel));
-            }
-        }
-        for (int quad = 0; quad < 2; ++quad) {
-            s[quad].d = load_d_dmin_of_quad(w + D + 8 * quad, w + DMIN + 8 * quad);
-        }
-    }
+    AVX2_INLINE void scales(quad_scales<SUB> (&s)[2]) const { Format::scales_of_octet(w, s); }
 
     template <int P, int QUAD>
     AVX2_INLINE void unpack(__m256i (&v)[8]) const {
-        for (int i = 0; i < 4; ++i) {
-            const auto *  qs = reinterpret_cast<const __m256i *>(w + QS + 256 * P + 64 * i + 32 * QUAD);
-            const __m256i q  = _mm256_loadu_si256(qs);
-            v[i]             = low_bits(q, 0, 15);
-            v[i + 4]         = low_bits(q, 4, 15);
-        }
-    }
-
-    void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE, SIZE); }
-
-    void advance() { w += SIZE; }
-};
-
-// So has a block_q2_Kx8
-struct q2_Kx8 {
-    static constexpr int N_QUADS = 2, SUB = 16, OFFSET_BITS = 0, Q_MAX = 3;
-    enum : size_t { D = 0, DMIN = 16, SCALES = 32, QS = 160, SIZE = 8 * q2_K::SIZE };
-
-    const uint8_t * w;
-
-    AVX2_INLINE void scales(quad_scales<SUB> (&s)[2]) const {
-        for (int quad = 0; quad < 2; ++quad) {
-            for (int i = 0; i < 4; ++i) { // two scales of each channel, and the next two
-                const auto *  a    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 8 * quad);
-                const auto *  b    = reinterpret_cast<const __m128i *>(w + SCALES + 32 * i + 16 + 8 * quad);
-                const __m128i both = _mm_unpacklo_epi16(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
-                s[quad].scale[i]   = _mm256_cvtepu8_epi16(low_bits(both, 0, 15));
-                s[quad].min[i]     = _mm256_cvtepu8_epi16(low_bits(both, 4, 15));
-            }
-            s[quad].d = load_d_dmin_of_quad(w + D + 8 * quad, w + DMIN + 8 * quad);
-        }
-    }
-
-    template <int P, int QUAD>
-    AVX2_INLINE void unpack(__m256i (&v)[8]) const {
-        for (int i = 0; i < 2; ++i) {
-            const __m256i q = avx2::load256(w + QS + 64 * (4 * (P / 2) + 2 * (P % 2) + i) + 32 * QUAD);
-            v[i]            = low_bits(q, 0, 3);
-            v[i + 2]        = low_bits(q, 2, 3);
-            v[i + 4]        = low_bits(q, 4, 3);
-            v[i + 6]        = low_bits(q, 6, 3);
-        }
+        Format::template unpack<P>(octet_values<QUAD, TOGETHER, Format::OCTET_VALUES>{ w }, v);
     }
 
     void prefetch_next(int64_t /*b*/, int64_t nb) const { prefetch(w + nb * SIZE, SIZE); }

@@ -1,11 +1,14 @@
 // Products of K-quants: the loops that all formats share.
 #include "kernels/formats.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 #include "kernels/instruction_sets.h"
 #include "kernels/k_quads_avx2.h"
 #include "kernels/k_quants.h"
+
+#if defined(__x86_64__)
 #include "kernels/k_quants_avx512.h"
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -40,11 +43,17 @@ AVX2_INLINE __m256i for_all(const void * eight_bytes) {
 }
 
 template <class Isa, class Quad>
-constexpr bool adds_four = Isa::has_vnni && four_fit<Quad>;
+constexpr bool adds_four = Isa::has_vnni && (Isa::scales_dwords || four_fit<Quad>);
 
-// scale number `i` of each channel in all four places, or in the first and third
+// scale number `i` of each channel: in all four places, or in the first and third, or two times in 32 bits
 template <class Isa, class Quad>
 AVX2_INLINE __m256i spread(__m256i scales, int i) {
+    if constexpr (Isa::scales_dwords) {
+        const __m256i high = _mm256_setr_epi8(-128, -128, 0, 1, -128, -128, 0, 1, -128, -128, 8, 9, -128, -128, 8, 9, //
+                                              -128, -128, 0, 1, -128, -128, 0, 1, -128, -128, 8, 9, -128, -128, 8, 9);
+        const __m256i at   = _mm256_add_epi8(high, _mm256_set1_epi16(static_cast<short>(0x0202 * i)));
+        return _mm256_srai_epi32(_mm256_shuffle_epi8(scales, at), 16);
+    }
     const char    a = adds_four<Isa, Quad> ? -128 : 0, b = adds_four<Isa, Quad> ? -128 : 1; // -128: a zero
     const __m256i first = _mm256_setr_epi8(0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8, //
                                            0, 1, a, b, 0, 1, a, b, 8, 9, a + 8, b + 8, 8, 9, a + 8, b + 8);
@@ -66,12 +75,33 @@ AVX2_INLINE __m256i dot(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad:
                 a = Isa::add_bytes(a, v[n * g + i], for_all(y + 32 * g + 8 * i));
             }
         } else {
-            a = _mm256_maddubs_epi16(v[n * g], for_all(y + 32 * g));
+            a = Isa::template multiply_bytes<false>(v[n * g], for_all(y + 32 * g));
             for (int i = 1; i < n; ++i) {
-                a = _mm256_add_epi16(a, _mm256_maddubs_epi16(v[n * g + i], for_all(y + 32 * g + 8 * i)));
+                a = _mm256_add_epi16(a, Isa::template multiply_bytes<false>(v[n * g + i], for_all(y + 32 * g + 8 * i)));
             }
         }
-        sum = Isa::add_words(sum, a, scale[g]);
+        if constexpr (Isa::scales_dwords) {
+            sum = Isa::add_scaled(sum, a, scale[g]);
+        } else {
+            sum = Isa::add_words(sum, a, scale[g]);
+        }
+    }
+    return sum;
+}
+
+// The same with two rows, of which each has every other sum.
+template <class Isa, class Quad>
+AVX2_INLINE __m256i dot_of_two(const __m256i (&v)[8], const __m256i (&scale)[64 / Quad::SUB], const int8_t * first,
+                               const int8_t * second) {
+    constexpr int n   = Quad::SUB / 8;
+    __m256i       sum = _mm256_setzero_si256();
+    for (int g = 0; g < 64 / Quad::SUB; ++g) {
+        __m256i a = _mm256_setzero_si256();
+        for (int i = 0; i < n; ++i) {
+            const int at = 32 * g + 8 * i;
+            a            = Isa::add_matrices(a, v[n * g + i], Isa::of_rows(first + at, second + at));
+        }
+        sum = Isa::add_scaled(sum, a, scale[g]);
     }
     return sum;
 }
@@ -88,10 +118,30 @@ AVX2_INLINE void add_quarter(const Quads & w, const quad_scales<Quads::SUB> & s,
         const int sub = (FIRST + 32 * g) / SUB;
         scale[g]      = spread<Isa, Quads>(s.scale[sub / 4], sub % 4);
     }
-    for (int64_t r = 0; r < n; ++r) {
-        const auto *  y   = reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes)->qs + FIRST;
-        const __m256i sum = dot<Isa, Quads>(v, scale, y);
+    const auto values = [=](int64_t r) {
+        return reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes)->qs + FIRST;
+    };
+    int64_t r = 0;
+    if constexpr (Isa::has_matrices) {
+        for (; r + 2 <= n; r += 2) {
+            const __m256i sum = dot_of_two<Isa, Quads>(v, scale, values(r), values(r + 1));
+            sums[r]           = P == 0 ? sum : _mm256_add_epi32(sums[r], sum);
+        }
+    }
+    for (; r < n; ++r) {
+        const __m256i sum = dot<Isa, Quads>(v, scale, values(r));
         sums[r]           = P == 0 ? sum : _mm256_add_epi32(sums[r], sum);
+    }
+}
+
+// sums of two rows as those of each, whose other lanes are zero
+template <class Isa>
+AVX2_INLINE void part_rows(int64_t n, __m256i * sums) {
+    if constexpr (Isa::has_matrices) {
+        for (int64_t r = 0; r + 2 <= n; r += 2) {
+            sums[r + 1] = _mm256_and_si256(sums[r], _mm256_setr_epi32(0, -1, 0, -1, 0, -1, 0, -1));
+            sums[r]     = _mm256_and_si256(sums[r], _mm256_setr_epi32(-1, 0, -1, 0, -1, 0, -1, 0));
+        }
     }
 }
 
@@ -105,6 +155,7 @@ AVX2_INLINE void add_block(const Quads & w, const quad_scales<Quads::SUB> & s, c
     add_quarter<Isa, 1, QUAD>(w, s, rows, row_bytes, n, sums);
     add_quarter<Isa, 2, QUAD>(w, s, rows, row_bytes, n, sums);
     add_quarter<Isa, 3, QUAD>(w, s, rows, row_bytes, n, sums);
+    part_rows<Isa>(n, sums);
     for (int64_t r = 0; r < n; ++r) {
         const auto & y    = *reinterpret_cast<const block_q8<SUB> *>(rows + r * row_bytes);
         __m256i      mins = _mm256_setzero_si256();
@@ -197,64 +248,89 @@ void compute(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n
     }
 }
 
-template <class Isa, class Quads>
+template <class Isa, class Format, int TOGETHER>
 void compute_repacked(const uint8_t * weights, int64_t k, const uint8_t * rows, int64_t n_rows, int64_t first,
                       int64_t last, float * out, int64_t ldo) {
+    using quads      = repacked_quads<Format, TOGETHER>;
     const int64_t nb = k / QK_K;
     for (int64_t group = first; group < last; ++group) {
-        compute_quads<Isa>(Quads{ weights + group * nb * Quads::SIZE }, nb, rows, n_rows, out + 8 * group, ldo, 8);
+        compute_quads<Isa>(quads{ weights + group * nb * quads::SIZE }, nb, rows, n_rows, out + 8 * group, ldo, 8);
     }
 }
 
 template <class Isa, class Format>
 constexpr auto compute_of() {
+#if defined(__x86_64__)
     if constexpr (Isa::is_wide) {
         return avx512::compute<Format>;
-    } else {
-        return compute<Isa, Format>;
     }
+#endif
+    return compute<Isa, Format>;
 }
 
-template <class Isa, class Octet>
+#if defined(__x86_64__)
+template <class Format>
+struct octet_of;
+
+template <>
+struct octet_of<q4_K> {
+    using type = avx512::q4_Kx8_octet;
+};
+
+template <>
+struct octet_of<q2_K> {
+    using type = avx512::q2_Kx8_octet;
+};
+#endif
+
+template <class Isa, class Format, int TOGETHER>
 constexpr auto compute_repacked_of() {
+#if defined(__x86_64__)
     if constexpr (Isa::is_wide) {
-        return avx512::compute_repacked<Octet>;
-    } else {
-        return compute_repacked<Isa, typename Octet::quads>;
+        return avx512::compute_repacked<typename octet_of<Format>::type>;
     }
+#endif
+    return compute_repacked<Isa, Format, TOGETHER>;
 }
 
 // compute_of(isa): the function of an instruction set
 template <int SUB, class ComputeOf>
 std::vector<kernel> kernels_of(const std::string & name, ggml_type type, layout where, int64_t n_channels,
-                               ComputeOf && compute_of) {
+                               int64_t n_together, ComputeOf && compute_of) {
     return avx2::by_instruction_sets([&](auto isa) {
-        return kernel{ name + "/" + isa.name, type,          where,         n_channels,     QK_K,
+        return kernel{ name + "/" + isa.name, type,          where,         n_channels,     QK_K, n_together,
                        isa.is_supported,      row_size<SUB>, quantize<SUB>, compute_of(isa) };
     });
 }
 
 template <class Format>
 std::vector<kernel> mapped(const std::string & name, ggml_type type) {
-    return kernels_of<Format::SUB>(name, type, layout::mapped, 1,
+    return kernels_of<Format::SUB>(name, type, layout::mapped, 1, 0,
                                    [](auto isa) { return compute_of<decltype(isa), Format>(); });
 }
 
-template <class Octet>
+template <class Format, int TOGETHER = 8>
 std::vector<kernel> repacked(const std::string & name, ggml_type type) {
-    return kernels_of<Octet::SUB>(name, type, layout::repacked, 8,
-                                  [](auto isa) { return compute_repacked_of<decltype(isa), Octet>(); });
+    return kernels_of<Format::SUB>(name, type, layout::repacked, 8, TOGETHER,
+                                   [](auto isa) { return compute_repacked_of<decltype(isa), Format, TOGETHER>(); });
 }
 
 } // namespace
 
-const std::vector<kernel> q2_Kx8_kernels = repacked<avx512::q2_Kx8_octet>("q2_Kx8", GGML_TYPE_Q2_K);
-const std::vector<kernel> q4_Kx8_kernels = repacked<avx512::q4_Kx8_octet>("q4_Kx8", GGML_TYPE_Q4_K);
-const std::vector<kernel> q2_K_kernels   = mapped<q2_K>("q2_K", GGML_TYPE_Q2_K);
-const std::vector<kernel> q3_K_kernels   = mapped<q3_K>("q3_K", GGML_TYPE_Q3_K);
-const std::vector<kernel> q4_K_kernels   = mapped<q4_K>("q4_K", GGML_TYPE_Q4_K);
-const std::vector<kernel> q5_K_kernels   = mapped<q5_K>("q5_K", GGML_TYPE_Q5_K);
-const std::vector<kernel> q6_K_kernels   = mapped<q6_K>("q6_K", GGML_TYPE_Q6_K);
+const std::vector<kernel> q2_Kx8_kernels = repacked<q2_K>("q2_Kx8", GGML_TYPE_Q2_K);
+const std::vector<kernel> q4_Kx8_kernels = repacked<q4_K>("q4_Kx8", GGML_TYPE_Q4_K);
+#if defined(__aarch64__)
+const std::vector<kernel> q4_K_8x4_kernels = repacked<q4_K, 4>("q4_K_8x4", GGML_TYPE_Q4_K);
+const std::vector<kernel> q5_K_8x4_kernels = repacked<q5_K, 4>("q5_K_8x4", GGML_TYPE_Q5_K);
+const std::vector<kernel> q5_K_8x8_kernels = repacked<q5_K>("q5_K_8x8", GGML_TYPE_Q5_K);
+const std::vector<kernel> q6_K_8x4_kernels = repacked<q6_K, 4>("q6_K_8x4", GGML_TYPE_Q6_K);
+const std::vector<kernel> q6_K_8x8_kernels = repacked<q6_K>("q6_K_8x8", GGML_TYPE_Q6_K);
+#endif
+const std::vector<kernel> q2_K_kernels = mapped<q2_K>("q2_K", GGML_TYPE_Q2_K);
+const std::vector<kernel> q3_K_kernels = mapped<q3_K>("q3_K", GGML_TYPE_Q3_K);
+const std::vector<kernel> q4_K_kernels = mapped<q4_K>("q4_K", GGML_TYPE_Q4_K);
+const std::vector<kernel> q5_K_kernels = mapped<q5_K>("q5_K", GGML_TYPE_Q5_K);
+const std::vector<kernel> q6_K_kernels = mapped<q6_K>("q6_K", GGML_TYPE_Q6_K);
 
 } // namespace eagle3::kernels
 #endif

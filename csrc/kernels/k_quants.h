@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 

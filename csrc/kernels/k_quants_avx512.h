@@ -91,7 +91,7 @@ struct repacked_octet {
     void advance() { w.advance(); }
 };
 
-struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8> {
+struct q4_Kx8_octet : repacked_octet<k_quads::repacked_quads<k_quads::q4_K>> {
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
         for (int i = 0; i < 4; ++i) {
@@ -102,7 +102,7 @@ struct q4_Kx8_octet : repacked_octet<k_quads::q4_Kx8> {
     }
 };
 
-struct q2_Kx8_octet : repacked_octet<k_quads::q2_Kx8> {
+struct q2_Kx8_octet : repacked_octet<k_quads::repacked_quads<k_quads::q2_K>> {
     template <int P>
     AVX512_INLINE void unpack(__m512i (&v)[8]) const {
         for (int i = 0; i < 2; ++i) {

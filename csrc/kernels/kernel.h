@@ -7,6 +7,11 @@
 #include <string>
 #include <vector>
 
+// the architectures that there are kernels for
+#if defined(__x86_64__) || (defined(__aarch64__) && !defined(__AARCH64EB__))
+#define EAGLE3_HAS_KERNELS
+#endif
+
 namespace eagle3::kernels {
 
 // where a kernel finds its weights
@@ -24,6 +29,7 @@ struct kernel {
     kernels::layout layout;
     int64_t         n_channels; // output channels that lie together in memory: a group
     int64_t         n_inputs;   // k is a multiple of it
+    int64_t         n_together; // repacked: bytes of a channel that lie together, before those of the next one
 
     bool (*is_supported)(); // by this processor
 

@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <typeinfo>
+
 namespace eagle3::kernels {
 
 template <class F>
@@ -20,6 +24,24 @@ const libggml_cpu & libggml() {
         return functions;
     }();
     return found;
+}
+
+// ggml chooses among tensor_traits<block, bytes, channels, type of rows> by what it was compiled for and by the
+// processor. Which it chose is in the name of the class alone: its type_info stands before its virtual functions.
+interleaving repacked_as(const ggml_tensor * weight) {
+    if (!weight->extra || weight->buffer->buft != libggml().repack_buffer_type()) {
+        return {};
+    }
+    const std::type_info * type = (*static_cast<const std::type_info * const * const *>(weight->extra))[-1];
+    const char *           name = type ? std::strstr(type->name(), "6repack13tensor_traitsI") : nullptr;
+    const char *           at   = name ? std::strchr(name, 'L') : nullptr; // Ll8ELl4E: two integers
+    if (!at) {
+        return {};
+    }
+    char *        end     = nullptr;
+    const int64_t n_bytes = std::strtol(at + 2, &end, 10);
+    return std::strncmp(end, "EL", 2) == 0 ? interleaving{ n_bytes, std::strtol(end + 3, nullptr, 10) }
+                                           : interleaving{};
 }
 
 } // namespace eagle3::kernels

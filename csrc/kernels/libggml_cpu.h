@@ -34,4 +34,16 @@ struct libggml_cpu {
 // of the libggml-cpu that llama_cpp has loaded; not complete if that does not export all
 const libggml_cpu & libggml();
 
+// How ggml repacks weights: n_bytes of each of n_channels lie together, then the next.
+struct interleaving {
+    int64_t n_bytes, n_channels;
+
+    bool operator==(const interleaving & other) const {
+        return n_bytes == other.n_bytes && n_channels == other.n_channels;
+    }
+};
+
+// Of weights in ggml's buffer type for repacked ones; zeros if they are in another one, or if this is not known.
+interleaving repacked_as(const ggml_tensor * weight);
+
 } // namespace eagle3::kernels

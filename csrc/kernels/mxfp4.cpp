@@ -1,9 +1,9 @@
 // MXFP4: an exponent, then 32 floats of four bits; as the file has it, and repacked (block_mxfp4x8 of
-// ggml/src/ggml-cpu/repack.cpp).
+// ggml/src/ggml-cpu/repack.cpp, on ARM block_mxfp4x4).
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 
@@ -25,7 +25,9 @@ AVX2_INLINE __m256 powers(__m256i e) {
 
 struct mxfp4 {
     static constexpr int64_t block_bytes = 17;
-    static constexpr bool    octets      = false;
+    static constexpr int64_t n_channels  = 1;
+    static constexpr int64_t n_together  = 0;
+    static constexpr bool    eights      = false;
     static constexpr bool    is_signed   = false;
     static constexpr int     largest     = 24;
     using sums                           = offset_sums<12>;
@@ -39,10 +41,12 @@ struct mxfp4 {
 };
 
 struct mxfp4x8 : mxfp4 {
-    static constexpr bool octets    = true;
-    static constexpr int  values_at = 8;
-    static constexpr int  flip      = 0;
-    static constexpr bool has_table = true;
+    static constexpr int64_t n_channels = 8;
+    static constexpr int64_t n_together = 8;
+    static constexpr bool    eights     = true;
+    static constexpr int     values_at  = 8;
+    static constexpr int     flip       = 0;
+    static constexpr bool    has_table  = true;
 
     AVX2_INLINE static __m128i table() { return values(); }
     AVX2_INLINE static __m256  scales(const uint8_t * p) {
@@ -50,8 +54,25 @@ struct mxfp4x8 : mxfp4 {
     }
 };
 
+#if defined(__aarch64__)
+struct mxfp4_4x4 : mxfp4 {
+    static constexpr int64_t n_channels = 4;
+    static constexpr int64_t n_together = 4;
+
+    AVX2_INLINE static void unpack(const uint8_t * p, int64_t b, size_t stride, unpacked & w) {
+        p += b * 4 * block_bytes;
+        w.d = powers(_mm256_cvtepu8_epi32(_mm_unpacklo_epi32(load64(p), load64(p + stride))));
+        load_quads_nibbles(p + 4, stride, w.q);
+        look_up(values(), w.q);
+    }
+};
+#endif
+
 } // namespace
 
+#if defined(__aarch64__)
+const std::vector<kernel> mxfp4_4x4_kernels = blocks_kernels<mxfp4_4x4>("mxfp4_4x4", GGML_TYPE_MXFP4);
+#endif
 const std::vector<kernel> mxfp4x8_kernels = blocks_kernels<mxfp4x8>("mxfp4x8", GGML_TYPE_MXFP4);
 const std::vector<kernel> mxfp4_kernels   = blocks_kernels<mxfp4>("mxfp4", GGML_TYPE_MXFP4);
 

@@ -2,7 +2,7 @@
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 
@@ -12,7 +12,9 @@ using namespace avx2;
 
 struct q4_1 {
     static constexpr int64_t block_bytes = 20;
-    static constexpr bool    octets      = false;
+    static constexpr int64_t n_channels  = 1;
+    static constexpr int64_t n_together  = 0;
+    static constexpr bool    eights      = false;
     static constexpr bool    is_signed   = false;
     static constexpr int     largest     = 15;
     using sums                           = value_sums;

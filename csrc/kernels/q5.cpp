@@ -2,7 +2,7 @@
 #include "kernels/blocks.h"
 #include "kernels/formats.h"
 
-#if defined(__x86_64__)
+#ifdef EAGLE3_HAS_KERNELS
 
 namespace eagle3::kernels {
 
@@ -30,9 +30,11 @@ AVX2_INLINE void add_fifth_bits(const uint8_t * p, size_t stride, __m256i * q) {
 }
 
 struct q5 {
-    static constexpr bool octets    = false;
-    static constexpr bool is_signed = false;
-    static constexpr int  largest   = 31;
+    static constexpr int64_t n_channels = 1;
+    static constexpr int64_t n_together = 0;
+    static constexpr bool    eights     = false;
+    static constexpr bool    is_signed  = false;
+    static constexpr int     largest    = 31;
 };
 
 struct q5_0 : q5 {

@@ -1,0 +1,205 @@
+"""Show that CPU kernels compute the same bits on 64-bit ARM as on this x86-64, under qemu.
+
+    python tests/run_arm.py [--if-built | --count]
+
+Installs by apt what is missing (a cross compiler and qemu), compiles ggml's CPU backend for ARM into build/arm (once;
+some minutes of one core), and runs `tests/arm/kernel_bits.cpp` here and on emulated processors with NEON alone, with
+dotprod, and with i8mm. Each compares its results with float64; what they print must be equal. --if-built does nothing
+where ggml is not compiled yet. --count prints how many instructions products take, ours and ggml's. Where packages
+cannot be had, or this is no x86-64, it says so and ends with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import llama_cpp
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "arm"
+VERSION = (ROOT / "vendor" / "llama_cpp_python_version").read_text().strip()
+HOST_LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
+
+PACKAGES = ("g++-aarch64-linux-gnu", "qemu-user-static")
+CROSS, QEMU, SYSROOT = "aarch64-linux-gnu-g++", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
+BUILDS = {"dotprod": "armv8.2-a+dotprod+fp16", "i8mm": "armv8.2-a+dotprod+fp16+i8mm"}
+"""Name of a build of ggml -> what it is compiled for, by which it chooses how weights are repacked."""
+PROCESSORS = {"cortex-a72": "dotprod", "neoverse-n1": "dotprod", "max": "i8mm"}
+"""Of qemu: with NEON alone, with dotprod, with i8mm -> build of ggml."""
+
+
+class CannotBeHad(Exception):
+    """What is needed is not here, and there is no way to get it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare and compare; 0 where nothing can be prepared."""
+    if "--if-built" in arguments and not all(library(name).exists() for name in BUILDS):
+        print("ggml is not compiled for ARM in build/arm: `make arm` does. The comparison is left out")
+        return 0
+    try:
+        if platform.machine() != "x86_64":
+            raise CannotBeHad(f"this is {platform.machine()}, and they compare with x86-64")
+        install_missing()
+        sources = llama_sources()
+        for name in BUILDS:
+            build_ggml(sources, name)
+    except CannotBeHad as e:
+        print(f"The tests of kernels for ARM are left out: {e}")
+        return 0
+    return print_counts(sources) if "--count" in arguments else compare(sources)
+
+
+def library(name: str) -> Path:
+    """A build's CPU backend."""
+    return BUILD / name / "bin" / "libggml-cpu.so.0"
+
+
+def install_missing() -> None:
+    """Install the cross compiler and qemu.
+
+    Raises:
+        CannotBeHad: there is no apt, or it cannot.
+    """
+    if shutil.which(CROSS) and shutil.which(QEMU):
+        return
+    if shutil.which("apt-get") is None:
+        raise CannotBeHad(f"{CROSS} and {QEMU} are not here, and this system has no apt to install them")
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *PACKAGES]):
+        try:
+            ended = subprocess.run([*sudo, *command], env=environment, capture_output=True, text=True, check=False)
+        except OSError as e:
+            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {e}") from e
+        if ended.returncode and command[1] == "install":
+            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {ended.stderr.strip().splitlines()[-1:]}")
+
+
+def llama_sources() -> Path:
+    """llama.cpp as the pinned llama-cpp-python has it, which pip fetches."""
+    command = [sys.executable, str(ROOT / "cmake" / "llama_sources.py"), VERSION, str(BUILD / "llama.cpp")]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return Path(found.strip().splitlines()[-1])
+
+
+def build_ggml(sources: Path, name: str) -> None:
+    """Compile ggml's CPU backend for an ARM processor."""
+    if library(name).exists():
+        return
+    print(f"Compiling ggml for {BUILDS[name]}: some minutes of one core", flush=True)
+    options = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_C_COMPILER": CROSS.replace("g++", "gcc"),
+        "CMAKE_CXX_COMPILER": CROSS,
+        "CMAKE_BUILD_TYPE": "Release",
+        "BUILD_SHARED_LIBS": "ON",
+        "CMAKE_RUNTIME_OUTPUT_DIRECTORY": str(BUILD / name / "bin"),
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(BUILD / name / "bin"),
+        "GGML_NATIVE": "OFF",
+        "GGML_OPENMP": "OFF",
+        "GGML_CPU_ARM_ARCH": BUILDS[name],
+        "GGML_BUILD_TESTS": "OFF",
+        "GGML_BUILD_EXAMPLES": "OFF",
+    }
+    flags = [f"-D{option}={value}" for option, value in options.items()]
+    folder = str(BUILD / name)
+    for command in (
+        ["-S", str(sources / "ggml"), "-B", folder, *flags],
+        ["--build", folder, "--target", "ggml-cpu", "--parallel", "2"],
+    ):
+        subprocess.run(["cmake", *command], stdout=subprocess.DEVNULL, check=True)
+
+
+def compile_program(sources: Path, compiler: str, libraries: Path, program: Path, flags: list[str]) -> None:
+    """Compile the kernels and the program that prints their bits, if a source is newer."""
+    files = [f for f in sorted((ROOT / "csrc" / "kernels").glob("*.cpp")) if f.name != "timing.cpp"]
+    files.append(ROOT / "tests" / "arm" / "kernel_bits.cpp")
+    headers = list((ROOT / "csrc" / "kernels").glob("*.h"))
+    folder = program.parent / f"{program.name}.o"
+    folder.mkdir(parents=True, exist_ok=True)
+    ggml = sources / "ggml"
+    includes = [ROOT / "csrc", ROOT / "vendor", ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu"]
+    options = ["-std=c++17", "-O3", "-Wall", "-Wno-uninitialized", "-Werror", "-ffp-contract=off", *flags]
+    for path in includes:
+        options += ["-isystem" if "llama" in str(path.relative_to(path.anchor)) else "-I", str(path)]
+    objects = []
+    for file in files:
+        objects.append(folder / f"{file.stem}.o")
+        if not objects[-1].exists() or objects[-1].stat().st_mtime < max(f.stat().st_mtime for f in (file, *headers)):
+            subprocess.run([*compiler.split(), *options, "-c", str(file), "-o", str(objects[-1])], check=True)
+    link = ["-L", str(libraries), "-l:libggml-cpu.so.0", "-l:libggml-base.so.0", "-ldl", "-pthread"]
+    link += [f"-Wl,-rpath,{libraries}", "-Wl,--allow-shlib-undefined", "-o", str(program)]
+    subprocess.run([*compiler.split(), *map(str, objects), *link], check=True)
+
+
+def run(command: list[str]) -> tuple[list[str], bool]:
+    """What a program prints, and whether it ended well."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode and not any(line.startswith("FAILED") for line in lines):
+        lines.append(f"FAILED: ended with {done.returncode}: {done.stderr[-500:]}")
+    return lines, done.returncode == 0
+
+
+def compare(sources: Path) -> int:
+    """Run the program here and on each processor, and compare."""
+    here = BUILD / "kernel_bits"
+    compile_program(sources, os.environ.get("CXX", "g++"), HOST_LIBRARIES, here, ["-DEAGLE3_VNNI"])
+    expected, is_right = run([str(here)])
+    print(f"x86-64: {len(expected)} results{'' if is_right else ', ' + expected[-1]}", flush=True)
+    failed = not is_right
+    for processor, build in PROCESSORS.items():
+        program = BUILD / f"kernel_bits-{build}"
+        compile_program(sources, CROSS, library(build).parent, program, [])
+        found, is_right = run([QEMU, "-cpu", processor, "-L", SYSROOT, str(program)])
+        wrong = [f"{a} instead of {b}" for a, b in zip(found, expected, strict=False) if a != b]
+        is_same = is_right and found == expected
+        failed |= not is_same
+        print(f"{processor}: {'the same bits' if is_same else 'FAILED: ' + '; '.join(wrong[:3] or found[-1:])}")
+    return int(failed)
+
+
+COUNTED = {
+    "dotprod": ("q4_0_4x4", "q8_0_4x4", "iq4_nl_4x4", "mxfp4_4x4", "q4_K_8x4", "q5_K_8x4", "q6_K_8x4"),
+    "i8mm": ("q4_0_4x8", "q8_0_4x8", "iq4_nl_4x4", "mxfp4_4x4", "q4_Kx8", "q5_K_8x8", "q6_K_8x8"),
+}
+"""Of each build, kernels for weights as ggml repacks them."""
+
+
+def print_counts(sources: Path) -> int:
+    """Instructions per 1,000 products and row, ours and ggml's, of one row and of four."""
+    print("| kernel | rows | ours | ggml |")
+    print("|---|---|---|---|")
+    for build, names in COUNTED.items():
+        program = BUILD / f"kernel_bits-{build}"
+        compile_program(sources, CROSS, library(build).parent, program, [])
+        processor = {b: p for p, b in PROCESSORS.items()}[build]
+        for name in names:
+            for n_rows in (1, 4):
+                ours, ggml = (per_thousand(program, processor, f"{name}/{side}", n_rows) for side in (build, "ggml"))
+                print(f"| {name}/{build} | {n_rows} | {ours:.1f} | {ggml:.1f} |", flush=True)
+    return 0
+
+
+def per_thousand(program: Path, processor: str, kernel: str, n_rows: int) -> float:
+    """Instructions that 16 channels take more than 8 do, of 1,024 inputs."""
+    counts = []
+    for n_channels in (8, 16):
+        log = program.with_suffix(".log")
+        command = [QEMU, "-cpu", processor, "-L", SYSROOT, "-singlestep", "-d", "exec,nochain", "-D", str(log)]
+        subprocess.run([*command, str(program), "--count", kernel, str(n_rows), str(n_channels)], check=True)
+        with log.open() as lines:
+            counts.append(sum(1 for _ in lines))
+        log.unlink()
+    return (counts[1] - counts[0]) / (8 * 1024 * n_rows) * 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
