@@ -1,8 +1,8 @@
-"""Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER.
+"""Print the folder with llama.cpp's sources, called by LlamaCpp.cmake: llama_sources.py VERSION FOLDER [--all].
 
 pip fetches the source distribution of llama-cpp-python (its index, cache and proxy settings apply); what we compile
 with is unpacked into FOLDER: headers, llama.cpp's chat and grammar code, its decoder of sounds,
-and their licences.
+and their licences. With --all everything is (tests/run_arm.py compiles ggml).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FILES = ("LICENSE", "licenses/LICENSE-jsonhpp")
 SUFFIXES = (".h", ".hpp", ".cpp", ".jinja")
 
 
-def fetch(version: str, out: Path) -> None:
-    """Unpack what we need of the pinned source distribution into `out`."""
+def fetch(version: str, out: Path, is_all: bool) -> None:
+    """Unpack what we need of the pinned source distribution into `out`, or all of llama.cpp."""
     with tempfile.TemporaryDirectory() as tmp:
         # --no-build-isolation: pip only asks for the metadata, and what that needs is what builds us
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -46,8 +46,10 @@ def fetch(version: str, out: Path) -> None:
         (sdist,) = Path(tmp).glob("*.tar.gz")
         with tarfile.open(sdist) as tar:
             for member in tar:
-                path = Path(member.name.partition("/")[2].removeprefix(VENDOR))
+                name = member.name.partition("/")[2]
+                path = Path(name.removeprefix(VENDOR))
                 is_ours = path.parent.as_posix() in FOLDERS and path.suffix in SUFFIXES
+                is_ours |= is_all and name.startswith(VENDOR)
                 file = tar.extractfile(member) if is_ours or path.as_posix() in FILES else None
                 if file:
                     (out / path).parent.mkdir(parents=True, exist_ok=True)
@@ -56,8 +58,9 @@ def fetch(version: str, out: Path) -> None:
 
 if __name__ == "__main__":
     version, out = sys.argv[1], Path(sys.argv[2])
-    stamp, wanted = out / ".unpacked", f"{version} {FOLDERS} {FILES} {SUFFIXES}"
+    is_all = "--all" in sys.argv[3:]
+    stamp, wanted = out / ".unpacked", f"{version} {'all' if is_all else (FOLDERS, FILES, SUFFIXES)}"
     if not stamp.exists() or stamp.read_text() != wanted:
-        fetch(version, out)
+        fetch(version, out, is_all)
         stamp.write_text(wanted)
     print(out.as_posix())

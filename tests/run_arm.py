@@ -27,9 +27,9 @@ HOST_LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 
 PACKAGES = ("g++-aarch64-linux-gnu", "qemu-user-static")
 CROSS, QEMU, SYSROOT = "aarch64-linux-gnu-g++", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
-BUILDS = {"dotprod": "armv8.2-a+dotprod+fp16", "i8mm": "armv8.2-a+dotprod+fp16+i8mm"}
+BUILDS = {"neon": "armv8-a", "dotprod": "armv8.2-a+dotprod+fp16", "i8mm": "armv8.2-a+dotprod+fp16+i8mm"}
 """Name of a build of ggml -> what it is compiled for, by which it chooses how weights are repacked."""
-PROCESSORS = {"cortex-a72": "dotprod", "neoverse-n1": "dotprod", "max": "i8mm"}
+PROCESSORS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm"}
 """Of qemu: with NEON alone, with dotprod, with i8mm -> build of ggml."""
 
 
@@ -78,14 +78,17 @@ def install_missing() -> None:
         except OSError as e:
             raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {e}") from e
         if ended.returncode and command[1] == "install":
-            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {ended.stderr.strip().splitlines()[-1:]}")
+            why = (ended.stderr.strip().splitlines() or [f"apt-get ended with {ended.returncode}"])[-1]
+            raise CannotBeHad(f"{' '.join(PACKAGES)} cannot be installed: {why}")
 
 
 def llama_sources() -> Path:
     """llama.cpp as the pinned llama-cpp-python has it, which pip fetches."""
-    command = [sys.executable, str(ROOT / "cmake" / "llama_sources.py"), VERSION, str(BUILD / "llama.cpp")]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return Path(found.strip().splitlines()[-1])
+    command = [sys.executable, str(ROOT / "cmake" / "llama_sources.py"), VERSION, str(BUILD / "llama.cpp"), "--all"]
+    fetched = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if fetched.returncode:
+        raise CannotBeHad("llama.cpp's sources cannot be fetched, see above")
+    return Path(fetched.stdout.strip().splitlines()[-1])
 
 
 def build_ggml(sources: Path, name: str) -> None:
@@ -105,16 +108,24 @@ def build_ggml(sources: Path, name: str) -> None:
         "GGML_NATIVE": "OFF",
         "GGML_OPENMP": "OFF",
         "GGML_CPU_ARM_ARCH": BUILDS[name],
-        "GGML_BUILD_TESTS": "OFF",
-        "GGML_BUILD_EXAMPLES": "OFF",
+        "LLAMA_OPENSSL": "OFF",
+        **{f"LLAMA_BUILD_{part}": "OFF" for part in ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")},
     }
     flags = [f"-D{option}={value}" for option, value in options.items()]
     folder = str(BUILD / name)
     for command in (
-        ["-S", str(sources / "ggml"), "-B", folder, *flags],
+        ["-S", str(sources), "-B", folder, *flags],
         ["--build", folder, "--target", "ggml-cpu", "--parallel", "2"],
     ):
-        subprocess.run(["cmake", *command], stdout=subprocess.DEVNULL, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "cmake", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"ggml cannot be compiled for {BUILDS[name]}:\n{done.stdout[-4000:]}")
 
 
 def compile_program(sources: Path, compiler: str, libraries: Path, program: Path, flags: list[str]) -> None:
