@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -215,9 +215,36 @@ class ServerSide:
     def _connect(self, timeout: float = 1800) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
 
-    def ask(self, asked: Asked) -> tuple[Answer, str]:
-        """An answer's figures and its text; calls of tools are part of it as JSON."""
-        start, first, text, timings = time.perf_counter(), 0.0, [], {}
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def get(self, path: str) -> str:
+        """A GET's text."""
+        return self._exchange("GET", path, None)
+
+    def post(self, path: str, body: Json) -> Json:
+        """A POST's object."""
+        answer: Json = json.loads(self._exchange("POST", path, body))
+        return answer
+
+    def tokens(self, text: str, *, add_special: bool = False) -> list[int]:
+        """Tokens of a text, special ones parsed."""
+        found: list[int] = self.post("/tokenize", {"content": text, "add_special": add_special})["tokens"]
+        return found
+
+    def _exchange(self, method: str, path: str, body: Json | None) -> str:
+        with closing(self._connect()) as connection:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+            if response.status != 200:
+                raise RuntimeError(f"{path} answered {response.status}: {text[:500]}")
+            return text
+
+    def events(self, asked: Asked) -> Generator[Json, None, None]:
+        """The events of a stream, as they come."""
         with closing(self._connect()) as connection:
             body = json.dumps({**asked.body, "stream": True})
             connection.request("POST", asked.path, body, {"Content-Type": "application/json"})
@@ -225,9 +252,14 @@ class ServerSide:
             if response.status != 200:
                 raise RuntimeError(f"{asked.path} answered {response.status}: {response.read(500)!r}")
             for line in response:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+
+    def ask(self, asked: Asked) -> tuple[Answer, str]:
+        """An answer's figures and its text; calls of tools are part of it as JSON."""
+        start, first, text, timings = time.perf_counter(), 0.0, [], {}
+        with closing(self.events(asked)) as events:
+            for event in events:
                 if said := _said(event):
                     first = first or time.perf_counter()
                     text.append(said)

@@ -82,8 +82,10 @@ void simple_drafter::process(const float * /*rows*/, const llama_token * tokens,
     }
     unseed(seq_id);
     text.tokens.insert(text.tokens.end(), tokens, tokens + n_tokens);
-    // a prompt is written at once; what comes in small pieces waits, and is cheaper together
-    const bool waits = (may_wait & 1) != 0;
+    // A prompt is written at once; what comes in small pieces waits, and is cheaper together. What was lost when the
+    // text went back waits until a draft is wanted: it is more than what comes now, whose answer would wait for it
+    const bool is_lost = text.n_unwritten() - n_tokens > std::max(n_wait_max, n_tokens);
+    const bool waits   = (may_wait & 1) != 0 || is_lost;
     if (!waits && (n_tokens > draft_limits::n_catch_up_max || text.n_unwritten() > n_wait_max)) {
         flush(seq_id);
     }

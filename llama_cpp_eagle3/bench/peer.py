@@ -67,6 +67,7 @@ def build(folder: Path) -> Path:
         return bin_dir
     build_dir.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
+    (build_dir / "CMakeCache.txt").unlink(missing_ok=True)  # it may name programs of an environment that is gone
     source = get_source(folder)
     cmake, generator = _find("cmake"), []
     if shutil.which("ninja", path=_path()):

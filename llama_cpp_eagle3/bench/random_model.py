@@ -39,6 +39,7 @@ _SCALES = {
 _N_BLOCK = 32  # values
 _N_BLOCKS = 4096  # different ones in a matrix
 _N_CTX = 8192
+_CHAT_TOKENS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ SHAPES = {
     "tiny": Shape(8, 256, 512, 8, 4, 4000, 512, 2000),
     "1B": Shape(16, 2048, 8192, 32, 8, 32000, 8192, 8000),
     "Llama-3.1-8B": Shape(32, 4096, 14336, 32, 8, 128256, 14336, 32000),
+    "Qwen3.5-0.8B": Shape(24, 1024, 3584, 8, 2, 4096, 3584, 2000, "qwen35", 256),
     "Qwen3.5-4B": Shape(32, 2560, 9216, 16, 4, 248320, 9216, 32000, "qwen35", 256),
     "gpt-oss-20b": Shape(24, 2880, 2880, 64, 8, 201088, 17280, 32000, "gpt-oss", 64, 32),
     # the same graphs, small enough to try
@@ -221,12 +223,14 @@ def _byte_alphabet() -> Iterator[str]:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """A byte-level tokenizer: one token per byte, one merge, fillers, bos and eos."""
+    """A byte-level tokenizer: one token per byte, one merge, those of chats, fillers, bos and eos."""
     tokens = [*_byte_alphabet(), "in"]
     n_text = len(tokens)
-    tokens += [f"<|filler_{i}|>" for i in range(n_vocab - n_text - 2)] + ["<|bos|>", "<|eos|>"]
-    types = [gguf.TokenType.NORMAL] * n_text
-    types += [gguf.TokenType.UNUSED] * (n_vocab - n_text - 2) + [gguf.TokenType.CONTROL] * 2
+    tokens += _CHAT_TOKENS
+    n_fill = n_vocab - len(tokens) - 2
+    tokens += [f"<|filler_{i}|>" for i in range(n_fill)] + ["<|bos|>", "<|eos|>"]
+    types = [gguf.TokenType.NORMAL] * n_text + [gguf.TokenType.CONTROL] * len(_CHAT_TOKENS)
+    types += [gguf.TokenType.UNUSED] * n_fill + [gguf.TokenType.CONTROL] * 2
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ..doctor import Finding, check_files, check_loaded, devices, prospects, software
+from ..doctor import Finding, check_conversation, check_files, check_loaded, devices, prospects, software
 from ..doctor.pair import judge_trial, try_text
 from ..errors import Eagle3Error
 from ..planning import Costs, load_costs, measure_types, save_costs
@@ -84,6 +84,11 @@ def _pair(args: argparse.Namespace, report: _Report) -> None:
         report.show("", [Finding("error", f"loading it fails: {e}")])
         return
     with llm:
+        try:
+            report.show("", check_conversation(llm.engine, measure=args.measure))
+        except Eagle3Error as e:
+            report.show("", [Finding("error", f"a prompt cannot be evaluated: {e}")])
+            return
         if llm.head is None:
             return
         key = llm.loaded.costs_key()

@@ -280,8 +280,8 @@ class Engine:
         """Choose where the state of a prompt is saved: one token before other prompts may go on differently.
 
         With that token the drafter has its last row as it was. At the last two boundaries, where the last message and
-        the answer begin, and at the first one, which ends the system prompt, always; at others, and within long
-        messages, where the last state is far enough away.
+        the answer begin, at the first one, which ends the system prompt, and where a full context is cut, always; at
+        others, and within long messages, where the last state is far enough away.
         """
         n_prompt = len(sequence.tokens)
         ends = sorted({n for n in boundaries if 1 < n <= n_prompt})
@@ -295,7 +295,10 @@ class Engine:
             saves += range(last + N_STEP_WITHIN, n - step, N_STEP_WITHIN)
             if i == 0 or i >= len(ends) - 2 or n - last > step:
                 saves.append(n - 1)
-        sequence.saves = [n for n in saves if n > 0]
+        shift = sequence.request.shift
+        if shift is not None and shift.n_keep <= n_prompt:
+            saves.append(shift.n_keep - 1)
+        sequence.saves = sorted({n for n in saves if n > 0})
 
     # slots and the prefix cache
 

@@ -15,6 +15,8 @@ from .media import Media
 from .request import NGRAM
 from .sequence import Saved, ScheduledSequence, Sequence, StoredPrefix
 
+ALL = -1
+"""Drafters, as bits."""
 N_MIN_COPIED = 32
 """Shorter prefixes are neither stored in host memory nor copied: to evaluate them again is as quick."""
 
@@ -55,10 +57,19 @@ class Memory:
         self.drafter, self.source_names = drafter, _names_of(drafter)
         self._n_heads += 1
 
-    def draft_from(self, seq_id: int, n_past: int) -> None:
-        """Have the draft continue at a position, without what lies before."""
-        if self.drafter is not None:
-            self.drafter.restart(n_past, seq_id)
+    def draft_from(self, seq_id: int, n_past: int, tokens: SequenceOf[int] = ()) -> None:
+        """Have the draft continue at a position, without what lies before.
+
+        tokens: what lies before. Who drafts from tokens alone gets them, and reads them when a draft is wanted.
+        """
+        drafter = self.drafter
+        if drafter is None:
+            return
+        if drafter.n_embd_feat == 0 and len(tokens) == n_past and min(tokens, default=-1) >= 0:
+            drafter.restart(0, seq_id)
+            drafter.process(None, tokens, 0, seq_id, can_defer=ALL)
+        else:
+            drafter.restart(n_past, seq_id)
 
     def n_replay(self, s: Sequence) -> int:
         """Accepted tokens of a sequence that the target has to evaluate again with the next batch."""
@@ -118,8 +129,8 @@ class Memory:
         n_heads = self._n_heads if stored.draft else 0
         return Saved(stored.target, stored.draft, len(stored.tokens), n_heads)
 
-    def load(self, seq_id: int, state: Saved) -> bool:
-        """Load a state into an empty slot; False if there is no room."""
+    def load(self, seq_id: int, state: Saved, tokens: SequenceOf[int]) -> bool:
+        """Load a state into an empty slot; False if there is no room. tokens: the first ones that it is of, or all."""
         try:
             self.target.state_set(seq_id, state.target)
         except ContextFullError:
@@ -128,7 +139,7 @@ class Memory:
             if self.knows_draft(state):
                 self.drafter.state_set(state.draft, seq_id)
             else:
-                self.drafter.restart(state.n_past, seq_id)
+                self.draft_from(seq_id, len(tokens), tokens)
         return True
 
     def load_states(self, seq_id: int, n_tokens: int, target: bytes, draft: bytes) -> None:

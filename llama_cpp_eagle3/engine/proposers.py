@@ -13,7 +13,7 @@ import numpy as np
 
 from .._core import Drafter, DrawKind, NgramDrafter, Planner
 from ..draft import Draft
-from .memory import Memory
+from .memory import ALL, Memory
 from .request import NGRAM, DraftSettings
 from .sequence import NO_DRAFT, ScheduledSequence, Sequence, Step
 from .slots import Slots
@@ -21,8 +21,6 @@ from .slots import Slots
 N_REPLAY_MAX = 8
 """A target that must evaluate this many accepted tokens again gets a step without a draft."""
 _N_MAX_UNMEASURED = 3
-_ALL = -1
-"""Drafters, as bits."""
 
 
 class Proposer(ABC):
@@ -247,9 +245,9 @@ class Proposers:
     def can_defer(self, s: Sequence, n_seqs: int) -> int:
         """Drafters that may defer a sequence, as bits: with n_seqs in a step they are not asked for it soon."""
         if self.override is not None or s.draft.mode not in ("auto", "off"):
-            return _ALL & ~1  # the first one drafts
+            return ALL & ~1  # the first one drafts
         if s.draft.mode == "off":
-            return _ALL
+            return ALL
         return 0 if self._auto is None else self._auto.planner.may_wait(s.seq_id, n_seqs)
 
     @contextmanager

@@ -8,6 +8,7 @@ sequence.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
@@ -22,6 +23,7 @@ from .sequence import ScheduledSequence, Sequence, State, Step
 from .slots import Slots
 from .verifier import Verifier
 
+_log = logging.getLogger("llama_cpp_eagle3")
 _N_WORTH_MOVING = 16
 """Tokens that a sequence must still want before it is moved to another slot."""
 _N_CELLS_EACH = 16
@@ -50,6 +52,7 @@ class Scheduler:
         self._on_run = on_run
         self._has_cancelled = False
         self._is_token_turn = False  # images and tokens take turns
+        self._has_shifted = False
 
     # queues
 
@@ -324,6 +327,13 @@ class Scheduler:
         n_cut = min(shift.n_discard or n_left // 2, n_left - 1)
         self.memory.go_back(s, n_keep)
         del s.tokens[n_keep : n_keep + n_cut]
+        if not self._has_shifted:
+            self._has_shifted = True
+            _log.warning(
+                "a context is full: of its %d tokens, %d after the first %d are dropped, and %d are evaluated again "
+                "(said once)",
+                *(self.n_ctx, n_cut, n_keep, len(s.tokens) - s.n_past),
+            )
         n_cut_prompt = max(0, min(s.n_prompt, n_keep + n_cut) - n_keep)
         s.n_prompt -= n_cut_prompt
         s.n_cut += n_cut - n_cut_prompt

@@ -61,7 +61,7 @@ class Slots:
         """Have another draft, which has evaluated nothing of what the target holds."""
         self.memory.set_drafter(drafter)
         for slot in self.all:
-            self.memory.draft_from(slot.seq_id, len(slot.tokens))
+            self.memory.draft_from(slot.seq_id, len(slot.tokens), slot.tokens)
 
     # slots
 
@@ -279,9 +279,10 @@ class Slots:
         if is_taken:
             self.cache.tree.leave_host(prefix)
         with self._changing(slot):
-            is_there = self.memory.load(slot.seq_id, saved)
+            tokens = sequence.tokens[: found.n_common]
+            is_there = self.memory.load(slot.seq_id, saved, tokens)
             while not is_there and self._evict_other(slot):
-                is_there = self.memory.load(slot.seq_id, saved)
+                is_there = self.memory.load(slot.seq_id, saved, tokens)
             n_past = 0
             if is_there:
                 self.memory.target.attach(found.match.saved, slot.seq_id)
@@ -295,7 +296,7 @@ class Slots:
         self._evict(slot)
         match = self.cache.tree.match(key_of(sequence.tokens[:n_past]))
         with self._changing(slot):
-            if not self.memory.load(slot.seq_id, saved):
+            if not self.memory.load(slot.seq_id, saved, sequence.tokens[:n_past]):
                 return False
             self.memory.target.attach(match.saved, slot.seq_id)
         self._occupy(slot, sequence, n_past)

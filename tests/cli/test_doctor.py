@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from arch_keys import keys_of
 from llama_cpp_eagle3.cli import main
-from llama_cpp_eagle3.doctor import Finding, check_files, machine, pair, prospects
+from llama_cpp_eagle3.doctor import Finding, check_conversation, check_files, machine, pair, prospects
 from llama_cpp_eagle3.extras import install_command
 from llama_cpp_eagle3.planning import Costs, DraftCosts, save_costs
-from loading import path_of
+from loading import load, path_of
+from random_arch import write_random_arch
 from tiny import write_perfect_pair, write_target
 
 FLAGS = ["-t", "1", "-c", "256", "-fa", "off"]
@@ -203,3 +205,26 @@ def test_what_cannot_be_loaded(files: list[str], capsys: pytest.CaptureFixture[s
     assert status == 2
     assert "loading it fails" in out
     assert "NONE7" in out
+
+
+def test_what_a_conversation_costs(tmp_path: Path) -> None:
+    """Bytes of a token are those of K and V of all layers, in F16; a hybrid has states too."""
+    with load(write_random_arch(tmp_path, "llama"), n_ctx=256, type_k=1, type_v=1) as llm:
+        kept, took = check_conversation(llm.engine, measure=True)
+        keys = keys_of("llama")
+        width = keys["attention.head_count_kv"] * keys["embedding_length"] // keys["attention.head_count"]
+        expected = 2 * 2 * keys["block_count"] * width
+        found = re.match(
+            r"a conversation takes (\d+) bytes a token; ([\d.]+) GiB of host memory hold ([\d,]+)", kept.text
+        )
+        assert found is not None
+        assert expected <= int(found[1]) <= expected + 16  # of a cell
+        n_bytes = llm.prefix_stats.n_bytes_max
+        assert float(found[2]) == pytest.approx(n_bytes / 2**30, abs=0.05)
+        assert int(found[3].replace(",", "")) == pytest.approx(n_bytes / int(found[1]), rel=0.02)
+        assert "to evaluate 1,000 tokens of it again takes" in took.text
+        assert llm.engine.slots.cache.stats.n_prefixes == 0
+    with load(write_random_arch(tmp_path, "qwen35"), n_ctx=256, prefix_cache_bytes=1000) as llm:
+        kept, small = check_conversation(llm.engine, measure=False)
+        assert "KiB for each place that it can go back to, 32 at most" in kept.text
+        assert "less than one of 256 tokens" in small.text

@@ -13,7 +13,7 @@ import pytest
 
 import llama_cpp_eagle3.engine.engine
 from llama_cpp_eagle3 import Eagle3Llama
-from llama_cpp_eagle3.engine import Sampling, Sequence
+from llama_cpp_eagle3.engine import Sampling, Sequence, Shift
 from random_arch import write_random_arch
 
 ARCHS = ["llama", "qwen35", "lfm2", "qwen3next", "mamba2", "gemma3"]
@@ -207,6 +207,33 @@ def test_the_end_of_a_thought(path: Path, fresh: Fresh, draft: str) -> None:
         fresh.check(other)
         # drafted tokens after the end may have been accepted in one pass with it
         assert other.n_cached >= 112 + (n_end if draft != "right" or not llm.engine.memory.needs_states else 0) - 1
+
+
+def test_a_full_context(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is kept of it is not evaluated again, however often it is cut; the log says once what is."""
+    with closing(load(path, n_ctx=256)) as llm:
+        sequence = run(llm, [some(90, 1), some(60, 2), [99]], n=300, shift=Shift(n_keep=80, n_discard=60))
+        n_shifts = sequence.n_cut // 60 + 1  # the first one cuts a part of the prompt
+        n_again = 256 - 80 - 60
+        assert n_shifts >= 3
+        assert sequence.result.stats.prompt_tokens <= 151 + (n_shifts + 1) * (n_again + 3)
+    said = [text for text in caplog.messages if "a context is full" in text]
+    assert len(said) == 1
+    assert "60 after the first 80 are dropped" in said[0]
+
+
+def test_a_conversation_that_is_compacted(llm: Eagle3Llama, fresh: Fresh) -> None:
+    """A client sends a summary and the last messages in place of all of them: system prompt and tools are kept."""
+    history = [some(200, 1)]
+    for turn in range(6):
+        history.append(some(40, 10 + turn))
+        run(llm, [*history, [99]], n=4)
+        history.append([99, *some(40, 20 + turn)])
+    run(llm, [some(150, 2), some(30, 3), [99]])  # another conversation meanwhile
+    compacted = [history[0], some(50, 4), *history[-2:], some(20, 5)]
+    sequence = run(llm, [*compacted, [99]])
+    fresh.check(sequence)
+    assert sequence.n_cached >= 200 - 1
 
 
 def test_nothing_is_kept_without_memory(path: Path, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
