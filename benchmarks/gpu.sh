@@ -24,7 +24,7 @@
 # PAIRS ("shape:type ..."), HEAD_TYPE (Q8_0), NGL (-1), N_PREDICT (64), RUNS (2), N_SEQS (1,2,4,8,16,32), N_MANY (of
 # PAIRS, for many: 1).
 #
-# No figure of this project is from a GPU yet: no machine with one was at hand. The parts were run by `dry`.
+# Figures of an H200 are in benchmarks/README.md (parts build, files, tests and one; the others were run by `dry` alone).
 set -eu
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -121,7 +121,7 @@ draft() { echo "$work/files/random-${1%:*}-eagle3-$HEAD_TYPE.gguf"; }
 tests() {
     has_time 60 "tests on the device"
     # F32 products in F32: the reference is compared to four digits
-    NVIDIA_TF32_OVERRIDE=0 within 200 python -m pytest -q --maxfail 10 -p no:cacheprovider -m "$TESTS" \
+    NVIDIA_TF32_OVERRIDE=0 within 200 python -m pytest -q --maxfail 10 -p no:cacheprovider -p no:benchmark -m "$TESTS" \
         tests/core tests/engine tests/llama > "$out/tests.txt" 2>&1
     tail -n 15 "$out/tests.txt"
 }
@@ -184,8 +184,9 @@ defaults() {
     LLAMA_CPP_TOOLS=${LLAMA_CPP_TOOLS:-$work/llama/bin}
     # measured costs belong to this run
     LLAMA_CPP_EAGLE3_CACHE=$work/cache
-    [ ! -d "$work/llama/bin" ] || LLAMA_CPP_LIB_PATH=$work/llama/bin
-    export LLAMA_CPP_TOOLS LLAMA_CPP_EAGLE3_CACHE ${LLAMA_CPP_LIB_PATH:+LLAMA_CPP_LIB_PATH}
+    # of llama_cpp, which looks for mtmd by a variable of its own
+    [ ! -d "$work/llama/bin" ] || LLAMA_CPP_LIB_PATH=$work/llama/bin MTMD_CPP_LIB=$work/llama/bin
+    export LLAMA_CPP_TOOLS LLAMA_CPP_EAGLE3_CACHE ${LLAMA_CPP_LIB_PATH:+LLAMA_CPP_LIB_PATH MTMD_CPP_LIB}
     mkdir -p "$work" "$out"
 }
 
@@ -193,8 +194,8 @@ everything() {
     install
     files &
     build
-    LLAMA_CPP_LIB_PATH=$work/llama/bin
-    export LLAMA_CPP_LIB_PATH
+    LLAMA_CPP_LIB_PATH=$work/llama/bin MTMD_CPP_LIB=$work/llama/bin
+    export LLAMA_CPP_LIB_PATH MTMD_CPP_LIB
     python -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())'
     wait $! || exit 1
     tests
