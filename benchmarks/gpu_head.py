@@ -96,6 +96,7 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(job.training.seed)
     head = init_head(job) or make_head(job, found)
     trainer = Trainer(head, Source(None, job.cache), found, job.folder, job.training)
+    log(trainer.describe())
     trainer.run()
     log(f"best: {trainer.load_best()}; {trainer.step} steps, {trainer.epoch} epochs")
     write_head(job, trainer.head)

@@ -73,6 +73,8 @@ def _run(job: Job) -> None:
         extractor = LazyExtractor(lambda: Extractor(job.target, head.cfg.boundaries, job.n_ctx, **job.loading, **place))
         try:
             trainer = Trainer(head, Source(extractor, job.cache), texts, job.folder, job.training, ranks)
+            if ranks.is_first:
+                log(trainer.describe())
             if job.init is not None and not trainer.log:  # what --init gave is kept if nothing better comes of it
                 found = trainer.evaluate()
                 if ranks.is_first:

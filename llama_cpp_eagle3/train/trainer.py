@@ -163,6 +163,14 @@ class Trainer:
 
         self.head.load_state_dict(self.ranks.broadcast(scaled), strict=False)
 
+    def describe(self) -> str:
+        """Where and how it learns, for the user."""
+        device = self.head.device
+        name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+        return (
+            f"the head learns on {name}, products in {'bf16' if self.uses_bf16 else 'f32'}, {self.settings.optimizer}"
+        )
+
     @property
     def progress(self) -> float:
         """From 0 to 1."""
